@@ -59,7 +59,7 @@ class Descriptions:
                 self._known.move_to_end(sql)
                 return known[0]
         description = describe()
-        if description.is_lasting and description.schema is not None and not description.parameters:
+        if description.is_schema_cacheable and description.schema is not None and not description.parameters:
             with self._lock:
                 if published == self._published:  # no other data was published in the meantime
                     self._keep(sql, replace(description, answer=None), now)

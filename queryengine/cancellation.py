@@ -25,17 +25,12 @@ class CancelSource:
 
     def __init__(self) -> None:
         # No lock: taking a callback out of the dictionary is atomic, and only the thread that took it calls it.
-        self._cancelled = False
+        self.cancelled = False
         self._callbacks: dict[object, Callable[[], None]] = {}
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancelled
 
     def cancel(self) -> None:
         """Call every subscriber, once; a second call does nothing."""
-        self._cancelled = True
+        self.cancelled = True
         for token in list(self._callbacks):
             self._call(token)
 
@@ -43,7 +38,7 @@ class CancelSource:
         """Call *callback* on cancellation, or now if that was earlier. The returned function ends the subscription."""
         token = object()
         self._callbacks[token] = callback
-        if self._cancelled:  # Read after the callback is stored: either this or `cancel` sees the other.
+        if self.cancelled:  # Read after the callback is stored: either this or `cancel` sees the other.
             self._call(token)
         return partial(self._unsubscribe, token)
 
@@ -75,17 +70,11 @@ class Interruption:
         return self._reason is not None
 
     def stop(self, reason: Reason) -> None:
-        """Stop the statement because of *reason*, which makes the error. An earlier reason wins."""
+        """Stop the statement, again if need be, because of *reason*, which makes the error. An earlier reason wins."""
         with self._lock:
             if self._reason is None:
                 self._reason = reason
             self._call()
-
-    def repeat(self) -> None:
-        """Interrupt once more if the statement has been stopped."""
-        with self._lock:
-            if self._reason is not None:
-                self._call()
 
     def check(self) -> None:
         """
@@ -175,9 +164,7 @@ class Watchdog:
         """Stop statements that are due at *now*; return seconds until the next look, None if nothing is watched."""
         wait_s = TICK_S if self._watched else None
         for interruption, (deadline, reason) in self._watched.items():
-            if interruption.stopped:
-                interruption.repeat()
-            elif deadline <= now:
+            if interruption.stopped or deadline <= now:
                 interruption.stop(reason)
             else:
                 wait_s = min(TICK_S, deadline - now, wait_s or TICK_S)

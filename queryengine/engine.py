@@ -129,14 +129,14 @@ class QueryResult(Protocol):
     The first chunk is computed before `QueryEngine.run` returns, so an error in the statement raises there. A later
     failure raises a `QueryError` from the iterator: the bytes until then are not a complete result.
 
-    `basis` is the manifest whose data alone decides the result; None if more than data decides it, or if that is not
-    known, as for a query that does not use the cache.
+    `data_version` is the manifest whose data alone decides the result; None if more than data decides it, or if that is
+    not known, as for a query that does not use the cache.
     """
 
     timings: QueryTimings
 
     @property
-    def basis(self) -> Signature:
+    def data_version(self) -> Signature:
         """As above."""
 
     def __iter__(self) -> Iterator[bytes]:
@@ -155,7 +155,7 @@ class Answer:
 
     chunks: tuple[bytes, ...]
     timings: QueryTimings
-    basis: Signature = None
+    data_version: Signature = None
 
     def __iter__(self) -> Iterator[bytes]:
         """Give the chunks, again each time."""
@@ -175,13 +175,13 @@ class Description:
 
     `schema` is the Arrow schema of the result, as an encapsulated IPC message; None if it depends on the values of
     parameters that were not given. `parameters` are the names of the parameters in their order, "1" and "2" for `?` and
-    `$1`. The description `is_lasting` if it is valid until other data is published; `is_cacheable` says the same of the
+    `$1`. If `is_schema_cacheable`, the schema is valid until other data is published; `is_cacheable` says the same of the
     result.
     """
 
     schema: bytes | None
     parameters: tuple[str, ...]
-    is_lasting: bool = False
+    is_schema_cacheable: bool = False
     is_cacheable: bool = False
     answer: Answer | None = None
 
@@ -204,12 +204,12 @@ class QueryEngine(Protocol):
     """
     Runs statements against the newest published data.
 
-    `era` identifies the running engine instance: another object after each start, None while no engine runs. The views
-    of one instance never change.
+    `instance_id` identifies the running engine instance: another object after each start, None while no engine runs.
+    The views of one instance never change.
     """
 
     @property
-    def era(self) -> object | None:
+    def instance_id(self) -> object | None:
         """As above."""
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> QueryResult:

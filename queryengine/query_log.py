@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from queryengine.engine import Query, QueryTimings
@@ -11,43 +12,30 @@ from queryengine.engine import Query, QueryTimings
 Protocol = Literal["http", "flight-sql"]
 
 
+@dataclass(frozen=True, slots=True)
 class QueryRecord:
-    """
-    A statement from its arrival until its line is written.
+    """A statement from its arrival until its line is written to the *logger* of the package that received it."""
 
-    Args:
-        logger: The logger of the package that received the statement.
-        protocol: The protocol of the request.
-        query: The statement.
-        request_id: The id of its request.
-    """
-
-    def __init__(self, logger: logging.Logger, protocol: Protocol, query: Query, request_id: str) -> None:
-        self._logger = logger
-        self._protocol = protocol
-        self._query = query
-        self._request_id = request_id
-        self._began = time.monotonic()
+    logger: logging.Logger
+    protocol: Protocol
+    query: Query
+    request_id: str
+    began: float = field(default_factory=time.monotonic)
 
     def write(self, outcome: str, timings: QueryTimings | None) -> None:
         """Write the line: *outcome* is "ok" or a stable code; without *timings* the statement did not begin to run."""
         fields: dict[str, Any] = {
-            "query_id": self._query.query_id,
-            "request_id": self._request_id,
-            "protocol": self._protocol,
-            "fingerprint": self._query.fingerprint,
+            "query_id": self.query.query_id,
+            "request_id": self.request_id,
+            "protocol": self.protocol,
+            "fingerprint": self.query.fingerprint,
             "outcome": outcome,
-            "duration_ms": round((time.monotonic() - self._began) * 1000, 1),
+            "duration_ms": round((time.monotonic() - self.began) * 1000, 1),
         }
         if timings is not None:
-            fields |= {
-                "rows": timings.rows,
-                "bytes": timings.bytes,
-                "queued_ms": round(timings.queued_ms, 1),
-                "parse_ms": round(timings.parse_ms, 1),
-                "run_ms": round(timings.run_ms, 1),
-                "encode_ms": round(timings.encode_ms, 1),
-            }
+            fields |= {"rows": timings.rows, "bytes": timings.bytes}
+            for name in ("queued_ms", "parse_ms", "run_ms", "encode_ms"):
+                fields[name] = round(getattr(timings, name), 1)
             if timings.cache:
                 fields["cache"] = timings.cache
-        self._logger.info("query", extra={"fields": fields})
+        self.logger.info("query", extra={"fields": fields})

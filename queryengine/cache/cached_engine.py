@@ -22,15 +22,11 @@ from typing import Final
 from queryengine.cache.results import Kept, Key, Remembered, ResultsCache, chunk_bytes, key_bytes
 from queryengine.cancellation import CancelSource
 from queryengine.engine import (
-    ActiveQuery,
     Admitted,
     Answer,
     ArrowParameters,
     CacheState,
     CancelToken,
-    Description,
-    EngineStatus,
-    GatedStatement,
     Query,
     QueryEngine,
     QueryResult,
@@ -60,6 +56,7 @@ class _DataVersion:
     groups: dict[Key, _Group] = field(default_factory=dict)
 
 
+@dataclass(eq=False, slots=True)
 class _Group:
     """
     Identical statements: the first one that gets an execution slot leads, and the others wait for its result.
@@ -67,16 +64,13 @@ class _Group:
     Until then, one statement of each key is in the queue, so that none waits for the turn of another key.
     """
 
-    __slots__ = ("answer", "data_version", "has_ended", "key", "leader", "queued", "waiting")
-
-    def __init__(self, data_version: _DataVersion, key: Key) -> None:
-        self.data_version = data_version
-        self.key = key
-        self.answer: Remembered | None = None
-        self.has_ended = False
-        self.leader: CancelSource | None = None
-        self.queued: dict[str, CancelSource] = {}  # ends the wait for a slot, by the fingerprint of the key
-        self.waiting: list[Callable[[], None]] = []
+    data_version: _DataVersion
+    key: Key
+    answer: Remembered | None = None
+    has_ended: bool = False
+    leader: CancelSource | None = None
+    queued: dict[str, CancelSource] = field(default_factory=dict)  # ends the wait for a slot, by the key's fingerprint
+    waiting: list[Callable[[], None]] = field(default_factory=list)
 
 
 def remembering(engine: QueryEngine, config: RuntimeConfig) -> QueryEngine:
@@ -85,10 +79,16 @@ def remembering(engine: QueryEngine, config: RuntimeConfig) -> QueryEngine:
 
 
 class CachedEngine:
-    """A `QueryEngine` that wraps *engine* and closes it. It is made after any fork."""
+    """
+    A `QueryEngine` that wraps *engine* and closes it. It is made after any fork.
+
+    A statement that waits for the result of another is not active: it uses no resources.
+    """
 
     def __init__(self, engine: QueryEngine, config: RuntimeConfig) -> None:
         self._engine = engine
+        self.describe, self.admit, self.active = engine.describe, engine.admit, engine.active
+        self.cancel, self.status, self.is_alive = engine.cancel, engine.status, engine.is_alive
         self._limit_s = config.query.timeout_s
         self._manifest = str(manifest_path(config.state_dir))
         self._lock = threading.Lock()  # guards the attributes below; never held while blocking
@@ -113,51 +113,31 @@ class CachedEngine:
             return remembered
         if group is None:
             return self._read_ahead(self._run(query, cancel, "miss"), data_version, key)[0]
-        return self._share(group, query, cancel)
-
-    def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
-        """As `QueryEngine.describe`."""
-        return self._engine.describe(query, cancel, speculate_s=speculate_s)
-
-    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
-        """As `QueryEngine.admit`."""
-        return self._engine.admit(sql, relations)
-
-    def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
-        """As `QueryEngine.active`, without statements that wait for the result of another: they use no resources."""
-        return self._engine.active(fingerprint)
-
-    def cancel(self, query_id: str, fingerprint: str) -> bool:
-        """As `QueryEngine.cancel`."""
-        return self._engine.cancel(query_id, fingerprint)
+        return self._share(group, query, cancel or CancelSource())
 
     @property
-    def era(self) -> object | None:
-        """As `QueryEngine.era`."""
-        return self._engine.era
-
-    def status(self) -> EngineStatus | None:
-        """As `QueryEngine.status`."""
-        return self._engine.status()
-
-    def is_alive(self) -> bool:
-        """As `QueryEngine.is_alive`."""
-        return self._engine.is_alive()
+    def instance_id(self) -> object | None:
+        """As `QueryEngine.instance_id`."""
+        return self._engine.instance_id
 
     def close(self) -> None:
         """Close the engine, and drop every cached result."""
         self._engine.close()
         with self._lock:
-            self._cache.clear()
-            if self._data_version is not None:
-                self._data_version.pin.close()
-                self._data_version = None
+            self._forget()
 
     # The data version.
 
+    def _forget(self) -> None:
+        """Drop every cached result. Called under the lock."""
+        self._cache.clear()
+        if self._data_version is not None:
+            self._data_version.pin.close()
+            self._data_version = None
+
     def _published(self) -> _DataVersion | None:
         """Return the current data version, after dropping the results for any other; None when there is none."""
-        instance_id, current = self._engine.era, self._data_version
+        instance_id, current = self._engine.instance_id, self._data_version
         if (
             current is not None
             and current.instance_id is instance_id
@@ -165,10 +145,7 @@ class CachedEngine:
         ):
             return current
         with self._lock:
-            if self._data_version is not None:
-                self._cache.clear()
-                self._data_version.pin.close()
-                self._data_version = None
+            self._forget()
             if instance_id is None:
                 return None
             pin = Pin(self._manifest)
@@ -198,15 +175,8 @@ class CachedEngine:
         result.timings.cache = state
         return result
 
-    def _share(self, group: _Group, query: Query, cancel: CancelToken | None) -> QueryResult:
-        """
-        Lead *group*, or wait for its result, and run the statement by itself if there is none.
-
-        Raises:
-            QueryTimeoutError: The statement's own time limit passed.
-            QueryCancelledError: The statement was cancelled.
-            QueryError: As `run`.
-        """
+    def _share(self, group: _Group, query: Query, cancel: CancelToken) -> QueryResult:
+        """Lead *group*, or wait for its result, and run the statement by itself if there is none."""
         began = time.monotonic()
         limit_s = self._limit_of(query)
         while True:
@@ -230,26 +200,21 @@ class CachedEngine:
         left = replace(query, timeout_s=max(0.0, limit_s - waited_s))
         return self._read_ahead(self._run(left, cancel, "miss"), group.data_version, group.key)[0]
 
-    def _wait(self, woken: threading.Event, query: Query, cancel: CancelToken | None) -> None:
+    def _wait(self, woken: threading.Event, query: Query, cancel: CancelToken) -> None:
         """Wait until *woken*; raises QueryTimeoutError or QueryCancelledError if the statement ends before."""
-        stopped = threading.Event()
-
-        def stop() -> None:
-            stopped.set()
-            woken.set()
-
-        unsubscribe = None if cancel is None else cancel.subscribe(stop)
+        stopped = CancelSource()
+        stopped.subscribe(woken.set)
+        unsubscribe = cancel.subscribe(stopped.cancel)
         try:
             in_time = woken.wait(query.timeout_s)
         finally:
-            if unsubscribe is not None:
-                unsubscribe()
-        if stopped.is_set():
+            unsubscribe()
+        if stopped.cancelled:
             raise QueryCancelledError
         if not in_time:
             raise QueryTimeoutError(self._limit_s)
 
-    def _queue(self, group: _Group, turn: CancelSource, query: Query, cancel: CancelToken | None) -> QueryResult | None:
+    def _queue(self, group: _Group, turn: CancelSource, query: Query, cancel: CancelToken) -> QueryResult | None:
         """Wait for a slot and lead *group*, and wake the others however that ends; None when another leads."""
 
         def lead() -> None:
@@ -261,8 +226,7 @@ class CachedEngine:
                 other.cancel()
 
         answer = None
-        if cancel is not None:
-            cancel.subscribe(turn.cancel)
+        cancel.subscribe(turn.cancel)
         try:
             result, answer = self._read_ahead(self._run(query, turn, "miss", lead), group.data_version, group.key)
         except QueryCancelledError:
@@ -286,14 +250,10 @@ class CachedEngine:
         """
         Read *result* until it is complete or large, if *data_version* alone decides it.
 
-        Returns:
-            The result for the caller, and the result for the statements that wait, if it is small and cacheable.
-
-        Raises:
-            QueryError: The statement failed before.
+        Return the result for the caller, and the one for the statements that wait, if it is small and cacheable.
         """
-        if result.basis != data_version.pin.signature:
-            if result.basis is None:
+        if result.data_version != data_version.pin.signature:
+            if result.data_version is None:
                 self._leave_uncoalesced(key)
             return result, None
         ahead: list[bytes] = []
@@ -356,14 +316,12 @@ class CachedEngine:
             self._cache.give_room_back(room.bytes)
 
 
+@dataclass(eq=False, slots=True)
 class Room:
     """The memory reserved in the cache for one result that is being collected."""
 
-    __slots__ = ("bytes", "is_open")
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.is_open = True
+    bytes: int = 0
+    is_open: bool = True
 
 
 class _Collected:
@@ -372,7 +330,7 @@ class _Collected:
     def __init__(
         self, engine: CachedEngine, result: QueryResult, ahead: list[bytes], data_version: _DataVersion, key: Key
     ) -> None:
-        self.basis = result.basis
+        self.data_version = result.data_version
         self.timings = result.timings
         self._engine = engine
         self._result = result
@@ -427,7 +385,7 @@ class _Lent:
 
     def __init__(self, engine: CachedEngine, kept: Kept, limit_s: float, shown_limit_s: float) -> None:
         """Begin with a time limit of *limit_s* seconds; errors name *shown_limit_s*."""
-        self.basis: Signature = None
+        self.data_version: Signature = None
         self.timings = _timings(kept.answer)
         self.kept: Kept | None = kept
         self._engine = engine

@@ -31,7 +31,7 @@ class StatementResult:
 
     columns: tuple[Column, ...]  # the names and DuckDB types of the result
     is_complete: bool  # whether all chunks have been computed
-    basis: Signature  # see `QueryResult`
+    data_version: Signature  # see `QueryResult`
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class StatementResult:
         """Take over a running statement and *held*, which is closed once, when the statement ends in any way."""
         self.columns = columns
         self.is_complete = False
-        self.basis = None
+        self.data_version = None
         self.timings = timings
         self._chunks = chunks
         self._interruption = interruption

@@ -106,7 +106,7 @@ class StatementRunner:
             timings.run_ms -= encoded.encode_ms
         result = StatementResult(reader.columns, chunks, timings, interruption, held.pop_all())
         if lease.session.is_cacheable(statement):
-            result.basis = lease.data_version
+            result.data_version = lease.data_version
         if encoded is None:
             result.begin(reader.interrupt, to_end=reader.is_complete)
         else:
@@ -139,7 +139,7 @@ class StatementRunner:
             schema=schema,
             parameters=ordered(statement.parameters),
             # The columns of a pivot depend on the result of its query, which may depend on the time.
-            is_lasting=statement.kind != "pivot",
+            is_schema_cacheable=statement.kind != "pivot",
             is_cacheable=lease.session.is_cacheable(statement),
             answer=answer,
         )

@@ -19,7 +19,6 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 from gunicorn.app.base import BaseApplication
@@ -29,6 +28,7 @@ from gunicorn.errors import HaltServer
 import runtimeconf.state
 from queryengine.pool import gunicorn_worker
 from queryengine.pool.broker import BROKER_SOCKET, Broker
+from queryengine.pool.slots import ENGINE_SOCKET
 from queryengine.pool.worker_state import WorkerState, read_state
 from runtimeconf.model import RuntimeConfig
 from system import sandbox
@@ -91,6 +91,7 @@ class EngineArbiter(Arbiter):
 
     LISTENERS: list[Any]
     WORKERS: dict[int, Any]
+    _broker: Broker
 
     def __init__(self, app: EngineApplication) -> None:
         self._config = app.config
@@ -98,11 +99,10 @@ class EngineArbiter(Arbiter):
         self._lock = StateLock(self._config.state_dir, ENGINE_LOCK_NAME)
         self._pulses: dict[int, Pulse] = {}
         self._killed = 0
-        self._broker: Broker | None = None
         self._drain_until: float | None = None
         self._statements_ended_at: float | None = None
         self._slots_checked_at = 0.0
-        self._socket_ids: dict[Path, tuple[int, int] | None] = {}  # of the listening sockets, by path
+        self._socket = self._config.state_dir / ENGINE_SOCKET
         super().__init__(app)
         self._respawns = Respawns(SPAWNS_AT_ONCE * self.num_workers, time.monotonic())
 
@@ -121,32 +121,28 @@ class EngineArbiter(Arbiter):
                 "state_dir."
             )
         super().start()
-        broker = Broker(
+        self._socket_id = file_id(self._socket)
+        self._broker = Broker(
             self._config.state_dir / BROKER_SOCKET,
             self._config.query,
             several_keys=self._several_keys,
             kill=self._kill_runner,
         )
-        self._broker = broker
-        self._socket_ids = {
-            path: file_id(path) for path in (Path(listener.getsockname()) for listener in self.LISTENERS)
-        }
         # gunicorn's handler only queues a signal. The byte that Python writes here ends the broker's wait.
         self._woken, self._wakes = socket.socketpair()
         for end in (self._woken, self._wakes):
             end.setblocking(False)
         signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
-        broker.watch(self._woken.fileno())
+        self._broker.watch(self._woken.fileno())
 
     def wait_for_signals(self, timeout: float = 1.0) -> list[int]:
         """Serve the broker until a signal comes or it is time to check the workers."""
         booting = any(read_state(worker.tmp.fileno()).phase == "booting" for worker in self.WORKERS.values())
         missing = len(self.WORKERS) < self.num_workers
         until = time.monotonic() + (BOOTING_CHECK_S if booting or missing else CHECK_S)
-        signals: list[int] = []
-        while not (signals := super().wait_for_signals(timeout=0)) and self._broker is not None:
+        while not (signals := list(super().wait_for_signals(timeout=0))):
             left_s = until - time.monotonic()
-            if self._is_drained or left_s <= 0:
+            if left_s <= 0 or (self._drain_until is not None and self._broker.is_idle):
                 break
             self._broker.poll(left_s)
         return signals
@@ -164,23 +160,18 @@ class EngineArbiter(Arbiter):
 
     def handle_term(self) -> None:
         """Refuse new statements, and stop when the running ones have ended."""
-        if self._broker is None or self._drain_until is not None:
+        if self._drain_until is not None:
             return
         whole_s = self._config.shutdown_timeout_s
         self._drain_until = time.monotonic() + max(whole_s - STOP_MARGIN_S, whole_s / 2)
         self._broker.drain()
 
-    @property
-    def _is_drained(self) -> bool:
-        return self._drain_until is not None and self._broker is not None and self._broker.is_idle
-
-    def _drain(self, broker: Broker, until: float) -> None:
+    def _drain(self, now: float, until: float) -> None:
         """Stop once no statement runs; end the remaining ones when the time is up."""
-        now = time.monotonic()
         if self._statements_ended_at is None and now >= until:
             self._statements_ended_at = now
-            broker.end_statements()
-        if broker.is_idle or (self._statements_ended_at is not None and now >= self._statements_ended_at + END_S):
+            self._broker.end_statements()
+        if self._broker.is_idle or (self._statements_ended_at is not None and now >= self._statements_ended_at + END_S):
             raise StopIteration
 
     # Workers.
@@ -192,7 +183,8 @@ class EngineArbiter(Arbiter):
         running = set()
         any_idle = False
         for pid, worker in list(self.WORKERS.items()):
-            state, pulse = self._check(pid, worker, now)
+            state, pulse = read_state(worker.tmp.fileno()), self._pulses.setdefault(pid, Pulse(now))
+            pulse.look(worker.tmp.last_update(), now)
             if _is_stuck(state, pulse, now) and kill_if(
                 pid, worker.tmp.fileno(), partial(_is_stuck, pulse=pulse, now=now)
             ):
@@ -203,37 +195,28 @@ class EngineArbiter(Arbiter):
             elif state.phase in ("idle", "unfit") and pulse.quiet_s < QUIET_S:
                 any_idle = True
                 alive += state.phase == "idle"
-        if self._broker is None:
-            return
         self._broker.report(alive=alive, killed=self._killed)
         if now - self._slots_checked_at >= 1.0:
             self._slots_checked_at = now
-            self._halt_if_unreachable(self._broker)
+            self._halt_if_unreachable()
             self._broker.free_unused(running, any_idle=any_idle)
         if self._drain_until is not None:
-            self._drain(self._broker, self._drain_until)
+            self._drain(now, self._drain_until)
 
-    def _halt_if_unreachable(self, broker: Broker) -> None:
+    def _halt_if_unreachable(self) -> None:
         """
         End an engine that clients can no longer reach, so that the supervisor starts another.
 
-        Raises:
-            HaltServer: The path of a socket no longer leads to it, for example after a clean-up of temporary files, or
-                another process has the lock.
+        The path of a socket no longer leads to it, for example after a clean-up of temporary files, or another process
+        has the lock.
         """
-        if self._drain_until is None and not (
-            broker.is_reachable and all(map(self._is_there, self._socket_ids)) and self._lock.keep()
-        ):
+        if self._drain_until is None and not (self._broker.is_reachable and self._is_reachable and self._lock.keep()):
             logger.error("the engine ends: its sockets are gone from the state directory")
             raise HaltServer("the sockets are gone", SOCKETS_GONE)
 
-    def _is_there(self, path: Path) -> bool:
-        return file_id(path) == self._socket_ids[path]
-
-    def _check(self, pid: int, worker: Any, now: float) -> tuple[WorkerState, Pulse]:
-        pulse = self._pulses.setdefault(pid, Pulse(now))
-        pulse.look(worker.tmp.last_update(), now)
-        return read_state(worker.tmp.fileno()), pulse
+    @property
+    def _is_reachable(self) -> bool:
+        return file_id(self._socket) == self._socket_id
 
     def _kill_runner(self, query_id: str) -> None:
         """Kill the worker that runs the statement *query_id*, at the request of its client."""
@@ -292,20 +275,20 @@ class EngineArbiter(Arbiter):
         signal.set_wakeup_fd(-1)
         self._woken.close()
         self._wakes.close()
-        if self._broker is not None:
-            self._broker.close_inherited()
-            self._broker = None
+        self._broker.close_inherited()
 
     # The end.
 
     def stop(self, graceful: bool = True) -> None:
         """End the workers and close both sockets. No statement is given time to finish."""
-        still_ours = [path for path in self._socket_ids if self._is_there(path)]
+        if not self.LISTENERS:  # gunicorn calls this twice after SIGINT
+            return
+        is_ours = self._is_reachable
         for listener in self.LISTENERS:
             listener.close()
-        for path in still_ours:
+        if is_ours:
             with contextlib.suppress(OSError):
-                path.unlink()
+                self._socket.unlink()
         self.LISTENERS = []
         if graceful:
             self.kill_workers(signal.SIGTERM)
@@ -313,16 +296,13 @@ class EngineArbiter(Arbiter):
             until = time.monotonic() + (END_S if self._statements_ended_at is None else LAST_END_S)
             while self.WORKERS and time.monotonic() < until:
                 self.reap_workers()
-                if self._broker is not None:
-                    self._broker.poll(0.02)
+                self._broker.poll(0.02)
         self.kill_workers(signal.SIGKILL)
         until = time.monotonic() + END_S
         while self.WORKERS and time.monotonic() < until:
             time.sleep(0.005)
             self.reap_workers()
-        if self._broker is not None:
-            self._broker.close()
-            self._broker = None
+        self._broker.close()
 
 
 def kill_if(pid: int, heartbeat: int, condition: Callable[[WorkerState], bool]) -> bool:
@@ -371,14 +351,10 @@ class EngineApplication(BaseApplication):
         """Set the engine's settings."""
         for name, value in gunicorn_worker.options(self.config).items():
             self.cfg.set(name, value)
-        self.cfg.set("post_fork", _after_fork)
+        self.cfg.set("post_fork", lambda arbiter, _worker: arbiter.close_in_worker())
 
     def load(self) -> None:
         """Load nothing."""
-
-
-def _after_fork(arbiter: EngineArbiter, _worker: Any) -> None:
-    arbiter.close_in_worker()
 
 
 def run_engine(config: RuntimeConfig, several_keys: bool) -> NoReturn:

@@ -67,30 +67,18 @@ class Broker:
     Args:
         path: The socket's path; a file that a dead predecessor left is removed.
         limits: Number of workers, queue length and queue time-out.
-        processors: The number of processors; by default those this process may use.
         several_keys: Whether there is more than one key to be fair to.
         kill: Kills the worker that runs the statement with this id, if any.
+
+    Raises:
+        OSError: The socket cannot be created.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        limits: QueryConfig,
-        *,
-        several_keys: bool,
-        kill: Callable[[str], None],
-        processors: int | None = None,
-    ) -> None:
-        """
-        Listen at *path*.
-
-        Raises:
-            OSError: The socket cannot be created.
-        """
+    def __init__(self, path: Path, limits: QueryConfig, *, several_keys: bool, kill: Callable[[str], None]) -> None:
         self.draining = False
         self.report_s = REPORT_S
         self._kill = kill
-        self._scheduler = SlotScheduler(limits, self._send, several_keys=several_keys, processors=processors)
+        self._scheduler = SlotScheduler(limits, self._send, several_keys=several_keys)
         self._questions: dict[int, PendingQuestion] = {}  # by serial
         self._clients: set[ClientConnection] = set()
         self._unsent: set[ClientConnection] = set()
@@ -210,8 +198,7 @@ class Broker:
             if events & selectors.EVENT_READ:
                 self._receive(client)
         except FrameError as error:
-            logger.warning("a client of the broker was dropped", extra={"fields": {"reason": str(error)}})
-            self._drop(client)
+            self._drop(client, str(error))
         except Exception:
             # A fault in serving one client must not affect the others.
             logger.exception("a client of the broker was dropped")
@@ -232,8 +219,10 @@ class Broker:
                 raise FrameError(f"a frame is of kind {kind.name}")
             self._handle(client, decode_json(payload))
 
-    def _drop(self, client: ClientConnection) -> None:
-        """Close the connection and free the slots of its process."""
+    def _drop(self, client: ClientConnection, reason: str = "") -> None:
+        """Close the connection and free the slots of its process; a *reason* is logged."""
+        if reason:
+            logger.warning("a client of the broker was dropped", extra={"fields": {"reason": reason}})
         if client not in self._clients:
             return
         self._clients.discard(client)
@@ -262,10 +251,8 @@ class Broker:
                 self._drop(client)  # which may admit statements of other clients
                 continue
             if len(client.out) > MAX_UNREAD_BYTES:
-                logger.warning("a client of the broker was dropped", extra={"fields": {"reason": "it does not read"}})
-                self._drop(client)
-                continue
-            if bool(client.out) != client.writes:
+                self._drop(client, "it does not read")
+            elif bool(client.out) != client.writes:
                 client.writes = bool(client.out)
                 events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.writes else 0)
                 self._selector.modify(client.socket, events, partial(self._serve, client))

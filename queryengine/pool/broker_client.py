@@ -15,15 +15,19 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from queryengine.engine import EngineStatus
 from queryengine.errors import EngineUnavailableError
 from queryengine.pool.broker import BROKER_SOCKET
 from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
+
+if TYPE_CHECKING:  # which imports this module
+    from queryengine.pool.slots import SlotPool
 
 logger = logging.getLogger(__name__)
 
@@ -45,47 +49,11 @@ stopping = partial(EngineUnavailableError, "The runtime is stopping: try again."
 unreachable = partial(EngineUnavailableError, "The engine cannot be reached: try again.")
 
 
-class Listener(Protocol):
-    """Receives what the broker sends. Called from the threads of the link; must not block."""
-
-    def take(self, message: dict[str, Any]) -> None:
-        """Handle a message that is neither an answer nor a status."""
-
-    def lost(self) -> None:
-        """The connection is lost, and the broker has forgotten everything about this process."""
-
-    def tick(self, now: float) -> float:
-        """Do what is due at *now* (`time.monotonic()`); return the seconds until the next tick at the latest."""
-
-
-class _Question:
-    """A question to the broker."""
-
-    def __init__(self) -> None:
-        self.answer: dict[str, Any] | None = None
-        self._waits = threading.Lock()
-        self._waits.acquire()
-
-    def wake(self) -> None:
-        """Let `wait` return. Call this once."""
-        self._waits.release()
-
-    def wait(self) -> dict[str, Any] | None:
-        """Wait for the answer; None after a time-out or a lost connection."""
-        self._waits.acquire(timeout=_ANSWER_TIMEOUT_S)
-        return self.answer
-
-
 class _Connection:
     """A connection to the broker at *path*. One thread reads it; any thread sends, without blocking."""
 
     def __init__(self, path: str) -> None:
-        """
-        Connect.
-
-        Raises:
-            OSError: There is no broker, or this process has no descriptor left.
-        """
+        """Connect; raises OSError if there is no broker, or this process has no descriptor left."""
         self._lock = threading.Lock()  # nothing under it blocks
         self._unsent = bytearray()
         self._progress_at = 0.0  # when the broker last read, or the oldest unsent message was added
@@ -101,12 +69,7 @@ class _Connection:
         self._writes.setblocking(False)
 
     def send(self, fields: Mapping[str, Any]) -> None:
-        """
-        Send a message, or keep it until the broker reads.
-
-        Raises:
-            OSError: The connection is lost.
-        """
+        """Send a message, or keep it until the broker reads; raises OSError if the connection is lost."""
         frame = encode_json(Kind.MESSAGE, fields)
         with self._lock:
             if not self._unsent:
@@ -154,18 +117,22 @@ class _Connection:
 
 
 class BrokerLink:
-    """The connection to the broker of *state_dir*, kept up until `close`. Safe from any thread."""
+    """
+    The connection to the broker of *state_dir*, kept up until `close`. Safe from any thread.
 
-    def __init__(self, state_dir: Path, listener: Listener) -> None:
+    Its own threads call *pool*: `take` for a message that is neither an answer nor a status, `lost`, and `tick`.
+    """
+
+    def __init__(self, state_dir: Path, pool: SlotPool) -> None:
         self._lock = threading.Lock()  # nothing under it blocks
-        self._listener = listener
+        self._pool = pool
         self._path = str(state_dir / BROKER_SOCKET)
         self._connection: _Connection | None = None
         self._connected = threading.Event()
         self._closed = threading.Event()
         self._woken = threading.Event()
         self._lost_at = time.monotonic()
-        self._questions: dict[int, _Question] = {}
+        self._questions: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._status = (0, 0, False)
         self._status_at = -math.inf
@@ -176,12 +143,12 @@ class BrokerLink:
         ]
 
     def start(self) -> None:
-        """Connect and stay connected. From now on the listener is called."""
+        """Connect and stay connected. From now on the pool is called."""
         for thread in self._threads:
             thread.start()
 
     @property
-    def era(self) -> object | None:
+    def instance_id(self) -> object | None:
         """A different object for each connection; None while there is none."""
         return self._connection
 
@@ -224,7 +191,7 @@ class BrokerLink:
             raise unreachable()
 
     def say(self, fields: Mapping[str, Any]) -> bool:
-        """Send a message without blocking; False without a connection. A later loss calls `Listener.lost`."""
+        """Send a message without blocking; False without a connection. A later loss calls `SlotPool.lost`."""
         connection = self._connection
         if connection is None:
             return False
@@ -233,7 +200,7 @@ class BrokerLink:
         return True
 
     def wake(self) -> None:
-        """Call `Listener.tick` soon, because something is due earlier than it said."""
+        """Call `SlotPool.tick` soon, because something is due earlier than it said."""
         self._woken.set()
 
     def ask(self, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,7 +210,7 @@ class BrokerLink:
         Raises:
             EngineUnavailableError: No answer came.
         """
-        question = _Question()
+        question: Future[dict[str, Any]] = Future()
         with self._lock:
             connection = self._connection
             if connection is None:
@@ -252,13 +219,12 @@ class BrokerLink:
             self._questions[number] = question
         try:
             self._send(connection, {**fields, "ask": number})
-            answer = question.wait()
+            return question.result(_ANSWER_TIMEOUT_S)
+        except TimeoutError:
+            raise unreachable() from None
         finally:
             with self._lock:
                 self._questions.pop(number, None)
-        if answer is None:
-            raise unreachable()
-        return answer
 
     def shut(self) -> None:
         """Refuse new statements. Idempotent."""
@@ -298,32 +264,32 @@ class BrokerLink:
             connection.flush()
             if now - self._status_at >= 2 * SILENCE_S or not connection.is_read(now):
                 connection.hang_up()
-        return min(TICK_S, self._listener.tick(now))
+        return min(TICK_S, self._pool.tick(now))
 
     def _run(self) -> None:
         retry_s = _FIRST_RETRY_S
         while not self._closed.is_set():
             with _logged_faults():
-                connection = self._try_to_connect()
-                if connection is not None:
+                try:
+                    connection = _Connection(self._path)
+                except (FileNotFoundError, ConnectionRefusedError):
+                    pass
+                except OSError as error:
+                    logger.warning("the broker cannot be reached", extra={"fields": {"error": error.strerror}})
+                else:
                     retry_s = _FIRST_RETRY_S
                     self._serve(connection)
             self._closed.wait(retry_s)
             retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
 
-    def _try_to_connect(self) -> _Connection | None:
-        try:
-            return _Connection(self._path)
-        except (FileNotFoundError, ConnectionRefusedError):
-            return None
-        except OSError as error:
-            logger.warning("the broker cannot be reached", extra={"fields": {"error": error.strerror}})
-            return None
-
     def _serve(self, connection: _Connection) -> None:
+        decoder = FrameDecoder()
         try:
             self._gain(connection)
-            self._read(connection)
+            while data := connection.receive():
+                for _, payload in decoder.feed(data):
+                    self._take(decode_json(payload))
+                connection.flush()  # A broker that sends has probably read as well.
         finally:
             self._lose(connection)
 
@@ -346,16 +312,9 @@ class BrokerLink:
             questions = list(self._questions.values())
             self._questions.clear()
         connection.close()
-        self._listener.lost()
+        self._pool.lost()
         for question in questions:
-            question.wake()
-
-    def _read(self, connection: _Connection) -> None:
-        decoder = FrameDecoder()
-        while data := connection.receive():
-            for _, payload in decoder.feed(data):
-                self._take(decode_json(payload))
-            connection.flush()  # A broker that sends has probably read as well.
+            question.set_exception(unreachable())
 
     def _take(self, fields: dict[str, Any]) -> None:
         match fields.get("is"):
@@ -367,10 +326,9 @@ class BrokerLink:
                 with self._lock:
                     question = self._questions.pop(fields["ask"], None)
                 if question is not None:
-                    question.answer = fields
-                    question.wake()
+                    question.set_result(fields)
             case _:
-                self._listener.take(fields)
+                self._pool.take(fields)
 
 
 @contextmanager

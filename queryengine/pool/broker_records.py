@@ -24,8 +24,6 @@ ROTATION_S = 0.15
 class StatementRecord:
     """A statement that is queued or that a slot is used for."""
 
-    __slots__ = ("client", "entry", "id", "is_inner", "key", "queued_until", "serial", "since", "sql", "started")
-
     entry: QueueEntry
 
     def __init__(self, client: ClientConnection, fields: dict[str, Any], key: str, serial: int) -> None:
@@ -40,20 +38,18 @@ class StatementRecord:
         self.queued_until = 0.0
 
 
+@dataclass(eq=False, slots=True)
 class GrantedSlot:
     """A slot that a client process holds, and the statement it last reported for it."""
 
-    __slots__ = ("client", "entry", "missed_checks", "number", "recalled_at", "reused_at", "since", "statement")
-
-    def __init__(self, number: int, statement: StatementRecord) -> None:
-        self.number = number
-        self.client = statement.client
-        self.entry = statement.entry
-        self.statement: StatementRecord | None = statement
-        self.since = time.monotonic()
-        self.recalled_at: float | None = None
-        self.reused_at = -math.inf
-        self.missed_checks = 0
+    number: int
+    client: ClientConnection
+    entry: QueueEntry
+    statement: StatementRecord | None
+    since: float = field(default_factory=time.monotonic)
+    recalled_at: float | None = None
+    reused_at: float = -math.inf
+    missed_checks: int = 0
 
     @property
     def is_recalled(self) -> bool:
@@ -71,8 +67,6 @@ class GrantedSlot:
 
 class ClientConnection:
     """The connection of one client process, with its slots and queued statements."""
-
-    __slots__ = ("decoder", "out", "queued", "slots", "socket", "writes")
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection

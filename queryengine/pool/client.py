@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from queryengine.engine import (
@@ -18,7 +20,7 @@ from queryengine.engine import (
 )
 from queryengine.errors import EngineUnavailableError
 from queryengine.pool.client_result import ClientResult
-from queryengine.pool.error_frames import ERRORS
+from queryengine.pool.exchange import ERRORS
 from queryengine.pool.slots import SlotPool
 from runtimeconf.model import RuntimeConfig
 
@@ -38,57 +40,40 @@ class EngineClient:
         self._pool = SlotPool(config.state_dir)
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> ClientResult:
-        """
-        Have a worker gate and start one statement, and wait for the start of its answer, or all of a small one.
-
-        Raises:
-            QueryError: Any of the tree in `queryengine.errors`.
-        """
+        """As `QueryEngine.run`; it waits for all of a small answer."""
         call = {"call": "run", **_fields(query)}
         if self._remembers and query.cache != "none":
-            call["basis"] = True
-        result = self._statement(query.query_id, query.fingerprint, query.timeout_s)
-        result.on_admitted = admitted
-        result.start(call, cancel)
+            call["data_version"] = True
+        result = self._statement(query)
+        result.start(call, cancel, admitted)
         return result
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
         """As `QueryEngine.describe`."""
         call = {"call": "describe", "speculate_s": speculate_s, **_fields(query)}
-        statement = self._statement(query.query_id, query.fingerprint, query.timeout_s)
+        statement = self._statement(query)
         statement.start(call, cancel)
-        try:
+        with _read_to_its_end(statement):
             chunks = tuple(statement)
             fields = statement.fields["description"]
             schema = fields["schema"]
             return Description(
                 schema=None if schema is None else b64decode(schema),
                 parameters=tuple(fields["parameters"]),
-                is_lasting=fields["is_lasting"],
+                is_schema_cacheable=fields["is_schema_cacheable"],
                 is_cacheable=fields["is_cacheable"],
                 answer=Answer(chunks=chunks, timings=statement.timings) if chunks else None,
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise EngineUnavailableError("The engine's answer cannot be read.") from error
-        finally:
-            statement.close()
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""
-        statement = self._statement("", "", None)
-        statement.start({"call": "admit", "sql": sql, "relations": sorted(relations)}, None, inner=True)
-        try:
+        statement = self._statement(Query(sql=sql))
+        statement.start({"call": "admit", "sql": sql, "relations": sorted(relations)}, inner=True)
+        with _read_to_its_end(statement):
             fields = statement.fields["statement"]
             return GatedStatement(
-                sql=fields["sql"],
-                kind=fields["kind"],
-                relations=frozenset(fields["relations"]),
-                parameters=frozenset(fields["parameters"]),
+                fields["sql"], fields["kind"], frozenset(fields["relations"]), frozenset(fields["parameters"])
             )
-        except (KeyError, TypeError) as error:
-            raise EngineUnavailableError("The engine's answer cannot be read.") from error
-        finally:
-            statement.close()
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
         """As `QueryEngine.active`: the statements of all processes."""
@@ -105,9 +90,9 @@ class EngineClient:
         return bool(self._pool.link.ask({"do": "cancel", "key": fingerprint, "id": query_id})["found"])
 
     @property
-    def era(self) -> object | None:
-        """As `QueryEngine.era`: the connection to the broker, which is a new one for each engine."""
-        return self._pool.link.era
+    def instance_id(self) -> object | None:
+        """As `QueryEngine.instance_id`: the connection to the broker, which is a new one for each engine."""
+        return self._pool.link.instance_id
 
     def status(self) -> EngineStatus:
         """Return the number of live and of killed workers; none is alive when the engine has been silent for long."""
@@ -121,11 +106,19 @@ class EngineClient:
         """Stop every statement and give back all slots."""
         self._pool.close()
 
-    def _statement(self, query_id: str, key: str, limit_s: float | None) -> ClientResult:
-        whole_s = self._limit_s
-        return ClientResult(
-            self._pool, query_id, key, limit_s=whole_s if limit_s is None else limit_s, shown_limit_s=whole_s
-        )
+    def _statement(self, query: Query) -> ClientResult:
+        return ClientResult(self._pool, query, self._limit_s)
+
+
+@contextmanager
+def _read_to_its_end(statement: ClientResult) -> Iterator[None]:
+    """Close *statement* after the block; raises EngineUnavailableError if the block cannot read its fields."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineUnavailableError("The engine's answer cannot be read.") from error
+    finally:
+        statement.close()
 
 
 def _fields(query: Query) -> dict[str, Any]:

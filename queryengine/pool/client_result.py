@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from queryengine.cancellation import Reason
-from queryengine.engine import ACTIVE_SQL_CHARACTERS, Admitted, CancelToken, QueryTimings
+from queryengine.engine import ACTIVE_SQL_CHARACTERS, Admitted, CancelToken, Query, QueryTimings
 from queryengine.errors import EngineWorkerDiedError, ParameterError, QueryCancelledError, QueryError, QueryTimeoutError
 from queryengine.execution.parameters import UNKNOWN_TYPE, check_values
 from queryengine.manifest import Signature
@@ -60,22 +60,21 @@ _OVER = (State.COMPLETE, State.ENDED)
 
 
 class ClientResult:
-    """A `QueryResult` and `PooledStatement`. One thread waits and reads; `cancel` and `close` come from any."""
+    """A `QueryResult`. One thread waits and reads; `cancel` and `close` come from any."""
 
-    def __init__(self, pool: SlotPool, query_id: str, key: str, *, limit_s: float, shown_limit_s: float) -> None:
-        """Start the clock of the time limit of *limit_s* seconds; errors name *shown_limit_s*."""
+    def __init__(self, pool: SlotPool, query: Query, limit_s: float) -> None:
+        """Start the clock of the time that *query* has left of its limit of *limit_s* seconds, which errors name."""
         self.timings = QueryTimings()
-        self.query_id = query_id
-        self.key = key
+        self.query_id = query.query_id
+        self.key = query.fingerprint
         self.fields: dict[str, Any] = {}  # of the END frame
-        self.basis: Signature = None  # as `QueryResult.basis`
+        self.data_version: Signature = None  # as `QueryResult.data_version`
         self.slot: Slot | None = None
-        self.on_admitted: Admitted | None = None
         self._pool = pool
         self._lock = pool.lock
         self._state = State.QUEUED
-        self._deadline = time.monotonic() + limit_s
-        self._timeout = partial(QueryTimeoutError, shown_limit_s)
+        self._deadline = time.monotonic() + (limit_s if query.timeout_s is None else query.timeout_s)
+        self._timeout = partial(QueryTimeoutError, limit_s)
         self._started = time.time()
         self._call: Mapping[str, Any] = {}
         self._is_inner = False
@@ -86,7 +85,14 @@ class ClientResult:
         self._exchange: Exchange | None = None
         self._chunks: deque[bytes] = deque()
 
-    def start(self, call: Mapping[str, Any], cancel: CancelToken | None, *, inner: bool = False) -> None:
+    def start(
+        self,
+        call: Mapping[str, Any],
+        cancel: CancelToken | None = None,
+        admitted: Admitted | None = None,
+        *,
+        inner: bool = False,
+    ) -> None:
         """
         Wait for a slot, send *call* to a worker, and receive the start of its answer, or all of a small one.
 
@@ -100,8 +106,8 @@ class ClientResult:
             if cancel is not None:
                 self._unsubscribe = cancel.subscribe(self.cancel)
             self._wait_for_slot()
-            if self.on_admitted is not None:
-                self.on_admitted()
+            if admitted is not None:
+                admitted()
                 self._check()
             self._begin()
             self._call = {"sql": call["sql"]}  # Parameters are large, and a client may read slowly.
@@ -111,7 +117,7 @@ class ClientResult:
             raise
 
     def entry(self) -> dict[str, Any]:
-        """As `PooledStatement.entry`."""
+        """Return the fields that the broker keeps: `id`, `sql`, `started`, and `inner` for the runtime's own."""
         fields = {"id": self.query_id, "sql": _listed(self._call["sql"]), "started": utc_at(self._started)}
         return {**fields, "inner": True} if self._is_inner else fields
 
@@ -120,7 +126,7 @@ class ClientResult:
 
     def __next__(self) -> bytes:
         """Return the next chunk of a complete answer, or raise the reason why there is none."""
-        if self._is_complete:  # No other thread changes it any more, so this needs no lock.
+        if self._state is State.COMPLETE:  # No other thread changes it any more, so this needs no lock.
             if not self._chunks:
                 raise StopIteration
             return self._chunks.popleft()
@@ -155,17 +161,20 @@ class ClientResult:
             self.cancel()
             self._end(unless_owned=True)  # The reader may have finished its step before there was a reason.
 
-    # Called by the slot pool.
+    # Called by the slot pool, `wake` and `refused` under its lock.
 
-    def admitted(self) -> None:
-        """As `PooledStatement.admitted`."""
-        self._wake()
+    def wake(self) -> None:
+        """Let the thread that waits for a slot go on, because the statement has one, or a reason to stop."""
+        if self._state is State.QUEUED:
+            self._state = State.ACTIVE
+            if self._decided is not None:
+                self._decided.release()
 
     def refused(self, error: QueryError) -> None:
-        """As `PooledStatement.refused`."""
+        """Refuse a slot; ignored if the statement has one."""
         if self._state is State.QUEUED:
             self._reason = lambda: error
-            self._wake()
+            self.wake()
 
     def stop(self, reason: Reason) -> None:
         """Stop the statement because of *reason*; an earlier reason stands."""
@@ -174,7 +183,7 @@ class ClientResult:
                 return
             self._reason = reason
             self._stopped_at = time.monotonic()
-            self._wake()
+            self.wake()
             if self._exchange is not None:
                 self._exchange.ask_to_stop()
 
@@ -198,17 +207,6 @@ class ClientResult:
         if not is_owned:
             self._end()
 
-    @property
-    def _is_complete(self) -> bool:
-        return self._state is State.COMPLETE
-
-    def _wake(self) -> None:
-        """Let the thread that waits for a slot go on. Under the lock."""
-        if self._state is State.QUEUED:
-            self._state = State.ACTIVE
-            if self._decided is not None:
-                self._decided.release()
-
     # The steps of a statement, in the caller's thread.
 
     def _wait_for_slot(self) -> None:
@@ -216,11 +214,10 @@ class ClientResult:
         began = time.monotonic()
         self._pool.enter(self)
         if self._state is State.QUEUED:  # Most get an unused slot at once.
-            decided = threading.Lock()
+            decided = threading.Lock()  # An event costs several times as much.
             decided.acquire()
-            with self._lock:
-                self._decided = decided if self._state is State.QUEUED else None
-            if self._decided is not None:
+            self._decided = decided
+            if self._state is State.QUEUED:  # `wake` changes the state before it looks for the lock.
                 decided.acquire()
         self.timings.queued_ms = (time.monotonic() - began) * 1000
         self._check()
@@ -244,7 +241,7 @@ class ClientResult:
             raise unreachable()
         reused = self.slot.connection is not None
         connection = self.slot.connection or connect(self._pool.engine_path)
-        exchange = Exchange(connection, reused=reused, wants_basis="basis" in self._call)
+        exchange = Exchange(connection, reused=reused, wants_data_version="data_version" in self._call)
         self.slot.connection = connection
         self._chunks = exchange.chunks
         self._exchange = exchange
@@ -274,7 +271,7 @@ class ClientResult:
         exchange = self._exchange
         if exchange is None:  # not reached: only `_end` and `_disconnect` take it away
             raise EngineWorkerDiedError
-        while not exchange.chunks and not self._is_complete:
+        while not exchange.chunks and self._state is not State.COMPLETE:
             try:
                 exchange.receive()
             except QueryError as error:
@@ -283,13 +280,13 @@ class ClientResult:
                 if is_late or isinstance(error, QueryTimeoutError):  # The worker knows only the rest of the limit.
                     raise self._timeout() from None
                 raise
-            self.basis = exchange.basis
+            self.data_version = exchange.data_version
             if exchange.phase is Phase.FINISHED:
                 self._complete(exchange)
 
     def _pause(self) -> None:
         """Let any thread end the statement from now on. Raises the reason to stop if there already is one."""
-        if self._is_complete:
+        if self._state is State.COMPLETE:
             return
         with self._lock:
             if self._reason is None:
@@ -351,9 +348,5 @@ class ClientResult:
 def _listed(sql: str) -> str:
     """Truncate *sql* to what a list of statements shows. A message this short passes even while many others do."""
     listed = sql[:ACTIVE_SQL_CHARACTERS]
-    if (
-        _CHARACTER_BYTES * len(listed) <= LISTED_SQL_BYTES
-        or len(encode_json(Kind.MESSAGE, {"": listed})) <= LISTED_SQL_BYTES
-    ):
-        return listed
-    return listed[: LISTED_SQL_BYTES // _CHARACTER_BYTES]
+    is_short = len(encode_json(Kind.MESSAGE, {"": listed})) <= LISTED_SQL_BYTES
+    return listed if is_short else listed[: LISTED_SQL_BYTES // _CHARACTER_BYTES]

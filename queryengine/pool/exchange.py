@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
+from queryengine import errors
 from queryengine.errors import EngineWorkerDiedError, QueryError
 from queryengine.manifest import Signature
 from queryengine.pool.broker_client import unreachable
-from queryengine.pool.error_frames import rebuild_error
 from queryengine.pool.frames import FrameDecoder, FrameError, Kind, decode_json
 
 logger = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 64 * 1024
 _SEND_BYTES = 256 * 1024
+
+
+def _rebuilder(kind: type[QueryError]) -> Callable[[Mapping[str, Any]], QueryError]:
+    """Return a function that makes *kind* from the fields that its constructor takes."""
+    names = list(inspect.signature(kind).parameters) if "__init__" in vars(kind) else ["message"]
+    return lambda fields: kind(*(fields[name] for name in names))
+
+
+#: The function that rebuilds an error from the fields of its frame, by code.
+ERRORS: Mapping[str, Callable[[Mapping[str, Any]], QueryError]] = MappingProxyType(
+    {
+        kind.code: _rebuilder(kind)
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, QueryError)
+    }
+)
 
 
 class NotStartedError(Exception):
@@ -43,18 +61,18 @@ class Exchange:
     Args:
         connection: Leads to a worker that waits for a request.
         reused: Whether it has served another statement: its worker may then end before it starts this one.
-        wants_basis: Whether the header is decoded for the basis of the answer.
+        wants_data_version: Whether the header is decoded for the data version of the answer.
     """
 
-    def __init__(self, connection: socket.socket, *, reused: bool, wants_basis: bool) -> None:
+    def __init__(self, connection: socket.socket, *, reused: bool, wants_data_version: bool) -> None:
         self.phase = Phase.SENT
         self.chunks: deque[bytes] = deque()  # received and not taken yet
         self.fields: dict[str, Any] = {}  # of the END frame
-        self.basis: Signature = None
+        self.data_version: Signature = None
         self._connection = connection
         self._decoder = FrameDecoder()
         self._reused = reused
-        self._wants_basis = wants_basis
+        self._wants_data_version = wants_data_version
         self._asked_to_stop = False
 
     @property
@@ -148,14 +166,16 @@ class Exchange:
             self.chunks.append(payload)
         elif kind is Kind.HEADER:
             self.phase = Phase.STREAMING
-            if self._wants_basis:
-                self.basis = _basis(decode_json(payload))
+            if self._wants_data_version:
+                match decode_json(payload):
+                    case {"data_version": [int(mtime_ns), int(inode), int(size)]}:
+                        self.data_version = mtime_ns, inode, size
         elif kind is Kind.END:
             self.phase = Phase.FINISHED
             self.fields = decode_json(payload)
         elif kind is Kind.ERROR:
             self.phase = Phase.FINISHED
-            raise rebuild_error(decode_json(payload))
+            raise _rebuilt(decode_json(payload))
         elif kind is Kind.CLOSING and self.phase is Phase.SENT and (self._reused or self._asked_to_stop):
             raise NotStartedError  # A new connection says so if the statement was stopped before it was sent.
         else:
@@ -171,20 +191,21 @@ def connect(path: str) -> socket.socket:
     """
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(path)
+        except BaseException:
+            connection.close()
+            raise
     except OSError as error:
         raise unreachable() from error
-    try:
-        connection.connect(path)
-    except BaseException as error:
-        connection.close()
-        if isinstance(error, OSError):
-            raise unreachable() from error
-        raise
     return connection
 
 
-def _basis(header: Mapping[str, Any]) -> Signature:
-    match header.get("basis"):
-        case [int(mtime_ns), int(inode), int(size)]:
-            return mtime_ns, inode, size
-    return None
+def _rebuilt(fields: Mapping[str, Any]) -> QueryError:
+    """Return the error that the *fields* of an ERROR frame describe."""
+    code = fields.get("code")
+    try:
+        return ERRORS[str(code)](fields)
+    except (KeyError, TypeError):
+        logger.exception("an engine worker sent an unknown error", extra={"fields": {"code": code}})
+        return QueryError("The statement failed.")

@@ -14,9 +14,12 @@ import enum
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineBusyError
+from runtimeconf.model import QueryConfig
 
 
 class EntryState(enum.Enum):
@@ -28,6 +31,7 @@ class EntryState(enum.Enum):
     CLOSED = enum.auto()
 
 
+@dataclass(eq=False, slots=True)
 class QueueEntry:
     """
     A statement in a `FairQueue`. *on_decision* is called when a queued entry is admitted or evicted.
@@ -35,13 +39,10 @@ class QueueEntry:
     A *patient* entry can wait, because its process will soon have a free slot of its own.
     """
 
-    __slots__ = ("key", "on_decision", "patient", "state")
-
-    def __init__(self, key: str, on_decision: Callable[[], None], *, patient: bool = False) -> None:
-        self.key = key
-        self.on_decision = on_decision
-        self.patient = patient
-        self.state = EntryState.QUEUED
+    key: str
+    on_decision: Callable[[], None]
+    patient: bool
+    state: EntryState = EntryState.QUEUED
 
 
 class FairQueue:
@@ -75,7 +76,7 @@ class FairQueue:
         Raises:
             EngineBusyError: The queue is full.
         """
-        entry = QueueEntry(key, on_decision, patient=patient)
+        entry = QueueEntry(key, on_decision, patient)
         # No queued entry could use a slot that is free now: each is patient, or its key is at its limit.
         if self._fits(entry):
             self._admit(entry)
@@ -150,58 +151,32 @@ class FairQueue:
             del self._queues[entry.key]
 
 
-def _ignore_decision() -> None:
-    """Placeholder for an entry that is admitted at once, as most are: a real event is only made for a wait."""
-
-
-class AdmittedStatement:
-    """A statement that holds an execution slot of an `Admission`."""
-
-    def __init__(self, admission: Admission, entry: QueueEntry) -> None:
-        self._admission = admission
-        self._entry = entry
-
-    def leave(self) -> None:
-        """Free the slot. Idempotent, and safe from any thread."""
-        self._admission._leave(self._entry)  # noqa: SLF001 - the other half of this class
-
-
 class Admission:
-    """A `FairQueue` for threads, which wait at most *queue_timeout_s* seconds."""
+    """The `queue` of *limits* for threads, which wait for a slot."""
 
-    def __init__(self, *, workers: int, max_queued: int, queue_timeout_s: float, several_keys: bool = True) -> None:
+    def __init__(self, limits: QueryConfig, *, several_keys: bool = True) -> None:
         self._lock = threading.Lock()
-        self._queue = FairQueue(slots=workers, max_queued=max_queued, several_keys=several_keys)
-        self._queue_timeout_s = queue_timeout_s
+        self.queue = FairQueue(slots=limits.workers, max_queued=limits.max_queued, several_keys=several_keys)
+        self._queue_timeout_s = limits.queue_timeout_s
 
-    @property
-    def running(self) -> int:
-        """The number of statements that hold a slot."""
-        return self._queue.running
-
-    @property
-    def waiting(self) -> int:
-        """The number of queued statements."""
-        return self._queue.waiting
-
-    def enter(self, key: str, interruption: Interruption) -> AdmittedStatement:
+    def enter(self, key: str, interruption: Interruption) -> Callable[[], None]:
         """
         Wait for a slot for a statement of *key* ("" for a caller without a key).
+
+        Returns:
+            The function that frees the slot. It may be called more than once, from any thread.
 
         Raises:
             EngineBusyError: The queue is full, or the wait took too long.
             QueryError: *interruption* was stopped meanwhile; its reason.
         """
         interruption.check()
+        woken = threading.Event()
         with self._lock:
-            entry = self._queue.join(key, _ignore_decision)
-            admitted = entry.state is EntryState.ADMITTED
-            if not admitted:
-                woken = threading.Event()
-                entry.on_decision = woken.set
-        if not admitted:
+            entry = self.queue.join(key, woken.set)
+        if entry.state is not EntryState.ADMITTED:
             self._wait(entry, woken, interruption)
-        return AdmittedStatement(self, entry)
+        return partial(self._leave, entry)
 
     def _wait(self, entry: QueueEntry, woken: threading.Event, interruption: Interruption) -> None:
         interruption.attach(woken.set)
@@ -215,10 +190,10 @@ class Admission:
         with self._lock:
             if entry.state is EntryState.ADMITTED and not interruption.stopped:
                 return
-            self._queue.leave(entry)
+            self.queue.leave(entry)
         interruption.check()
         raise EngineBusyError
 
     def _leave(self, entry: QueueEntry) -> None:
         with self._lock:
-            self._queue.leave(entry)
+            self.queue.leave(entry)

@@ -9,17 +9,39 @@ which are processes that can be killed, have the same interface.
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 
 from queryengine.cancellation import Interruption
-from queryengine.engine import ActiveQuery, Admitted, CancelToken, Description, EngineStatus, GatedStatement, Query
+from queryengine.engine import (
+    ACTIVE_SQL_CHARACTERS,
+    ActiveQuery,
+    Admitted,
+    CancelToken,
+    Description,
+    EngineStatus,
+    GatedStatement,
+    Query,
+)
 from queryengine.errors import QueryCancelledError
 from queryengine.execution.statement_result import StatementResult
 from queryengine.execution.statement_runner import StatementRunner, WaitForSlot
-from queryengine.pool.active import ActiveStatements
 from queryengine.pool.fair_queue import Admission
 from runtimeconf.model import RuntimeConfig
+from system.wallclock import utc_at
+
+
+@dataclass(eq=False, slots=True)
+class _ActiveStatement:
+    """A statement from its arrival until it has released its slot; `stop` stops it, from any thread."""
+
+    query: Query
+    stop: Callable[[], None]
+    arrived: float = field(default_factory=time.time)
+    is_running: bool = False
 
 
 class InProcessEngine:
@@ -39,23 +61,13 @@ class InProcessEngine:
             RuntimeError: This process runs on gevent.
         """
         _refuse_gevent()
-        limits = config.query
-        self._active = ActiveStatements()
-        self._admission = Admission(
-            workers=limits.workers,
-            max_queued=limits.max_queued,
-            queue_timeout_s=limits.queue_timeout_s,
-            several_keys=several_keys,
-        )
+        # In the order of arrival. No lock: adding, removing and listing the keys of a dictionary are atomic.
+        self._active: dict[_ActiveStatement, None] = {}
+        self._admission = Admission(config.query, several_keys=several_keys)
         self._runner = StatementRunner(config)
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> StatementResult:
-        """
-        Gate and start one statement, and wait for its first bytes; a small result is computed to its end.
-
-        Raises:
-            QueryError: Any of the tree in `queryengine.errors`.
-        """
+        """As `QueryEngine.run`; a small result is computed to its end."""
         interruption = Interruption()
         with ExitStack() as held:
             return self._runner.run(query, interruption, held, self._enter(query, cancel, interruption, held, admitted))
@@ -74,15 +86,26 @@ class InProcessEngine:
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
         """As `QueryEngine.active`."""
-        return self._active.of(fingerprint)
+        return tuple(
+            ActiveQuery(
+                query_id=one.query.query_id,
+                started=utc_at(one.arrived),
+                state="running" if one.is_running else "queued",
+                sql=one.query.sql[:ACTIVE_SQL_CHARACTERS],
+            )
+            for one in self._active_of(fingerprint)
+        )
 
     def cancel(self, query_id: str, fingerprint: str) -> bool:
         """As `QueryEngine.cancel`."""
-        return self._active.cancel(query_id, fingerprint)
+        found = [one for one in self._active_of(fingerprint) if one.query.query_id == query_id]
+        for one in found:
+            one.stop()
+        return bool(found)
 
     @property
-    def era(self) -> object | None:
-        """As `QueryEngine.era`: this object, until it is closed."""
+    def instance_id(self) -> object | None:
+        """As `QueryEngine.instance_id`: this object, until it is closed."""
         return None if self._runner.closed else self
 
     def status(self) -> EngineStatus | None:
@@ -97,6 +120,9 @@ class InProcessEngine:
         """Stop everything that runs, and free what it holds. Twice is harmless."""
         self._runner.close()
 
+    def _active_of(self, fingerprint: str) -> list[_ActiveStatement]:
+        return [one for one in list(self._active) if one.query.fingerprint == fingerprint]
+
     def _enter(
         self,
         query: Query,
@@ -107,14 +133,15 @@ class InProcessEngine:
     ) -> WaitForSlot:
         """List the statement as active, let *cancel* stop it, and return what waits for its slot."""
         stop = partial(interruption.stop, QueryCancelledError)
-        active = self._active.enter(query, stop)
-        held.callback(active.leave)
+        active = _ActiveStatement(query, stop)
+        self._active[active] = None
+        held.callback(self._active.pop, active, None)
         if cancel is not None:
             held.callback(cancel.subscribe(stop))
 
         def wait_for_slot() -> None:
-            held.callback(self._admission.enter(query.fingerprint, interruption).leave)
-            active.run()
+            held.callback(self._admission.enter(query.fingerprint, interruption))
+            active.is_running = True
             if admitted is not None:
                 admitted()
 
@@ -122,12 +149,7 @@ class InProcessEngine:
 
 
 def _refuse_gevent() -> None:
-    """
-    Refuse gevent.
-
-    Raises:
-        RuntimeError: Its patches are active, so one query would block every other greenlet until it ends.
-    """
+    """Raise RuntimeError under the patches of gevent: one query would block every other greenlet until it ends."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is not None and monkey.is_module_patched("threading"):
         raise RuntimeError(

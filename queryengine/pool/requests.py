@@ -19,7 +19,7 @@ class Request:
     """
     A checked request; `relations` belong to "admit", `speculate_s` to "describe"; `deadline` is on the monotonic clock.
 
-    With `wants_basis`, the header of the answer names the manifest whose data alone decides it, if there is one.
+    With `wants_data_version`, the header of the answer names the manifest whose data alone decides it, if there is one.
     """
 
     kind: RequestKind
@@ -27,7 +27,7 @@ class Request:
     relations: frozenset[str]
     deadline: float
     speculate_s: float
-    wants_basis: bool
+    wants_data_version: bool
 
     @property
     def log_fields(self) -> dict[str, str]:
@@ -46,32 +46,25 @@ def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
         kind, encoding = fields["call"], fields.get("encoding", "json")
         if kind not in get_args(RequestKind) or encoding not in CONTENT_TYPES or not isinstance(fields["sql"], str):
             raise FrameError("a request is not well-formed")
+        parameters: Parameters | None = fields.get("parameters")
+        if "arrow_parameters" in fields:
+            parameters = ArrowParameters(b64decode(fields["arrow_parameters"], validate=True))
         left_s = min(float(fields["timeout_s"]), limit_s)
         query = Query(
             sql=fields["sql"],
             encoding=encoding,
-            parameters=_parameters(fields),
+            parameters=parameters,
             query_id=str(fields["query_id"]),
             fingerprint=str(fields.get("fingerprint", "")),
             timeout_s=left_s,
         )
-        relations = frozenset(map(str, fields.get("relations", ())))
-        speculate_s = float(fields.get("speculate_s", 0.0))
+        return Request(
+            kind=kind,
+            query=query,
+            relations=frozenset(map(str, fields.get("relations", ()))),
+            deadline=time.monotonic() + left_s,
+            speculate_s=float(fields.get("speculate_s", 0.0)),
+            wants_data_version="data_version" in fields,
+        )
     except (KeyError, TypeError, ValueError):
         raise FrameError("a request is not well-formed") from None
-    return Request(
-        kind=kind,
-        query=query,
-        relations=relations,
-        deadline=time.monotonic() + left_s,
-        speculate_s=speculate_s,
-        wants_basis="basis" in fields,
-    )
-
-
-def _parameters(fields: dict[str, Any]) -> Parameters | None:
-    """Return the values of a request's parameters; raises ValueError."""
-    if "arrow_parameters" in fields:
-        return ArrowParameters(b64decode(fields["arrow_parameters"], validate=True))
-    given: Parameters | None = fields.get("parameters")
-    return given

@@ -34,6 +34,8 @@ QUANTUM_S = 0.02
 SHARE_S = 0.2
 #: A slot is freed when this many checks in a row find a free worker and no worker that runs the slot's statement.
 MISSED_CHECKS = 3
+#: The processors that this process may use.
+PROCESSORS = len(os.sched_getaffinity(0))
 
 Send = Callable[[ClientConnection, dict[str, Any]], None]
 
@@ -46,12 +48,11 @@ class SlotScheduler:
         limits: Number of workers, queue length and queue time-out.
         send: Called with a client and the fields of a message to it.
         several_keys: Whether there is more than one key to be fair to.
-        processors: The number of processors; by default those this process may use.
     """
 
-    def __init__(self, limits: QueryConfig, send: Send, *, several_keys: bool, processors: int | None = None) -> None:
+    def __init__(self, limits: QueryConfig, send: Send, *, several_keys: bool) -> None:
         self._send = send
-        self._processors = len(os.sched_getaffinity(0)) if processors is None else processors
+        self._processors = PROCESSORS
         self._queue = FairQueue(
             slots=limits.workers,
             max_queued=limits.max_queued,
@@ -192,7 +193,7 @@ class SlotScheduler:
             self._refuse(statement, EngineBusyError())
 
     def _grant(self, statement: StatementRecord) -> None:
-        slot = GrantedSlot(next(self._numbers), statement)
+        slot = GrantedSlot(next(self._numbers), statement.client, statement.entry, statement)
         self._slots[slot.number] = statement.client.slots[slot.number] = slot
         fields = {"is": "admitted", "id": statement.id, "key": statement.key, "slot": slot.number}
         self._send(statement.client, fields)

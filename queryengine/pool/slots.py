@@ -16,13 +16,16 @@ import threading
 import time
 import uuid
 from collections import deque
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from queryengine.cancellation import Reason
 from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError
 from queryengine.pool.broker_client import BrokerLink, stopping, unreachable
 from queryengine.pool.frames import FrameError
+
+if TYPE_CHECKING:  # which imports this module
+    from queryengine.pool.client_result import ClientResult
 
 logger = logging.getLogger(__name__)
 
@@ -39,29 +42,7 @@ KEEP_S = 0.1
 _IDLE_TICK_S = 1.0
 
 
-class PooledStatement(Protocol):
-    """A statement that awaits or holds a slot. Called from any thread; it must not block."""
-
-    query_id: str
-    key: str
-    slot: Slot | None
-
-    def entry(self) -> dict[str, Any]:
-        """Return the fields that the broker keeps: `id`, `sql`, `started`, and `inner` for the runtime's own."""
-
-    def admitted(self) -> None:
-        """The statement has its slot. Called under the pool's lock."""
-
-    def refused(self, error: QueryError) -> None:
-        """The statement gets no slot; ignored if it has one. Called under the pool's lock."""
-
-    def stop(self, reason: Reason) -> None:
-        """Stop the statement, queued or running."""
-
-    def check_time(self, now: float) -> None:
-        """Enforce the statement's time limits at *now* (`time.monotonic()`)."""
-
-
+@dataclass(eq=False, slots=True)
 class Slot:
     """
     The right to run one statement of `key`.
@@ -70,29 +51,24 @@ class Slot:
     A slot with a statement belongs to that statement; one without belongs to the holder of the pool's lock.
     """
 
-    __slots__ = ("connection", "key", "number", "recalled", "reported_at", "since", "statement", "unreported")
-
-    def __init__(self, number: int, key: str) -> None:
-        self.number = number
-        self.key = key
-        self.connection: socket.socket | None = None
-        self.statement: PooledStatement | None = None
-        self.recalled = False
-        self.unreported = False  # whether its use has changed since the last report
-        self.since = 0.0  # when it was last taken or left
-        self.reported_at = time.monotonic()
+    number: int
+    key: str
+    connection: socket.socket | None = None
+    statement: ClientResult | None = None
+    recalled: bool = False
+    unreported: bool = False  # whether its use has changed since the last report
+    since: float = 0.0  # when it was last taken or left
+    reported_at: float = field(default_factory=time.monotonic)
 
 
+@dataclass(eq=False, slots=True)
 class _Waiter:
     """A statement that waits for a slot."""
 
-    __slots__ = ("is_announced", "is_patient", "since", "statement")
-
-    def __init__(self, statement: PooledStatement) -> None:
-        self.statement = statement
-        self.since = time.monotonic()
-        self.is_announced = False  # to the broker
-        self.is_patient = False  # as announced
+    statement: ClientResult
+    since: float = field(default_factory=time.monotonic)
+    is_announced: bool = False  # to the broker
+    is_patient: bool = False  # as announced
 
 
 class SlotPool:
@@ -102,7 +78,7 @@ class SlotPool:
         self.lock = threading.Lock()  # also guards the statements; nothing under it blocks
         self.engine_path = str(state_dir / ENGINE_SOCKET)
         self.link = BrokerLink(state_dir, self)
-        self._statements: dict[str, PooledStatement] = {}
+        self._statements: dict[str, ClientResult] = {}
         self._waiters: dict[str, deque[_Waiter]] = {}  # by key; none is empty
         self._slots: dict[int, Slot] = {}
         self._unused: dict[str, list[Slot]] = {}  # by key
@@ -112,7 +88,7 @@ class SlotPool:
         self._next_tick = math.inf
         self.link.start()
 
-    def enter(self, statement: PooledStatement) -> None:
+    def enter(self, statement: ClientResult) -> None:
         """
         Ask for a slot. From now until it leaves, *statement* gets the answer, perhaps at once, and all other calls.
 
@@ -129,7 +105,7 @@ class SlotPool:
             if unused and not self.link.is_stopping:
                 self._statements[statement.query_id] = statement
                 self._assign(unused.pop(), statement)
-                statement.admitted()
+                statement.wake()
                 return
             waiter = _Waiter(statement)
             # If the process has a slot of this key, that one will soon be free; otherwise the broker has to know now.
@@ -141,7 +117,7 @@ class SlotPool:
             if self._next_tick > waiter.since + ASK_S:
                 self._tick_soon()
 
-    def leave(self, statement: PooledStatement, *, kill: bool = False) -> None:
+    def leave(self, statement: ClientResult, *, kill: bool = False) -> None:
         """
         Pass on the slot of *statement*, keep it, or give it back; or end its wait. Never fails.
 
@@ -155,7 +131,9 @@ class SlotPool:
             del self._statements[statement.query_id]
             slot, statement.slot = statement.slot, None
             if slot is None:
-                self._withdraw(statement)
+                waiter = self._take_waiter(statement.query_id, statement.key)
+                if waiter is not None and waiter.is_announced:
+                    self.link.say({"do": "leave", "id": statement.query_id})
                 return
             slot.statement = None
             if self._slots.get(slot.number) is not slot:  # the broker that granted it is gone
@@ -258,7 +236,7 @@ class SlotPool:
         if waiter is not None:
             self._assign(slot, waiter.statement)
             slot.unreported = False
-            waiter.statement.admitted()
+            waiter.statement.wake()
         elif (waiter := self._next_waiter(slot.key)) is not None:
             self._pass_on(slot, waiter)
         else:
@@ -268,7 +246,7 @@ class SlotPool:
         self._next_tick = -math.inf
         self.link.wake()
 
-    def _assign(self, slot: Slot, statement: PooledStatement) -> None:
+    def _assign(self, slot: Slot, statement: ClientResult) -> None:
         slot.statement, statement.slot = statement, slot
         slot.since = time.monotonic()
         slot.unreported = True
@@ -278,7 +256,7 @@ class SlotPool:
         self._reused_at[slot.key] = slot.since
         if waiter.is_announced:
             self._report_use(slot)  # which ends its wait at the broker
-        waiter.statement.admitted()
+        waiter.statement.wake()
 
     def _recall(self, slot: Slot) -> socket.socket | None:
         """Give *slot* back now or after its statement; return the connection to close, if any."""
@@ -321,12 +299,6 @@ class SlotPool:
             if not queue:
                 del self._waiters[key]
         return found
-
-    def _withdraw(self, statement: PooledStatement) -> None:
-        """End the wait of a statement, if it waits."""
-        waiter = self._take_waiter(statement.query_id, statement.key)
-        if waiter is not None and waiter.is_announced:
-            self.link.say({"do": "leave", "id": statement.query_id})
 
     def _refuse(self, query_id: str, error: QueryError) -> None:
         statement = self._statements.get(query_id)

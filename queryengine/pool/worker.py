@@ -19,10 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 from queryengine.cancellation import Interruption
-from queryengine.encoders import CONTENT_TYPES
 from queryengine.encoders.parts import Parts, length
 from queryengine.engine import Encoding, Query, QueryTimings
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
@@ -136,14 +134,7 @@ class StatementServer:
                     connection.sendall(_error_frame(ResourceLimitError(_TOO_LARGE)))
 
     def _converse(self, connection: socket.socket) -> None:
-        """
-        Answer one request after the other.
-
-        Raises:
-            FrameError: The client sent something else.
-            OSError: A request does not arrive.
-            MemoryError: A request is too large for this process.
-        """
+        """Answer one request after the other; raises what `_received` raises."""
         decoder = FrameDecoder()
         patience_s = REQUEST_S
         last: Request | None = None
@@ -191,10 +182,7 @@ class StatementServer:
         """
         Receive a request within *patience_s* seconds; None when no other follows an answer.
 
-        Raises:
-            FrameError: The client sent something else.
-            OSError: The request does not arrive.
-            MemoryError: The request is too large for this process.
+        Raises FrameError or OSError if none arrives, and MemoryError for one that is too large for this process.
         """
         until = time.monotonic() + patience_s
         while True:
@@ -231,17 +219,19 @@ class StatementServer:
         self.be_idle()
 
     def _answer(self, request: Request, connection: socket.socket) -> None:
-        """
-        Run the statement and send its answer.
-
-        Raises:
-            _ClientLostError: The answer could not be sent.
-        """
+        """Run the statement and send its answer; raises _ClientLostError."""
         sender = _Sender(connection, request.deadline)
         interruption = Interruption()
         try:
             self._arm(request, interruption)
-            last = _done(self._opened(), request, interruption, sender)
+            runner = self._opened()
+            match request.kind:
+                case "admit":
+                    last = _admitted(runner, request)
+                case "describe":
+                    last = _described(runner, request, interruption)
+                case "run":
+                    last = _run(runner, request, interruption, sender)
         except QueryError as exc:
             last = _error_frame(exc)
         except _ClientLostError:
@@ -259,10 +249,9 @@ class StatementServer:
 
     def _opened(self) -> StatementRunner:
         """
-        Return the engine. Opening it limits memory to what it uses then, and what `memory_limit` allows on top.
+        Return the engine; raises EngineUnavailableError.
 
-        Raises:
-            EngineUnavailableError: The engine cannot be opened now.
+        Opening it limits memory to what it uses then, and what `memory_limit` allows on top.
         """
         if self._runner is None:
             try:
@@ -285,11 +274,7 @@ class StatementServer:
         return limit + max(int(SPARE_PART * limit), SPARE_BYTES) - LIBRARY_BYTES
 
     def _settle(self, last: Request, kept_bytes: int) -> None:
-        """
-        Give memory back if statements left more than *kept_bytes*, and find out whether this process is worn out.
-
-        *last* is the last request.
-        """
+        """Give memory back if statements up to *last* left more than *kept_bytes*; the process may be worn out then."""
         resident = self._memory.use().resident
         self._left_bytes = min(self._left_bytes, resident)  # A closed session may have freed its cache.
         if self._runner is None or resident < self._left_bytes + kept_bytes:
@@ -351,17 +336,6 @@ class _Sender:
         return rest
 
 
-def _done(runner: StatementRunner, request: Request, interruption: Interruption, sender: _Sender) -> bytes:
-    """Do what *request* asks for, and return the last frames of the answer."""
-    match request.kind:
-        case "admit":
-            return _admitted(runner, request)
-        case "describe":
-            return _described(runner, request, interruption)
-        case "run":
-            return _run(runner, request, interruption, sender)
-
-
 def _run(runner: StatementRunner, request: Request, interruption: Interruption, sender: _Sender) -> bytes:
     """Run a statement, and send its answer except for the last frames, which are returned: all, if it is small."""
     encoding = request.query.encoding
@@ -369,10 +343,7 @@ def _run(runner: StatementRunner, request: Request, interruption: Interruption, 
         result = runner.run(request.query, interruption, held)
     unsent = 0
     try:
-        columns = [[column.name, column.type] for column in result.columns]
-        header: dict[str, Any] = {"columns": columns, "content_type": CONTENT_TYPES[encoding]}
-        if request.wants_basis:
-            header["basis"] = result.basis
+        header = {"data_version": result.data_version} if request.wants_data_version else {}
         frames = [encode_json(Kind.HEADER, header)]
         chunks: list[Parts] = []
         for chunk in result.parts():
@@ -389,13 +360,8 @@ def _run(runner: StatementRunner, request: Request, interruption: Interruption, 
 
 def _figures(timings: QueryTimings) -> dict[str, float]:
     """Return the figures in the last frame of an answer."""
-    return {
-        "rows": timings.rows,
-        "bytes": timings.bytes,
-        "parse_ms": round(timings.parse_ms, 3),
-        "run_ms": round(timings.run_ms, 3),
-        "encode_ms": round(timings.encode_ms, 3),
-    }
+    spent = {name: round(getattr(timings, name), 3) for name in ("parse_ms", "run_ms", "encode_ms")}
+    return {"rows": timings.rows, "bytes": timings.bytes, **spent}
 
 
 def _framed(chunks: Sequence[Parts], encoding: Encoding) -> Iterator[bytes | memoryview]:
@@ -412,18 +378,14 @@ def _described(runner: StatementRunner, request: Request, interruption: Interrup
     fields = {
         "schema": schema,
         "parameters": description.parameters,
-        "is_lasting": description.is_lasting,
+        "is_schema_cacheable": description.is_schema_cacheable,
         "is_cacheable": description.is_cacheable,
     }
-    if description.answer is None:
+    if (answer := description.answer) is None:
         return encode_json(Kind.END, {"description": fields})
-    return b"".join(
-        [
-            encode_json(Kind.HEADER, {}),
-            *_framed([[chunk] for chunk in description.answer.chunks], request.query.encoding),
-            encode_json(Kind.END, {"description": fields, **_figures(description.answer.timings)}),
-        ]
-    )
+    frames = _framed([[chunk] for chunk in answer.chunks], request.query.encoding)
+    end = encode_json(Kind.END, {"description": fields, **_figures(answer.timings)})
+    return b"".join([encode_json(Kind.HEADER, {}), *frames, end])
 
 
 def _admitted(runner: StatementRunner, request: Request) -> bytes:

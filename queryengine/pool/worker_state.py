@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Phase = Literal["booting", "idle", "busy", "unfit"]
 
-_PHASES: tuple[Phase, ...] = ("booting", "idle", "busy", "unfit")
+_PHASES: tuple[Phase, ...] = get_args(Phase)
 _RECORD = struct.Struct("!Bd32s")
 
 

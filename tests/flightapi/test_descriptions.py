@@ -11,7 +11,7 @@ from queryengine.errors import SqlError
 from tests.flightapi.endpoint import Clock
 from tests.queryengine.publishing import Publisher
 
-KNOWN = Description(schema=b"schema", parameters=(), is_lasting=True)
+KNOWN = Description(schema=b"schema", parameters=(), is_schema_cacheable=True)
 
 
 class Engine:
@@ -62,7 +62,7 @@ def test_a_description_from_before_a_publication_is_not_cached(known: Descriptio
     def slow() -> Description:
         Publisher(tmp_path).publish(flights="SELECT 2 AS id")
         known.of("FROM others", engine)
-        return Description(schema=b"old", parameters=(), is_lasting=True)
+        return Description(schema=b"old", parameters=(), is_schema_cacheable=True)
 
     known.of("FROM flights", slow)
 
@@ -73,10 +73,11 @@ def test_a_description_from_before_a_publication_is_not_cached(known: Descriptio
     "description",
     [
         pytest.param(Description(schema=b"schema", parameters=()), id="of this moment"),
-        pytest.param(Description(schema=None, parameters=("1",), is_lasting=True), id="without a schema"),
-        pytest.param(Description(schema=b"schema", parameters=("1",), is_lasting=True), id="with parameters"),
+        pytest.param(Description(schema=None, parameters=("1",), is_schema_cacheable=True), id="without a schema"),
+        pytest.param(Description(schema=b"schema", parameters=("1",), is_schema_cacheable=True), id="with parameters"),
         pytest.param(
-            Description(schema=bytes(limits.MAX_ENTRY_BYTES), parameters=(), is_lasting=True), id="of many columns"
+            Description(schema=bytes(limits.MAX_ENTRY_BYTES), parameters=(), is_schema_cacheable=True),
+            id="of many columns",
         ),
     ],
 )

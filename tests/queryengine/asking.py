@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import closing
+from typing import Any, TypeVar
 
 from queryengine.engine import CacheUse, Encoding, Parameters, Query, QueryEngine
-from queryengine.errors import QueryError
+from tests.queryengine.publishing import PATIENCE_S
 
 
 def ask(engine: QueryEngine, sql: str, parameters: Parameters | None = None, encoding: Encoding = "json") -> bytes:
     """Return the whole answer."""
-    result = engine.run(Query(sql=sql, parameters=parameters, encoding=encoding))
-    try:
+    with closing(engine.run(Query(sql=sql, parameters=parameters, encoding=encoding))) as result:
         return b"".join(result)
-    finally:
-        result.close()
+
+
+_T = TypeVar("_T")
+
+
+def begin(function: Callable[[], _T]) -> Future[_T]:
+    """Call *function* in a thread of its own, which does not outlive the tests."""
+    begun: Future[_T] = Future()
+
+    def call() -> None:
+        try:
+            begun.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - the test examines it
+            begun.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return begun
+
+
+def error_of(begun: Future[Any]) -> type[BaseException]:
+    """Wait for the end, and return the type of the error."""
+    error = begun.exception(PATIENCE_S)
+    assert error is not None, "there is no error"
+    return type(error)
 
 
 def rows(engine: QueryEngine, sql: str, parameters: Parameters | None = None) -> Any:
     """Return the rows."""
     return json.loads(ask(engine, sql, parameters))
-
-
-def fail(engine: QueryEngine, sql: str, errors: list[BaseException]) -> None:
-    """Run a statement that may well fail, and note how."""
-    try:
-        ask(engine, sql)
-    except QueryError as exc:
-        errors.append(exc)
 
 
 def ask_cached(
@@ -39,8 +56,5 @@ def ask_cached(
     cache: CacheUse = "use",
 ) -> tuple[bytes, str]:
     """Return the whole answer, and where it came from."""
-    result = engine.run(Query(sql=sql, parameters=parameters, encoding=encoding, cache=cache))
-    try:
+    with closing(engine.run(Query(sql=sql, parameters=parameters, encoding=encoding, cache=cache))) as result:
         return b"".join(result), result.timings.cache
-    finally:
-        result.close()

@@ -60,7 +60,6 @@ def main(state_dir: str, query: str, constants: str) -> None:
 class Answer:
     """The answer on one connection."""
 
-    header: dict[str, Any] | None = None
     data: bytes = b""
     end: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
@@ -141,9 +140,7 @@ def receive(connection: socket.socket) -> Answer:
         if not data:
             break
         for kind, payload in decoder.feed(data):
-            if kind is Kind.HEADER:
-                answer.header = decode_json(payload)
-            elif kind is Kind.DATA:
+            if kind is Kind.DATA:
                 parts.append(payload)
             elif kind is Kind.END:
                 answer.end = decode_json(payload)

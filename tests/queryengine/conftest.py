@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import duckdb
 import pytest
 
-from queryengine.cache.cached_engine import CachedEngine, remembering
 from queryengine.engine import QueryEngine
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.session_manager import SessionManager
@@ -18,7 +16,7 @@ from queryengine.execution.views import gate_views
 from queryengine.gate.gate import Gate
 from queryengine.manifest import Manifest, read_manifest
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import MIB, DatasetConfig, QueryConfig, ResultsCacheConfig, RuntimeConfig, ViewConfig
+from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig, ViewConfig
 from tests.queryengine import worker_engine
 from tests.queryengine.encoders.answers import connect
 from tests.queryengine.publishing import Publisher, wait_until
@@ -28,7 +26,6 @@ MakeConfig = Callable[..., RuntimeConfig]
 MakeEngine = Callable[..., InProcessEngine]
 StartEngine = Callable[..., QueryEngine]
 
-StartCached = Callable[..., CachedEngine]
 OpenSession = Callable[..., EngineInstance]
 MakeManager = Callable[..., SessionManager]
 
@@ -39,7 +36,6 @@ KINDS: dict[str, Callable[[RuntimeConfig], AbstractContextManager[QueryEngine]]]
 
 FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
 FEW = "SELECT * FROM flights WHERE id < 3"
-CACHED_VIEWS = {"few": FEW, "noise": "SELECT random() AS r", "over_noise": "FROM noise"}
 
 
 @pytest.fixture
@@ -140,35 +136,6 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         yield opened
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def cached(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Publisher]]:
-    """An engine of either kind, and the publisher of its data."""
-    publisher = Publisher(tmp_path_factory.mktemp("cached") / "state")
-    publisher.publish(flights="SELECT 1 AS id", numbers="SELECT range AS n FROM range(300000)")
-    config = replace(
-        config_of(publisher.state_dir, ("flights", "numbers", "absent"), CACHED_VIEWS, workers=2),
-        results_cache=ResultsCacheConfig(enabled=True, max_bytes=16 * MIB),
-    )
-    with KINDS[request.param](config) as running:
-        yield (running, config), publisher
-
-
-@pytest.fixture
-def start(cached: tuple[Any, Publisher]) -> Iterator[StartCached]:
-    """Put a cache before the shared engine, which outlives it."""
-    (running, config), _ = cached
-
-    def make(**settings: Any) -> CachedEngine:
-        cache = replace(config.results_cache, **{k: v for k, v in settings.items() if k == "max_bytes"})
-        query = replace(config.query, **{k: v for k, v in settings.items() if k == "timeout_s"})
-        made = remembering(running, replace(config, results_cache=cache, query=query))
-        assert isinstance(made, CachedEngine)
-        return made
-
-    yield make
-    wait_until(lambda: not running.active(""))
-
-
 # The engines of the `test_engine*` modules, whose tests run on each kind of engine.
 
 
@@ -223,8 +190,3 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[QueryEngine]
     config = config_of(publisher.state_dir, tuple(TABLES), VIEWS)
     with ExitStack() as engines:
         yield [engines.enter_context(start(config)) for start in KINDS.values()]
-
-
-#: What is in a statement whose rows differ from run to run; of two equally frequent values `mode` gives either,
-#: and distinct values have no order.
-CHANGING = ("current_timestamp", "USING SAMPLE", "ANALYZE", "mode(", "list(DISTINCT")

@@ -91,7 +91,7 @@ class EngineProcess:
                 and "unfit" not in phases
             )
 
-        wait_until(is_whole, within_s=LONG_S)
+        wait_until(is_whole)
 
     def workers(self) -> set[int]:
         return set(map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()))
@@ -104,7 +104,7 @@ class EngineProcess:
             found[:] = [pid for pid in self.workers() if state_of(pid).runs(query_id)]
             return bool(found)
 
-        wait_until(is_running, within_s=LONG_S)
+        wait_until(is_running)
         return found[0]
 
     def send(self, number: signal.Signals) -> None:

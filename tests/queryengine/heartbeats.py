@@ -25,3 +25,9 @@ def state_of(worker: int) -> WorkerState:
         finally:
             os.close(opened)
     return WorkerState()
+
+
+def ticks(process: int) -> int:
+    """Return the CPU time of *process*, in units of SC_CLK_TCK."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

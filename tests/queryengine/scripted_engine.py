@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from queryengine.engine import Query
+from queryengine.pool import slot_scheduler
 from queryengine.pool.broker import BROKER_SOCKET, Broker
 from queryengine.pool.client import EngineClient
 from queryengine.pool.client_result import ClientResult
@@ -76,10 +77,15 @@ def stubborn(peer: Peer) -> None:
 
 
 class ScriptedEngine:
-    """Answers `SELECT 1`, and each statement in `scripts` by its function, in a thread of its own."""
+    """Answers each statement in `scripts` by its function, in a thread of its own."""
 
     def __init__(self, state_dir: Path, limits: QueryConfig, processors: int = 8) -> None:
-        self.scripts: dict[str, Script] = {"SELECT 1": one_row}
+        self.scripts: dict[str, Script] = {
+            "SELECT 1": one_row,
+            "endless": endless,
+            "wait": until_stopped,
+            "stubborn": stubborn,
+        }
         self.requests: list[dict[str, Any]] = []
         self.connections = 0
         self.keeps = False  # whether a connection may bring another statement
@@ -92,9 +98,8 @@ class ScriptedEngine:
         path.unlink(missing_ok=True)
         self._listener.bind(str(path))
         self._listener.listen(64)
-        self.broker = Broker(
-            state_dir / BROKER_SOCKET, limits, several_keys=True, kill=self.killed.append, processors=processors
-        )
+        with patch.object(slot_scheduler, "PROCESSORS", processors):
+            self.broker = Broker(state_dir / BROKER_SOCKET, limits, several_keys=True, kill=self.killed.append)
         self._ends = threading.Event()
         self._threads = [
             threading.Thread(target=self._poll, daemon=True),
@@ -169,7 +174,7 @@ class Tier:
     def client(self) -> EngineClient:
         made = EngineClient(self.config)
         self.clients.append(made)
-        wait_until(made.is_alive, within_s=LONG_S)
+        wait_until(made.is_alive)
         return made
 
     def restart(self) -> None:
@@ -200,44 +205,11 @@ class Tier:
         self.engine.close()
 
     def wait_until_idle(self) -> None:
-        wait_until(lambda: self.engine.broker.is_idle, within_s=LONG_S)
+        wait_until(lambda: self.engine.broker.is_idle)
 
 
 MakeTier = Callable[..., Tier]
 
 
-@contextmanager
-def tiers() -> Iterator[MakeTier]:
-    """Give a function that makes tiers in one state directory, and close them at the end."""
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as made:
-
-        def make(**settings: Any) -> Tier:
-            tier = Tier(Path(directory), **settings)
-            made.callback(tier.close)
-            return tier
-
-        yield make
-
-
 def run(engine: EngineClient, sql: str, **query: Any) -> ClientResult:
     return engine.run(Query(sql=sql, **query))
-
-
-def in_thread(function: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Call *function* in a thread. The list holds its result or exception when the thread ends."""
-    outcome: list[object] = []
-
-    def call() -> None:
-        try:
-            outcome.append(function())
-        except BaseException as exc:  # noqa: BLE001 - the test examines it
-            outcome.append(exc)
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    return thread, outcome
-
-
-def finished(thread: threading.Thread) -> bool:
-    thread.join(LONG_S)
-    return not thread.is_alive()

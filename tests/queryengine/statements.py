@@ -1,7 +1,8 @@
 """
 Statements for tests of the gate, over the datasets `flights`, `airlines`, `planes` and the view `delays`.
 
-`READS` may run. `REFUSED` may not: pairs of the check that names the statement, and the statement.
+`READS` may run. `FAILING` may run too, but ends with an error, over the datasets of the tests of engines. `REFUSED` may
+not run: pairs of the check that names the statement, and the statement.
 """
 
 from __future__ import annotations
@@ -46,4 +47,5 @@ def _refused() -> list[tuple[str, str]]:
 
 
 READS: Final = tuple(_lines("reads.txt"))
+FAILING: Final = tuple(_lines("failing.txt"))
 REFUSED: Final = tuple(_refused())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,11 +22,10 @@ from queryengine.engine import (
 from queryengine.errors import (
     ParameterError,
     QueryCancelledError,
-    QueryError,
     SqlError,
     StatementError,
 )
-from tests.queryengine.asking import ask, rows
+from tests.queryengine.asking import ask, begin, error_of, rows
 from tests.queryengine.conftest import StartEngine
 from tests.queryengine.publishing import (
     ENDLESS,
@@ -87,23 +85,13 @@ def test_a_key_sees_and_cancels_only_its_own_statements(engine: QueryEngine) -> 
 
 def test_a_queued_statement_is_active_and_can_be_cancelled(start_engine: StartEngine) -> None:
     engine = start_engine(workers=1, queue_timeout_s=PATIENCE_S, timeout_s=PATIENCE_S)
-    errors: list[BaseException] = []
     holding = engine.run(Query(sql=ENDLESS_ROWS, query_id="first", fingerprint="mine"))
-
-    def run() -> None:
-        try:
-            engine.run(Query(sql="SELECT 1", query_id="second", fingerprint="mine"))
-        except QueryError as exc:
-            errors.append(exc)
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    queued = begin(lambda: engine.run(Query(sql="SELECT 1", query_id="second", fingerprint="mine")))
     expected = [("first", "running", ENDLESS_ROWS), ("second", "queued", "SELECT 1")]
     wait_until(lambda: listed(engine, "mine") == expected)
     assert engine.cancel("second", "mine")
-    thread.join(PATIENCE_S)
 
-    assert [type(error) for error in errors] == [QueryCancelledError]
+    assert error_of(queued) is QueryCancelledError
     assert listed(engine, "mine") == expected[:1]
     holding.close()
 
@@ -125,25 +113,14 @@ NEVER_ENDING = [
 @pytest.mark.parametrize("call", NEVER_ENDING)
 def test_a_statement_without_a_row_yet_is_cancelled(engine: QueryEngine, call: Callable[..., object], by: str) -> None:
     cancel = CancelSource()
-    errors: list[QueryError] = []
-
-    def run() -> None:
-        try:
-            call(engine, Query(sql="", query_id="slow", fingerprint="mine"), cancel)
-        except QueryError as exc:
-            errors.append(exc)
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    running = begin(lambda: call(engine, Query(sql="", query_id="slow", fingerprint="mine"), cancel))
     wait_until(lambda: [one.state for one in engine.active("mine")] == ["running"])
     if by == "token":
         cancel.cancel()
     else:
         assert engine.cancel("slow", "mine")
-    thread.join(PATIENCE_S)
 
-    assert not thread.is_alive()
-    assert [type(error) for error in errors] == [QueryCancelledError]
+    assert error_of(running) is QueryCancelledError
     wait_until(lambda: not engine.active("mine"))
 
 

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from queryengine.pool.slot_scheduler import MISSED_CHECKS, SHARE_S
-from tests.queryengine.broker_bench import Bench, admitted, benches, busy, listed, runs
+from tests.queryengine.pool.broker_bench import Bench, MakeBench, admitted, busy, listed, runs
 
 
 @pytest.fixture
-def make_bench() -> Iterator[Callable[..., Bench]]:
-    with benches() as make:
-        yield make
-
-
-@pytest.fixture
-def bench(make_bench: Callable[..., Bench]) -> Bench:
-    return make_bench()
+def no_quantum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
 
 
 def test_slots_are_granted_and_released(bench: Bench) -> None:
@@ -46,12 +39,15 @@ def test_a_full_queue_evicts_for_another_key(bench: Bench) -> None:
 
     assert flood.heard() == [busy("f4")]
     assert flood.enter("f5", "flood") == [busy("f5")]
+    assert other.enter("o3", "third") == []
+    assert flood.heard() == [busy("f3")]
+    assert other.enter("o4", "third") == [busy("o4")], "each of the two has two"
     assert flood.leave("f0") == [admitted("f1")], "one statement that waited before the third key comes first"
     assert flood.leave("f1") == []
     assert other.heard() == [admitted("o2")]
 
 
-def test_a_statement_that_waits_too_long_is_refused(make_bench: Callable[..., Bench]) -> None:
+def test_a_statement_that_waits_too_long_is_refused(make_bench: MakeBench) -> None:
     bench = make_bench(workers=1, queue_timeout_s=0.05)
     client = bench.client()
     client.enter("1")
@@ -69,16 +65,6 @@ def test_a_statement_that_waits_too_long_is_refused(make_bench: Callable[..., Be
     assert client.leave("4") == []
     assert client.leave("1") == []
     assert bench.broker.is_idle
-
-
-def test_a_statement_that_leaves_the_queue_gets_no_slot(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(workers=1)
-    client = bench.client()
-    for query_id in "123":
-        client.enter(query_id)
-
-    assert client.leave("2") == []
-    assert client.leave("1") == [admitted("3")]
 
 
 def test_a_slot_whose_statement_no_worker_runs_is_freed(bench: Bench) -> None:
@@ -100,7 +86,7 @@ def test_a_slot_whose_statement_no_worker_runs_is_freed(bench: Bench) -> None:
     assert client.enter("more", "d") == [], "the slot of a running statement is not freed"
 
 
-def test_a_slot_that_is_unused_for_long_is_freed(make_bench: Callable[..., Bench]) -> None:
+def test_a_slot_that_is_unused_for_long_is_freed(make_bench: MakeBench) -> None:
     bench = make_bench(workers=1)
     client = bench.client()
     client.enter("1")
@@ -116,7 +102,7 @@ def test_a_slot_that_is_unused_for_long_is_freed(make_bench: Callable[..., Bench
     assert client.recalled() == {"1"}, "its process must not reuse it"
 
 
-def test_a_slot_serves_one_statement_after_another(make_bench: Callable[..., Bench]) -> None:
+def test_a_slot_serves_one_statement_after_another(make_bench: MakeBench) -> None:
     bench = make_bench(workers=1)
     client = bench.client()
     client.enter("1")
@@ -150,7 +136,7 @@ def test_a_statement_with_two_slots_is_listed_once(bench: Bench) -> None:
     assert bench.is_idle()
 
 
-def test_a_kept_slot_is_recalled_for_another_key(make_bench: Callable[..., Bench]) -> None:
+def test_a_kept_slot_is_recalled_for_another_key(make_bench: MakeBench) -> None:
     bench = make_bench(workers=1)
     keeper, other = bench.client(), bench.client()
     keeper.enter("1")
@@ -165,10 +151,8 @@ def test_a_kept_slot_is_recalled_for_another_key(make_bench: Callable[..., Bench
     assert keeper.recalled() == {"2"}, "for the third key"
 
 
-def test_each_process_of_a_key_has_its_share_of_slots(
-    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
+@pytest.mark.usefixtures("no_quantum")
+def test_each_process_of_a_key_has_its_share_of_slots(make_bench: MakeBench) -> None:
     bench = make_bench(workers=4, several_keys=False, max_queued=8)
     greedy, modest = bench.client(), bench.client()
     for query_id in "1234":
@@ -191,7 +175,7 @@ def test_each_process_of_a_key_has_its_share_of_slots(
     assert greedy.recalled() == set(), "both have two"
 
 
-def test_a_slot_stays_with_its_process_for_a_quantum(make_bench: Callable[..., Bench]) -> None:
+def test_a_slot_stays_with_its_process_for_a_quantum(make_bench: MakeBench) -> None:
     bench = make_bench(workers=1)
     first, second = bench.client(), bench.client()
     first.enter("1")
@@ -205,7 +189,7 @@ def test_a_slot_stays_with_its_process_for_a_quantum(make_bench: Callable[..., B
 
 
 def test_another_slot_is_recalled_if_the_first_does_not_come_back(
-    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queryengine.pool.broker_records.RECALL_S", 60.0)
     bench = make_bench(workers=3, several_keys=False)
@@ -224,10 +208,8 @@ def test_another_slot_is_recalled_if_the_first_does_not_come_back(
     assert other.heard() == [admitted("a")]
 
 
-def test_a_starved_statement_gets_a_slot_beyond_the_share_of_its_process(
-    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
+@pytest.mark.usefixtures("no_quantum")
+def test_a_starved_statement_gets_a_slot_beyond_the_share_of_its_process(make_bench: MakeBench) -> None:
     bench = make_bench(workers=2, several_keys=False)
     first, second = bench.client(), bench.client()
     first.enter("long")
@@ -241,7 +223,7 @@ def test_a_starved_statement_gets_a_slot_beyond_the_share_of_its_process(
 
 
 def test_a_patient_statement_is_admitted_below_the_number_of_processors(
-    make_bench: Callable[..., Bench],
+    make_bench: MakeBench,
 ) -> None:
     bench = make_bench(workers=4, several_keys=False, processors=2)
     client = bench.client()
@@ -261,7 +243,7 @@ def test_a_patient_statement_is_admitted_below_the_number_of_processors(
 
 
 def test_only_as_many_slots_rotate_as_there_are_processors(
-    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queryengine.pool.broker_records.ROTATION_S", 60.0)
     bench = make_bench(workers=6, several_keys=False, processors=2)
@@ -296,15 +278,14 @@ def test_only_as_many_slots_rotate_as_there_are_processors(
         pytest.param({"workers": 6, "processors": 4}, ("aaa", "b"), (1, 0), id="its key has fewer"),
     ],
 )
+@pytest.mark.usefixtures("no_quantum")
 def test_a_patient_statement_takes_slots_only_from_those_with_more(
-    make_bench: Callable[..., Bench],
-    monkeypatch: pytest.MonkeyPatch,
+    make_bench: MakeBench,
     limits: dict[str, Any],
     held: tuple[str, str],
     recalled: tuple[int, int],
 ) -> None:
     """*held*: the keys of the slots of two processes, in capitals if unused; *recalled*: first, and after a hurry."""
-    monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
     bench = make_bench(**{"processors": 2, **limits})
     holder, other = bench.client(), bench.client()
     for number, key in enumerate(held[0]):

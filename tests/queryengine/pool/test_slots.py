@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -14,6 +14,7 @@ from queryengine.pool import slots
 from queryengine.pool.client import EngineClient
 from queryengine.pool.frames import Kind, encode_json
 from queryengine.pool.slot_scheduler import MISSED_CHECKS
+from tests.queryengine.asking import begin
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import (
     END,
@@ -23,12 +24,8 @@ from tests.queryengine.scripted_engine import (
     Peer,
     Tier,
     data,
-    endless,
     error,
-    finished,
-    in_thread,
     one_row,
-    tiers,
 )
 
 CLOSING = encode_json(Kind.CLOSING, {})
@@ -36,9 +33,8 @@ ROW = [b'[{"a":1}]']
 
 
 @pytest.fixture
-def make_tier() -> Iterator[MakeTier]:
-    with tiers() as make:
-        yield partial(make, keeps=True)
+def make_tier(make_tier: MakeTier) -> MakeTier:
+    return partial(make_tier, keeps=True)
 
 
 @pytest.fixture
@@ -52,31 +48,34 @@ def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "KEEP_S", 2 * LONG_S)
 
 
+@pytest.fixture
+def keeper(keeping: None, tier: Tier) -> EngineClient:
+    """A client that keeps its unused slots."""
+    return tier.client()
+
+
 def ask(client: EngineClient, sql: str = "SELECT 1", key: str = "k") -> list[bytes]:
     return list(client.run(Query(sql=sql, fingerprint=key)))
 
 
-@pytest.mark.usefixtures("keeping")
-def test_statements_of_a_key_reuse_slot_and_connection(tier: Tier) -> None:
-    client = tier.client()
+def test_statements_of_a_key_reuse_slot_and_connection(tier: Tier, keeper: EngineClient) -> None:
     tier.engine.scripts["wrong"] = lambda peer: peer.send(error("sql_error"))
 
     for _ in range(5):
-        assert ask(client) == ROW
+        assert ask(keeper) == ROW
         with pytest.raises(Exception, match=r"No\."):
-            ask(client, "wrong")
+            ask(keeper, "wrong")
 
     assert tier.engine.connections == 1
-    client.close()
+    keeper.close()
     tier.wait_until_idle()
 
 
-def test_an_unused_slot_is_given_back_and_its_connection_closed(tier: Tier) -> None:
-    client = tier.client()
+def test_an_unused_slot_is_given_back_and_its_connection_closed(tier: Tier, engine: EngineClient) -> None:
 
-    assert ask(client) == ROW
+    assert ask(engine) == ROW
     tier.wait_until_idle()
-    assert ask(client) == ROW
+    assert ask(engine) == ROW
 
     assert tier.engine.connections == 2
 
@@ -86,9 +85,9 @@ def test_waiting_statements_take_over_the_slots_of_their_process(make_tier: Make
     tier = make_tier(workers=3, max_queued=64)
     client = tier.client()
 
-    asked = [in_thread(lambda: ask(client)) for _ in range(40)]
+    asked = [begin(lambda: ask(client)) for _ in range(40)]
 
-    assert [(finished(thread), outcome) for thread, outcome in asked] == [(True, [ROW])] * 40
+    assert [one.result(LONG_S) for one in asked] == [ROW] * 40
     assert tier.engine.connections <= 2, "a key does not get the last slot"
     assert len(tier.engine.requests) == 40
 
@@ -104,9 +103,8 @@ def test_an_unused_slot_goes_to_another_process(make_tier: MakeTier, key: str) -
         assert ask(second, key=key) == ROW
 
 
-def test_a_slot_in_use_goes_to_another_key_after_its_statement(make_tier: MakeTier) -> None:
-    tier = make_tier(workers=1)
-    client = tier.client()
+def long_statements(tier: Tier) -> threading.Event:
+    """Answer "long" once the returned event is set."""
     go_on = threading.Event()
 
     def long(peer: Peer) -> None:
@@ -114,19 +112,21 @@ def test_a_slot_in_use_goes_to_another_key_after_its_statement(make_tier: MakeTi
         one_row(peer)
 
     tier.engine.scripts["long"] = long
+    return go_on
 
-    def begin(sql: str, key: str) -> threading.Thread:
-        thread = threading.Thread(target=lambda: ask(client, sql, key), daemon=True)
-        thread.start()
-        return thread
 
-    threads = [begin("long", "flood") for _ in range(3)]
-    wait_until(lambda: len(client.active("flood")) == 3, within_s=LONG_S)
-    threads.append(begin("SELECT 1", "other"))
-    wait_until(lambda: all(slot.recalled for slot in client._pool._slots.values()), within_s=LONG_S)
+def test_a_slot_in_use_goes_to_another_key_after_its_statement(make_tier: MakeTier) -> None:
+    tier = make_tier(workers=1)
+    client = tier.client()
+    go_on = long_statements(tier)
+
+    asked = [begin(lambda: ask(client, "long", "flood")) for _ in range(3)]
+    wait_until(lambda: len(client.active("flood")) == 3)
+    asked.append(begin(lambda: ask(client, "SELECT 1", "other")))
+    wait_until(lambda: all(slot.recalled for slot in client._pool._slots.values()))
     go_on.set()
-    for thread in threads:
-        thread.join(LONG_S)
+    for one in asked:
+        assert one.result(LONG_S) == ROW
 
     order = [request["fingerprint"] for request in tier.engine.requests]
     assert order.index("other") <= 2, "after the running statement and one that waited before it"
@@ -142,63 +142,50 @@ def test_two_processes_of_a_key_share_its_slots(make_tier: MakeTier) -> None:
         while not ends.is_set():
             assert ask(first) == ROW
 
-    threads = [threading.Thread(target=keep_busy, daemon=True) for _ in range(4)]
-    for thread in threads:
-        thread.start()
+    busy = [begin(keep_busy) for _ in range(4)]
     try:
         for _ in range(5):
             assert ask(second) == ROW
     finally:
         ends.set()
-        for thread in threads:
-            thread.join(LONG_S)
+    for one in busy:
+        one.result(LONG_S)
 
 
 def test_short_statements_settle_on_one_slot_per_processor(make_tier: MakeTier) -> None:
     tier = make_tier(workers=4, max_queued=64, processors=1)
     client = tier.client()
-    tier.engine.scripts["endless"] = endless
-    ends, go_on = threading.Event(), threading.Event()
-
-    def long(peer: Peer) -> None:
-        go_on.wait(LONG_S)
-        one_row(peer)
-
-    tier.engine.scripts["long"] = long
+    ends, go_on = threading.Event(), long_statements(tier)
 
     def keep_busy(first: str) -> None:
         assert ask(client, first) == ROW
         while not ends.is_set():
             assert ask(client) == ROW
 
-    first = ["long"] * 3 + ["SELECT 1"] * 5
-    threads = [threading.Thread(target=keep_busy, args=[sql], daemon=True) for sql in first]
-    for thread in threads:
-        thread.start()
+    busy = [begin(partial(keep_busy, sql)) for sql in ["long"] * 3 + ["SELECT 1"] * 5]
     try:
-        wait_until(lambda: sum(client._pool._reusable.values()) == 3, within_s=LONG_S)
+        wait_until(lambda: sum(client._pool._reusable.values()) == 3)
         go_on.set()
-        wait_until(lambda: sum(client._pool._reusable.values()) == 1, within_s=LONG_S)
+        wait_until(lambda: sum(client._pool._reusable.values()) == 1)
         held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
         assert next(held) == b"first"
         answered = len(tier.engine.requests)
-        wait_until(lambda: len(tier.engine.requests) > answered + 8, within_s=LONG_S)
+        wait_until(lambda: len(tier.engine.requests) > answered + 8)
         held.close()
     finally:
         ends.set()
-        for thread in threads:
-            thread.join(LONG_S)
+    for one in busy:
+        one.result(LONG_S)
     tier.wait_until_idle()
 
 
 def test_a_statement_in_a_reused_slot_is_listed_and_can_be_cancelled(tier: Tier) -> None:
     client, other = tier.client(), tier.client()
-    tier.engine.scripts["endless"] = endless
     assert ask(client) == ROW
 
     held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
     assert next(held) == b"first"
-    wait_until(lambda: [one.query_id for one in other.active("k")] == ["q"], within_s=LONG_S)
+    wait_until(lambda: [one.query_id for one in other.active("k")] == ["q"])
     assert [(one.sql, one.state) for one in other.active("k")] == [("endless", "running")]
     assert other.cancel("q", "k")
 
@@ -207,18 +194,7 @@ def test_a_statement_in_a_reused_slot_is_listed_and_can_be_cancelled(tier: Tier)
     tier.wait_until_idle()
 
 
-def test_an_unused_slot_lists_no_statement(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "KEEP_S", 2 * LONG_S)
-    client, other = tier.client(), tier.client()
-
-    assert ask(client) == ROW
-
-    wait_until(lambda: other.active("k") == (), within_s=LONG_S)
-    assert not tier.engine.broker.is_idle
-
-
-def test_a_slot_freed_under_a_slow_reader_is_not_reused(tier: Tier) -> None:
-    client = tier.client()
+def test_a_slot_freed_under_a_slow_reader_is_not_reused(tier: Tier, engine: EngineClient) -> None:
     go_on = threading.Event()
 
     def slow(peer: Peer) -> None:
@@ -227,15 +203,15 @@ def test_a_slot_freed_under_a_slow_reader_is_not_reused(tier: Tier) -> None:
         peer.send(END)
 
     tier.engine.scripts["slow"] = slow
-    read = client.run(Query(sql="slow", fingerprint="k"))
+    read = engine.run(Query(sql="slow", fingerprint="k"))
     for _ in range(MISSED_CHECKS):
         tier.engine.call(lambda: tier.engine.broker.free_unused((), any_idle=True))
     tier.wait_until_idle()
-    wait_until(lambda: all(slot.recalled for slot in client._pool._slots.values()), within_s=LONG_S)
+    wait_until(lambda: all(slot.recalled for slot in engine._pool._slots.values()))
 
     go_on.set()
     assert list(read) == [b"x"]
-    assert ask(client) == ROW
+    assert ask(engine) == ROW
 
     assert tier.engine.connections == 2
     tier.wait_until_idle()
@@ -244,13 +220,11 @@ def test_a_slot_freed_under_a_slow_reader_is_not_reused(tier: Tier) -> None:
 # Workers that end between two statements.
 
 
-@pytest.mark.usefixtures("keeping")
-def test_a_worker_that_ends_between_two_statements_fails_neither(tier: Tier) -> None:
-    client = tier.client()
+def test_a_worker_that_ends_between_two_statements_fails_neither(tier: Tier, keeper: EngineClient) -> None:
     tier.engine.keeps = False
 
     for _ in range(20):
-        assert ask(client) == ROW
+        assert ask(keeper) == ROW
 
     assert tier.engine.connections == 20
 
@@ -269,29 +243,25 @@ def reads_a_part(peer: Peer) -> None:
     peer.socket.recv(1)
 
 
-@pytest.mark.usefixtures("keeping")
 @pytest.mark.parametrize("last", [closes_at_once, closes_late, reads_a_part])
 def test_a_statement_that_its_worker_has_not_started_is_sent_to_another(
-    tier: Tier, last: Callable[[Peer], object]
+    tier: Tier, keeper: EngineClient, last: Callable[[Peer], object]
 ) -> None:
-    client = tier.client()
 
     def closes(peer: Peer) -> None:
         tier.engine.keeps = False
         last(peer)
 
     tier.engine.scripts["closes"] = closes
-    assert ask(client, "closes") == []
+    assert ask(keeper, "closes") == []
 
-    assert ask(client) == ROW
+    assert ask(keeper) == ROW
 
     assert tier.engine.connections == 2
     assert [request["sql"] for request in tier.engine.requests] == ["closes", "SELECT 1"]
 
 
-@pytest.mark.usefixtures("keeping")
-def test_a_statement_that_its_worker_has_read_is_not_run_twice(tier: Tier) -> None:
-    client = tier.client()
+def test_a_statement_that_its_worker_has_read_is_not_run_twice(tier: Tier, keeper: EngineClient) -> None:
     runs = []
 
     def dies(peer: Peer) -> None:
@@ -299,70 +269,60 @@ def test_a_statement_that_its_worker_has_read_is_not_run_twice(tier: Tier) -> No
         tier.engine.keeps = False
 
     tier.engine.scripts["dies"] = dies
-    assert ask(client) == ROW
+    assert ask(keeper) == ROW
 
     with pytest.raises(EngineWorkerDiedError):
-        ask(client, "dies")
+        ask(keeper, "dies")
 
     assert runs == [1]
-    assert ask(client) == ROW
+    assert ask(keeper) == ROW
 
 
-def test_closing_on_a_new_connection_is_an_invalid_answer(tier: Tier) -> None:
-    client = tier.client()
+def test_closing_on_a_new_connection_is_an_invalid_answer(tier: Tier, engine: EngineClient) -> None:
     tier.engine.scripts["closes"] = lambda peer: peer.send(CLOSING)
 
     with pytest.raises(Exception, match="cannot be read"):
-        ask(client, "closes")
+        ask(engine, "closes")
 
-    assert ask(client) == ROW
+    assert ask(engine) == ROW
 
 
-@pytest.mark.usefixtures("keeping")
-def test_the_connection_of_a_stopped_statement_is_not_reused(tier: Tier) -> None:
-    client = tier.client()
-    tier.engine.scripts["endless"] = endless
-    held = client.run(Query(sql="endless", fingerprint="k"))
+def test_the_connection_of_a_stopped_statement_is_not_reused(tier: Tier, keeper: EngineClient) -> None:
+    held = keeper.run(Query(sql="endless", fingerprint="k"))
     held.close()
 
-    assert ask(client) == ROW
+    assert ask(keeper) == ROW
     assert tier.engine.connections == 2
 
 
 # The end.
 
 
-@pytest.mark.usefixtures("keeping")
-def test_a_drain_recalls_unused_slots_and_refuses_statements(tier: Tier) -> None:
-    client = tier.client()
-    assert ask(client) == ROW
+def test_a_drain_recalls_unused_slots_and_refuses_statements(tier: Tier, keeper: EngineClient) -> None:
+    assert ask(keeper) == ROW
 
     tier.engine.call(tier.engine.broker.drain)
 
     tier.wait_until_idle()
     with pytest.raises(EngineUnavailableError, match="stopping"):
-        ask(client)
+        ask(keeper)
 
 
-@pytest.mark.usefixtures("keeping")
-def test_slots_of_a_lost_broker_are_forgotten(tier: Tier) -> None:
-    client = tier.client()
-    assert ask(client) == ROW
+def test_slots_of_a_lost_broker_are_forgotten(tier: Tier, keeper: EngineClient) -> None:
+    assert ask(keeper) == ROW
 
     tier.restart()
-    wait_until(lambda: bool(tier.engine.broker._clients), within_s=LONG_S)  # Until then the old worker answers it.
+    wait_until(lambda: bool(tier.engine.broker._clients))  # Until then the old worker answers it.
 
-    assert ask(client) == ROW
+    assert ask(keeper) == ROW
     assert tier.engine.connections == 1
 
 
-@pytest.mark.usefixtures("keeping")
 def test_a_recall_during_the_close_of_a_client_is_harmless(
-    tier: Tier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tier: Tier, keeper: EngineClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = tier.client()
-    assert ask(client) == ROW
-    link = client._pool.link
+    assert ask(keeper) == ROW
+    link = keeper._pool.link
     close = link.close
 
     def close_late() -> None:
@@ -372,7 +332,7 @@ def test_a_recall_during_the_close_of_a_client_is_harmless(
 
     monkeypatch.setattr(link, "close", close_late)
 
-    client.close()
+    keeper.close()
 
     assert caplog.messages == []
 
@@ -381,7 +341,6 @@ def test_a_recall_during_the_close_of_a_client_is_harmless(
 def test_a_finished_statement_is_not_listed_by_another_process(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "REPORT_S", 2 * LONG_S)
     client, other = tier.client(), tier.client()
-    tier.engine.scripts["endless"] = endless
 
     assert list(client.run(Query(sql="SELECT 1", fingerprint="k", query_id="answered"))) == ROW
     running = client.run(Query(sql="endless", fingerprint="k", query_id="running"))

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -19,6 +19,7 @@ from queryengine.pool.client import EngineClient
 from queryengine.pool.client_result import ClientResult, State
 from queryengine.pool.exchange import Exchange
 from queryengine.pool.frames import Kind, encode_json
+from tests.queryengine.asking import begin, error_of
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import (
     END,
@@ -29,31 +30,10 @@ from tests.queryengine.scripted_engine import (
     ScriptedEngine,
     Tier,
     data,
-    endless,
     error,
-    finished,
-    in_thread,
     run,
     stubborn,
-    tiers,
-    until_stopped,
 )
-
-
-@pytest.fixture
-def make_tier() -> Iterator[MakeTier]:
-    with tiers() as make:
-        yield make
-
-
-@pytest.fixture
-def tier(make_tier: MakeTier) -> Tier:
-    return make_tier()
-
-
-@pytest.fixture
-def engine(tier: Tier) -> EngineClient:
-    return tier.client()
 
 
 def test_a_small_answer_is_complete_when_run_returns(tier: Tier, engine: EngineClient) -> None:
@@ -100,26 +80,6 @@ def test_a_slow_reader_holds_back_a_long_answer(tier: Tier, engine: EngineClient
     assert len(sent) < 5
 
     assert sum(len(chunk) for chunk in result) == 64 * 2**20
-    tier.wait_until_idle()
-
-
-@pytest.mark.parametrize("stop", [ClientResult.cancel, ClientResult.close])
-def test_a_statement_ends_while_another_thread_reads(
-    tier: Tier, engine: EngineClient, stop: Callable[[ClientResult], None]
-) -> None:
-    tier.engine.scripts["endless"] = endless
-    result = run(engine, "endless")
-    assert next(result) == b"first"
-    thread, outcome = in_thread(lambda: next(result))
-    wait_until(lambda: result._state is State.ACTIVE)
-
-    stop(result)
-    stop(result)
-
-    assert finished(thread)
-    assert [type(one) for one in outcome] == [QueryCancelledError]
-    tier.wait_until_idle()
-    assert tier.engine.killed == []
 
 
 def test_a_statement_can_be_cancelled_before_its_worker_reads_it(tier: Tier, engine: EngineClient) -> None:
@@ -130,29 +90,15 @@ def test_a_statement_can_be_cancelled_before_its_worker_reads_it(tier: Tier, eng
 
     tier.engine.scripts["unread"] = closing
     cancel = CancelSource()
-    thread, outcome = in_thread(lambda: engine.run(Query(sql="unread"), cancel))
+    unread = begin(lambda: engine.run(Query(sql="unread"), cancel))
     wait_until(lambda: [request["sql"] for request in tier.engine.requests] == ["unread"])
 
     cancel.cancel()
 
-    assert finished(thread)
-    assert [type(one) for one in outcome] == [QueryCancelledError]
-    tier.wait_until_idle()
-
-
-def test_cancel_ends_a_statement_between_two_chunks(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["endless"] = endless
-    result = run(engine, "endless")
-
-    result.cancel()
-
-    with pytest.raises(QueryCancelledError):
-        next(result)
-    tier.wait_until_idle()
+    assert error_of(unread) is QueryCancelledError
 
 
 def test_a_token_cancels_before_the_start_in_the_queue_and_while_running(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["wait"] = until_stopped
     before = CancelSource()
     before.cancel()
     with pytest.raises(QueryCancelledError):
@@ -162,20 +108,17 @@ def test_a_token_cancels_before_the_start_in_the_queue_and_while_running(tier: T
     runs = [CancelSource() for _ in range(3)]
     started = []
     for number, token in enumerate(runs):
-        started.append(in_thread(lambda token=token: engine.run(Query(sql="wait"), token)))  # type: ignore[misc]
-        wait_until(lambda number=number: len(engine.active("")) == number + 1, within_s=LONG_S)  # type: ignore[misc]
+        started.append(begin(partial(engine.run, Query(sql="wait"), token)))
+        wait_until(lambda number=number: len(engine.active("")) == number + 1)  # type: ignore[misc]
     assert [one.state for one in engine.active("")] == ["running", "running", "queued"]
     # A statement with a slot still has to reach its worker, and must not be cancelled before that.
-    wait_until(lambda: len(tier.engine.requests) == 2, within_s=LONG_S)
+    wait_until(lambda: len(tier.engine.requests) == 2)
     for token in reversed(runs):
         token.cancel()
 
-    for thread, outcome in started:
-        assert finished(thread)
-        assert [type(one) for one in outcome] == [QueryCancelledError]
+    assert [error_of(one) for one in started] == [QueryCancelledError] * 3
     assert len(tier.engine.requests) == 2
     assert all(not token._callbacks for token in runs)
-    tier.wait_until_idle()
 
 
 def test_close_gives_the_slot_back_once_the_worker_has_stopped(tier: Tier, engine: EngineClient) -> None:
@@ -216,13 +159,12 @@ def test_close_ends_a_statement_that_has_just_received_a_chunk(
     tier.engine.scripts["SELECT 2"] = in_the_middle
     result = run(engine, "SELECT 2")
     assert next(result) == b"first"
-    reader, outcome = in_thread(lambda: next(result))
-    wait_until(lambda: result._state is State.ACTIVE, within_s=LONG_S)
+    reading = begin(lambda: next(result))
+    wait_until(lambda: result._state is State.ACTIVE)
 
     result.close()  # and no thread asks for another chunk
 
-    assert finished(reader)
-    assert isinstance(outcome[0], QueryCancelledError)
+    assert error_of(reading) is QueryCancelledError
     has_read.set()
     tier.wait_until_idle()
     assert tier.engine.killed == []
@@ -232,7 +174,6 @@ def test_a_running_statement_does_not_hold_its_parameters(tier: Tier, engine: En
     class Values(list[int]):
         """A list that can be referred to weakly."""
 
-    tier.engine.scripts["endless"] = endless
     values = Values([1])
     held = weakref.ref(values)
     result = engine.run(Query(sql="endless", parameters=values, fingerprint="abc"))
@@ -243,14 +184,12 @@ def test_a_running_statement_does_not_hold_its_parameters(tier: Tier, engine: En
     assert held() is None
     assert [one.sql for one in engine.active("abc")] == ["endless"]
     result.close()
-    tier.wait_until_idle()
 
 
 @pytest.mark.parametrize("is_overdue", [False, True])
 def test_a_statement_that_is_stopped_during_its_first_chunk_gives_its_slot_back(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch, *, is_overdue: bool
 ) -> None:
-    tier.engine.scripts["endless"] = endless
     receive = ClientResult._receive
 
     def receive_and_stop(result: ClientResult) -> None:
@@ -286,19 +225,17 @@ def test_a_worker_that_does_not_stop_is_killed(
     token = CancelSource()
     limit_s = 0.05 if how == "time limit" else None
     query = Query(sql="deaf" if how == "close" else "mute", query_id="q", timeout_s=limit_s)
-    thread, outcome = in_thread(lambda: engine.run(query, token))
-    wait_until(lambda: len(tier.engine.requests) == 1, within_s=LONG_S)
+    running = begin(lambda: engine.run(query, token))
+    wait_until(lambda: len(tier.engine.requests) == 1)
 
     if how == "token":
         token.cancel()
 
-    assert finished(thread)
-    (result,) = outcome
-    if isinstance(result, ClientResult):
-        result.close()
-    assert type(result) is {"token": QueryCancelledError, "close": ClientResult, "time limit": QueryTimeoutError}[how]
-    wait_until(lambda: tier.engine.killed == ["q"], within_s=LONG_S)
-    tier.wait_until_idle()
+    if how == "close":
+        running.result(LONG_S).close()
+    else:
+        assert error_of(running) is {"token": QueryCancelledError, "time limit": QueryTimeoutError}[how]
+    wait_until(lambda: tier.engine.killed == ["q"])
 
 
 def test_a_worker_that_does_not_read_the_statement_is_killed(
@@ -315,13 +252,12 @@ def test_a_worker_that_does_not_read_the_statement_is_killed(
     with pytest.raises(QueryTimeoutError):
         run(engine, "SELECT '" + "x" * 3_000_000 + "'", query_id="q", timeout_s=0.05)
 
-    wait_until(lambda: tier.engine.killed == ["q"], within_s=LONG_S)
+    wait_until(lambda: tier.engine.killed == ["q"])
 
 
 def test_a_process_without_threads_left_has_the_worker_killed(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tier.engine.scripts["endless"] = endless
     result = run(engine, "endless", query_id="q")
 
     def no_thread(*_: object, **__: object) -> None:
@@ -331,13 +267,11 @@ def test_a_process_without_threads_left_has_the_worker_killed(
         patched.setattr("threading.Thread.start", no_thread)
         result.close()
 
-    wait_until(lambda: tier.engine.killed == ["q"], within_s=LONG_S)
-    tier.wait_until_idle()
+    wait_until(lambda: tier.engine.killed == ["q"])
 
 
 def test_the_time_limit_holds_in_the_queue(make_tier: MakeTier) -> None:
     tier = make_tier(workers=1, timeout_s=7.0)
-    tier.engine.scripts["endless"] = endless
     engine = tier.client()
     running = run(engine, "endless")
 
@@ -365,15 +299,13 @@ def test_a_worker_that_ends_after_the_limit_is_a_timeout(tier: Tier, engine: Eng
 
 def test_a_full_queue_and_a_long_wait_raise_busy(make_tier: MakeTier) -> None:
     tier = make_tier(workers=1, max_queued=1, queue_timeout_s=0.2)
-    tier.engine.scripts["endless"] = endless
     engine = tier.client()
     running = run(engine, "endless")
-    started = [in_thread(lambda: run(engine, "SELECT 1")) for _ in range(2)]
+    waiting = [begin(lambda: run(engine, "SELECT 1")) for _ in range(2)]
 
-    for thread, outcome in started:
-        assert finished(thread)
-        assert [type(one) for one in outcome] == [EngineBusyError]
-        assert vars(outcome[0])["retry_after_s"] == 1
+    for one in waiting:
+        assert error_of(one) is EngineBusyError
+        assert vars(one.exception())["retry_after_s"] == 1
     assert len(tier.engine.requests) == 1
     running.close()
     tier.wait_until_idle()
@@ -405,30 +337,20 @@ def test_an_exception_in_any_step_gives_everything_back(
 
 
 def test_a_duplicate_query_id_is_replaced(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["endless"] = endless
     first, second = (run(engine, "endless", query_id="same") for _ in range(2))
-
     assert first.query_id == "same"
     assert second.query_id not in ("", "same")
-    first.close()
     second.close()
-    tier.wait_until_idle()
-
-
-def test_a_cancelled_duplicate_does_not_affect_the_first_statement(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["endless"] = endless
-    first = run(engine, "endless", query_id="same")
     cancelled = CancelSource()
     cancelled.cancel()
 
     with pytest.raises(QueryCancelledError):
         engine.run(Query(sql="SELECT 1", query_id="same"), cancelled)
 
-    assert [one.query_id for one in engine.active("")] == ["same"]
-    assert engine.cancel("same", ""), "it still receives messages of the broker"
+    wait_until(lambda: [one.query_id for one in engine.active("")] == ["same"])
+    assert engine.cancel("same", ""), "the first one still receives messages of the broker"
     with pytest.raises(QueryCancelledError):
         list(first)
-    tier.wait_until_idle()
 
 
 def test_each_line_of_defence_acts_after_the_one_before() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -12,20 +12,15 @@ import pytest
 from queryengine.cache.cached_engine import CachedEngine
 from queryengine.cancellation import CancelSource
 from queryengine.engine import Query
-from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutError, SqlError
+from queryengine.errors import QueryCancelledError, QueryTimeoutError, SqlError
 from tests.queryengine.asking import ask_cached as ask
-from tests.queryengine.conftest import StartCached
+from tests.queryengine.asking import begin
+from tests.queryengine.cache.conftest import StartCached
 from tests.queryengine.publishing import ENDLESS, PATIENCE_S, Publisher, wait_until
 
 
-@pytest.fixture
-def engine(start: StartCached) -> CachedEngine:
-    return start()
-
-
-@pytest.fixture
-def publisher(cached: tuple[Any, Publisher]) -> Publisher:
-    return cached[1]
+def outcome_of(asked: Future[Any]) -> Any:
+    return asked.result() if asked.exception() is None else type(asked.exception())
 
 
 class Crowd:
@@ -34,27 +29,23 @@ class Crowd:
     def __init__(self, engine: CachedEngine, sql: str) -> None:
         self.engine, self.sql = engine, sql
         self.cancels: list[CancelSource] = []
-        self.outcomes: list[Any] = []
-        self._threads: list[threading.Thread] = []
+        self.asked: list[Future[Any]] = []
 
     def add(self, timeout_s: float | None = None) -> None:
-        number = len(self.outcomes)
         cancel = CancelSource()
+        query = Query(sql=self.sql, cache="use", timeout_s=timeout_s, query_id=f"query-{id(self)}-{len(self.asked)}")
+
+        def run() -> Any:
+            with closing(self.engine.run(query, cancel)) as result:
+                return b"".join(result), result.timings.cache
+
         self.cancels.append(cancel)
-        self.outcomes.append(None)
+        self.asked.append(begin(run))
 
-        def run() -> None:
-            try:
-                query = Query(sql=self.sql, cache="use", timeout_s=timeout_s, query_id=f"query-{id(self)}-{number}")
-                result = self.engine.run(query, cancel)
-                self.outcomes[number] = b"".join(result), result.timings.cache
-                result.close()
-            except QueryError as error:
-                self.outcomes[number] = type(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        self._threads.append(thread)
+    @property
+    def outcomes(self) -> list[Any]:
+        """The answer or the type of the error of each; None while it waits or runs."""
+        return [outcome_of(one) if one.done() else None for one in self.asked]
 
     def lead(self, timeout_s: float | None = None) -> None:
         self.add(timeout_s)
@@ -69,11 +60,8 @@ class Crowd:
     @property
     def leaders(self) -> dict[Any, Any]:
         data_version = self.engine._data_version
-        return (
-            {}
-            if data_version is None
-            else {key: one for key, one in data_version.groups.items() if one.leader is not None}
-        )
+        groups = {} if data_version is None else data_version.groups
+        return {key: one for key, one in groups.items() if one.leader is not None}
 
     @property
     def waiting(self) -> list[Any]:
@@ -84,9 +72,7 @@ class Crowd:
             cancel.cancel()
 
     def end(self) -> list[Any]:
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive(), "one waits for ever"
+        assert not wait(self.asked, PATIENCE_S).not_done, "one waits for ever"
         assert self.engine._data_version is None or not self.engine._data_version.groups
         return self.outcomes
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from queryengine.pool.worker import GRACE_S as REAL_GRACE_S
 from queryengine.pool.worker import SPARE_BYTES
 from runtimeconf.model import MIB
 from tests.queryengine.bare_engine import Engine, receive, running, still_works
-from tests.queryengine.publishing import Publisher, wait_until
-
-FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
+from tests.queryengine.publishing import wait_until
 
 LIMIT_MIB = 256
 
@@ -26,22 +22,6 @@ HUNGRY = {
     "rows": "SELECT list(repeat('x', 1000) || i) FROM range(3000000) t(i)",
     "answer": "SELECT repeat('a', 100000000) AS a FROM range(20)",
 }
-
-
-@pytest.fixture(scope="module")
-def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """An engine whose worker the tests kill, which loses its coverage data."""
-    directory = tmp_path_factory.mktemp("mortal")
-    Publisher(directory).publish(flights=FLIGHTS)
-    with running(directory, constants={"GRACE_S": REAL_GRACE_S}, memory_limit_bytes=LIMIT_MIB * MIB) as started:
-        yield started
-
-
-@pytest.fixture
-def state_dir(tmp_path: Path) -> Path:
-    """The state directory of an engine for one test."""
-    Publisher(tmp_path).publish(flights=FLIGHTS)
-    return tmp_path
 
 
 def private_bytes(worker: int) -> int:
@@ -94,7 +74,7 @@ def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> Non
 
         assert engine.ask("SELECT sum(i) AS n FROM range(50000000) t(i)").end is not None
 
-        wait_until(lambda: worker not in engine.workers(), within_s=60)
+        wait_until(lambda: worker not in engine.workers())
         still_works(engine)
 
 

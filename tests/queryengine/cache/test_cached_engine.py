@@ -20,21 +20,12 @@ from queryengine.manifest import manifest_path
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import MIB, ResultsCacheConfig
 from tests.queryengine.asking import ask_cached as ask
-from tests.queryengine.conftest import StartCached, config_of
+from tests.queryengine.cache.conftest import StartCached
+from tests.queryengine.conftest import config_of
 from tests.queryengine.publishing import Publisher
 from tests.queryengine.statements import READS
 
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def engine(start: StartCached) -> CachedEngine:
-    return start()
-
-
-@pytest.fixture
-def publisher(cached: tuple[Any, Publisher]) -> Publisher:
-    return cached[1]
 
 
 def states(engine: QueryEngine, *statements: str) -> list[str]:
@@ -179,13 +170,11 @@ def test_no_error_is_cached(engine: CachedEngine, sql: str, error: type[QueryErr
     assert not (engine._data_version and engine._data_version.groups)
 
 
-def test_a_caller_can_bypass_the_cache(engine: CachedEngine) -> None:
+def test_a_caller_can_bypass_or_renew_what_is_cached(engine: CachedEngine) -> None:
     assert ask(engine, "SELECT 7", cache="none") == (b'[{"7":7}]', "bypass")
     assert ask(engine, "SELECT 7") == (b'[{"7":7}]', "miss")
     assert ask(engine, "SELECT 7", cache="none") == (b'[{"7":7}]', "bypass")
 
-
-def test_a_renewed_result_is_cached_for_others(engine: CachedEngine) -> None:
     assert ask(engine, "SELECT 8", cache="renew")[1] == "bypass"
     assert ask(engine, "SELECT 8")[1] == "hit"
     assert ask(engine, "SELECT 8", cache="renew")[1] == "bypass"
@@ -365,7 +354,7 @@ def test_a_closed_engine_serves_nothing(publisher: Publisher) -> None:
 
     engine.close()
 
-    assert engine.era is None
+    assert engine.instance_id is None
     with pytest.raises(QueryError):
         ask(engine, "SELECT 1")
     engine.close()

@@ -5,53 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from queryengine.engine import Query
-from queryengine.errors import QueryError
 from queryengine.pool.client import EngineClient
-from tests.queryengine.engine_process import LONG_S, EngineProcess
+from tests.queryengine.engine_process import EngineProcess
 from tests.queryengine.publishing import Publisher
 
 
 def ask(client: EngineClient, sql: str = "SELECT count(*) AS n FROM flights", **query: Any) -> bytes:
-    result = client.run(Query(sql=sql, **query))
-    try:
+    with closing(client.run(Query(sql=sql, **query))) as result:
         return b"".join(result)
-    finally:
-        result.close()
 
 
 RIGHT = b'[{"n":1000}]'
-
-
-class Asking:
-    """A statement in a thread of its own."""
-
-    def __init__(self, client: EngineClient, sql: str, **query: Any) -> None:
-        self.answer: bytes | None = None
-        self.error: QueryError | None = None
-        self._thread = threading.Thread(target=self._ask, args=[client, sql], kwargs=query, daemon=True)
-        self._thread.start()
-
-    def _ask(self, client: EngineClient, sql: str, **query: Any) -> None:
-        try:
-            self.answer = ask(client, sql, **query)
-        except QueryError as error:
-            self.error = error
-
-    def ended(self) -> bool:
-        self._thread.join(LONG_S)
-        return not self._thread.is_alive()
-
-    @property
-    def goes_on(self) -> bool:
-        return self._thread.is_alive()
 
 
 _RUNNER = """
@@ -105,9 +74,9 @@ class Runner:
 class Runtime:
     """A state directory with data, engines over it, and client processes; all are stopped at the end."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, state_dir: Path) -> None:
         self._stack = stack
-        self.state_dir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        self.state_dir = state_dir
         Publisher(self.state_dir).publish(flights="SELECT range AS id FROM range(1000)")
 
     def engine(self, **settings: Any) -> EngineProcess:
@@ -124,11 +93,3 @@ class Runtime:
         runner = Runner(engine)
         self._stack.callback(runner.kill)
         return runner
-
-
-@contextmanager
-def runtimes() -> Iterator[Runtime]:
-    with ExitStack() as stack:
-        runtime = Runtime(stack)
-        yield runtime
-        print((runtime.state_dir / "engine.log").read_text())  # noqa: T201 - shown when a test fails

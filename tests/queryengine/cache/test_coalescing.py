@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from queryengine.cache.cached_engine import CachedEngine
 from queryengine.engine import Query
 from queryengine.errors import EngineBusyError, QueryCancelledError
 from runtimeconf.model import ResultsCacheConfig
+from tests.queryengine.asking import begin
 from tests.queryengine.conftest import KINDS, config_of
 from tests.queryengine.publishing import ENDLESS, Publisher, wait_until
 
@@ -23,22 +24,19 @@ SQL = "SELECT count(*) AS n FROM flights"
 class Callers:
     """Statements of several keys on an engine with one place, each in a thread of its own."""
 
-    def __init__(self, engine: CachedEngine, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, engine: CachedEngine) -> None:
         self.engine = engine
-        self._pool = pool
 
     def ask(self, key: str, name: str, sql: str = SQL) -> Future[tuple[bytes, str]]:
         """Ask *sql*, and wait until it stands in the queue or runs."""
 
         def answer() -> tuple[bytes, str]:
-            result = self.engine.run(Query(sql=sql, fingerprint=key, query_id=f"{key}-{name}", cache="use"))
-            try:
+            query = Query(sql=sql, fingerprint=key, query_id=f"{key}-{name}", cache="use")
+            with closing(self.engine.run(query)) as result:
                 return b"".join(result), result.timings.cache
-            finally:
-                result.close()
 
         before = self.waiting
-        asked = self._pool.submit(answer)
+        asked = begin(answer)
         wait_until(lambda: self.is_listed(key, name) or self.waiting > before or asked.done())
         return asked
 
@@ -74,7 +72,6 @@ def callers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callers]
     )
     with ExitStack() as ends:
         engine = CachedEngine(ends.enter_context(KINDS[request.param](config)), config)
-        pool = ends.enter_context(ThreadPoolExecutor(16))
 
         def end() -> None:
             for key in ("other", "first", "second"):
@@ -82,7 +79,7 @@ def callers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callers]
                     engine.cancel(one.query_id, key)
 
         ends.callback(end)
-        yield Callers(engine, pool)
+        yield Callers(engine)
 
 
 def test_no_statement_waits_for_the_turn_of_another_key(callers: Callers) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,14 +21,13 @@ from queryengine.errors import (
     SqlError,
 )
 from queryengine.pool.client import EngineClient
-from queryengine.pool.error_frames import ERRORS
+from queryengine.pool.exchange import ERRORS
 from queryengine.pool.frames import Kind, encode_json
 from runtimeconf.model import ResultsCacheConfig
 from tests.queryengine.scripted_engine import (
     END,
     HEADER,
     LONG_S,
-    MakeTier,
     Peer,
     ScriptedEngine,
     Tier,
@@ -36,24 +35,7 @@ from tests.queryengine.scripted_engine import (
     error,
     one_row,
     run,
-    tiers,
 )
-
-
-@pytest.fixture
-def make_tier() -> Iterator[MakeTier]:
-    with tiers() as make:
-        yield make
-
-
-@pytest.fixture
-def tier(make_tier: MakeTier) -> Tier:
-    return make_tier()
-
-
-@pytest.fixture
-def engine(tier: Tier) -> EngineClient:
-    return tier.client()
 
 
 def dribble(peer: Peer) -> None:
@@ -110,7 +92,6 @@ def test_values_that_cannot_be_sent_are_refused(
         run(engine, "SELECT 1", parameters=parameters)
 
     assert tier.engine.requests == []
-    tier.wait_until_idle()
 
 
 def _tree(kind: type[QueryError]) -> list[type[QueryError]]:
@@ -171,12 +152,12 @@ def test_the_last_frame_decides_the_error(
         result.close()
 
 
-@pytest.mark.parametrize(("enabled", "basis"), [(True, (1, 2, 3)), (False, None)])
+@pytest.mark.parametrize(("enabled", "data_version"), [(True, (1, 2, 3)), (False, None)])
 def test_the_basis_is_known_before_the_end_if_results_are_cached(
-    tier: Tier, enabled: bool, basis: tuple[int, int, int] | None
+    tier: Tier, enabled: bool, data_version: tuple[int, int, int] | None
 ) -> None:
     def streams(peer: Peer) -> None:
-        peer.send(encode_json(Kind.HEADER, {"basis": [1, 2, 3]}), data(b"x"))
+        peer.send(encode_json(Kind.HEADER, {"data_version": [1, 2, 3]}), data(b"x"))
         peer.wait_for_stop()
 
     tier.engine.scripts["streams"] = streams
@@ -185,8 +166,8 @@ def test_the_basis_is_known_before_the_end_if_results_are_cached(
 
     result = run(engine, "streams", cache="use")
 
-    assert result.basis == basis
-    assert ("basis" in tier.engine.requests[0]) == enabled
+    assert result.data_version == data_version
+    assert ("data_version" in tier.engine.requests[0]) == enabled
     result.close()
 
 
@@ -207,4 +188,3 @@ def test_a_worker_that_ends_before_it_reads_has_died(tier: Tier, engine: EngineC
 
     with pytest.raises(EngineWorkerDiedError):
         run(engine, sql)
-    tier.wait_until_idle()

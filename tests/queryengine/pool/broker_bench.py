@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from queryengine.pool import slot_scheduler
 from queryengine.pool.broker import Broker
 from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
 from runtimeconf.model import QueryConfig
@@ -21,7 +22,8 @@ class Bench:
         several_keys, processors = settings.pop("several_keys", True), settings.pop("processors", 8)
         limits = QueryConfig(**{"workers": 2, "max_queued": 4, "queue_timeout_s": 60.0, **settings})
         self.path, self.killed = path, list[str]()
-        self.broker = Broker(path, limits, several_keys=several_keys, kill=self.killed.append, processors=processors)
+        with patch.object(slot_scheduler, "PROCESSORS", processors):
+            self.broker = Broker(path, limits, several_keys=several_keys, kill=self.killed.append)
         self.broker.report_s = 0.0  # These clients report nothing by themselves.
         self._clients = ExitStack()
 
@@ -50,7 +52,7 @@ class Client:
         self._decoder = FrameDecoder()
         connection.connect(str(bench.path))
         connection.setblocking(False)
-        self.heard()
+        self.greeting = self.everything()
 
     def say(self, **fields: Any) -> list[dict[str, Any]]:
         """Send a message and return what the broker sends."""
@@ -111,17 +113,7 @@ class Client:
         return True
 
 
-@contextmanager
-def benches() -> Iterator[Callable[..., Bench]]:
-    """Give a function that makes benches on one path, and close them at the end."""
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as made:
-
-        def make(**settings: Any) -> Bench:
-            bench = Bench(Path(directory) / "broker.sock", **settings)
-            made.callback(bench.close)
-            return bench
-
-        yield make
+MakeBench = Callable[..., Bench]
 
 
 def admitted(query_id: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,6 +13,7 @@ from queryengine.pool import broker_client, client_result
 from queryengine.pool.client import EngineClient
 from queryengine.pool.client_result import ClientResult, State
 from queryengine.pool.frames import Kind, encode_json
+from tests.queryengine.asking import begin, error_of
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import (
     END,
@@ -25,30 +25,10 @@ from tests.queryengine.scripted_engine import (
     data,
     endless,
     error,
-    finished,
-    in_thread,
     one_row,
     run,
-    stubborn,
-    tiers,
     until_stopped,
 )
-
-
-@pytest.fixture
-def make_tier() -> Iterator[MakeTier]:
-    with tiers() as make:
-        yield make
-
-
-@pytest.fixture
-def tier(make_tier: MakeTier) -> Tier:
-    return make_tier()
-
-
-@pytest.fixture
-def engine(tier: Tier) -> EngineClient:
-    return tier.client()
 
 
 def test_admit_returns_the_answer_of_the_gate(tier: Tier, engine: EngineClient) -> None:
@@ -67,26 +47,24 @@ def test_admit_returns_the_answer_of_the_gate(tier: Tier, engine: EngineClient) 
         engine.admit("broken", frozenset())
     with pytest.raises(SqlError, match="no such thing"):
         engine.admit("bad", frozenset())
-    tier.wait_until_idle()
 
 
 def test_a_statement_in_admit_is_not_listed(tier: Tier, engine: EngineClient) -> None:
     tier.engine.scripts["SELECT 2"] = until_stopped
-    thread, _ = in_thread(lambda: engine.admit("SELECT 2", frozenset()))
-    wait_until(lambda: len(tier.engine.requests) == 1, within_s=LONG_S)
+    gating = begin(lambda: engine.admit("SELECT 2", frozenset()))
+    wait_until(lambda: len(tier.engine.requests) == 1)
 
     assert engine.active("") == ()
     assert not engine.cancel(tier.engine.requests[0]["query_id"], "")
 
     engine.close()
-    assert finished(thread)
+    assert error_of(gating) is EngineUnavailableError
 
 
 def test_any_process_lists_and_cancels_the_statements_of_a_key(tier: Tier) -> None:
     one, other = tier.client(), tier.client()
-    tier.engine.scripts["wait"] = until_stopped
-    thread, outcome = in_thread(lambda: run(one, "wait", query_id="q", fingerprint="k"))
-    wait_until(lambda: len(other.active("k")) == 1, within_s=LONG_S)
+    waiting = begin(lambda: run(one, "wait", query_id="q", fingerprint="k"))
+    wait_until(lambda: len(other.active("k")) == 1)
 
     (active,) = other.active("k")
     assert (active.query_id, active.sql, active.state) == ("q", "wait", "running")
@@ -94,12 +72,10 @@ def test_any_process_lists_and_cancels_the_statements_of_a_key(tier: Tier) -> No
     assert other.active("x") == ()
     assert not other.cancel("q", "x")
     assert not other.cancel("p", "k")
-    assert thread.is_alive()
+    assert not waiting.done()
     assert other.cancel("q", "k")
 
-    assert finished(thread)
-    assert [type(each) for each in outcome] == [QueryCancelledError]
-    tier.wait_until_idle()
+    assert error_of(waiting) is QueryCancelledError
 
 
 @pytest.mark.parametrize(
@@ -122,48 +98,39 @@ def test_listed_sql_is_truncated(tier: Tier, engine: EngineClient, character: st
     running.close()
 
 
-def test_the_status_is_that_of_the_engine(tier: Tier, engine: EngineClient) -> None:
-    assert engine.is_alive()
-    assert engine.status() == EngineStatus(workers_alive=2, workers_killed=3)
-
-    tier.engine.alive = 0
-    wait_until(lambda: not engine.is_alive(), within_s=LONG_S)
-    assert engine.status() == EngineStatus(workers_alive=0, workers_killed=3)
-
-
-def test_a_silent_engine_counts_as_dead(tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    tier.engine.scripts["endless"] = endless
+def test_a_silent_engine_counts_as_dead_and_is_disconnected(
+    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = connection_of(engine)
     held = [run(engine, "endless") for _ in range(2)]
     tier.engine.reports = False
     monkeypatch.setattr(broker_client, "SILENCE_S", 0.1)
 
-    wait_until(lambda: not engine.is_alive(), within_s=LONG_S)
+    wait_until(lambda: not engine.is_alive())
 
     assert engine.status() == EngineStatus(workers_alive=0, workers_killed=3)
     with pytest.raises(EngineUnavailableError):
         run(engine, "SELECT 1")
+    wait_until(lambda: engine._pool.link._connection is not before)
     for result in held:
         result.close()
 
 
 def test_a_draining_engine_refuses_new_statements(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["endless"] = endless
     running = run(engine, "endless")
     next(running)
 
     tier.engine.call(tier.engine.broker.drain)
 
-    wait_until(lambda: not engine.is_alive(), within_s=LONG_S)
+    wait_until(lambda: not engine.is_alive())
     with pytest.raises(EngineUnavailableError, match="stopping"):
         run(engine, "SELECT 1")
     tier.engine.call(tier.engine.broker.end_statements)
     with pytest.raises(EngineUnavailableError, match="stopping"):
         next(running)
-    tier.wait_until_idle()
 
 
-def test_without_an_engine_a_statement_fails_soon(make_tier: MakeTier) -> None:
-    tier = make_tier()
+def test_without_an_engine_a_statement_fails_soon(tier: Tier) -> None:
     tier.engine.close()
     engine = EngineClient(tier.config)
     tier.clients.append(engine)
@@ -178,21 +145,25 @@ def test_without_an_engine_a_statement_fails_soon(make_tier: MakeTier) -> None:
     assert engine.status() == EngineStatus(workers_alive=0, workers_killed=0, is_starting=True)
 
 
-def test_an_engine_is_starting_until_its_first_worker(make_tier: MakeTier) -> None:
-    tier = make_tier()
+def test_the_status_is_that_of_the_engine(tier: Tier) -> None:
     tier.engine.alive = 0
     tier.engine.call(lambda: tier.engine.broker.report(alive=0, killed=3))
     engine = EngineClient(tier.config)
     tier.clients.append(engine)
-    wait_until(lambda: engine.status().workers_killed == 3, within_s=LONG_S)
+    wait_until(lambda: engine.status().workers_killed == 3)
     assert engine.status().is_starting
 
-    tier.engine.alive = 1
-    wait_until(engine.is_alive, within_s=LONG_S)
-    assert not engine.status().is_starting
+    tier.engine.alive = 2
+    wait_until(engine.is_alive)
+    assert engine.status() == EngineStatus(workers_alive=2, workers_killed=3, is_starting=False)
+    tier.engine.alive = 0
+    wait_until(lambda: not engine.is_alive())
+    assert engine.status() == EngineStatus(workers_alive=0, workers_killed=3)
+    tier.engine.alive = 2
+    wait_until(engine.is_alive)
     tier.engine.close()
 
-    wait_until(lambda: not engine.is_alive(), within_s=LONG_S)
+    wait_until(lambda: not engine.is_alive())
     assert engine.status() == EngineStatus(workers_alive=0, workers_killed=3)
 
 
@@ -202,8 +173,6 @@ def test_without_a_worker_socket_a_statement_fails_and_gives_its_slot_back(tier:
     for _ in range(3):
         with pytest.raises(EngineUnavailableError):
             run(engine, "SELECT 1")
-
-    tier.wait_until_idle()
 
 
 def test_without_descriptors_a_statement_fails_and_the_client_goes_on(
@@ -221,14 +190,11 @@ def test_without_descriptors_a_statement_fails_and_the_client_goes_on(
         with pytest.raises(EngineUnavailableError):
             run(engine, "SELECT 1")
         refused.clear()
-        connection = engine._pool.link._connection
-        assert connection is not None
-        connection.hang_up()
+        connection_of(engine).hang_up()
         assert refused.wait(LONG_S)
 
-    wait_until(engine.is_alive, within_s=LONG_S)
+    wait_until(engine.is_alive)
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
-    tier.wait_until_idle()
 
 
 @pytest.mark.parametrize(
@@ -244,7 +210,7 @@ def test_a_broker_that_sends_nonsense_is_disconnected(tier: Tier, engine: Engine
 
     tier.engine.call(talk)
 
-    wait_until(lambda: engine._pool.link._connection not in (before, None) and engine.is_alive(), within_s=LONG_S)
+    wait_until(lambda: engine._pool.link._connection not in (before, None) and engine.is_alive())
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
 
 
@@ -257,34 +223,28 @@ def test_a_client_survives_a_restart_of_the_engine(tier: Tier, engine: EngineCli
         peer.send(data(b"b"), END)
 
     tier.engine.scripts["finishes"] = finishes
-    tier.engine.scripts["endless"] = endless
     goes_on, held = run(engine, "finishes"), run(engine, "endless")
-    thread, outcome = in_thread(lambda: run(engine, "SELECT 1"))
-    wait_until(lambda: len(engine.active("")) == 3, within_s=LONG_S)
+    waiting = begin(lambda: run(engine, "SELECT 1"))
+    wait_until(lambda: len(engine.active("")) == 3)
 
     tier.restart()
 
-    assert finished(thread)
-    assert [type(one) for one in outcome] == [EngineUnavailableError]
+    assert error_of(waiting) is EngineUnavailableError
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]'], "the next statement waits for the new engine"
     finish.set()
     assert list(goes_on) == [b"a", b"b"], "a statement whose worker answers is not lost"
     held.close()
-    wait_until(engine.is_alive, within_s=LONG_S)
-    tier.wait_until_idle()
+    wait_until(engine.is_alive)
 
 
 def test_a_question_fails_when_the_connection_is_lost(tier: Tier, engine: EngineClient) -> None:
     with tier.stalled():
-        thread, outcome = in_thread(lambda: engine.active("k"))
-        wait_until(lambda: bool(engine._pool.link._questions), within_s=LONG_S)
+        asking = begin(lambda: engine.active("k"))
+        wait_until(lambda: bool(engine._pool.link._questions))
 
-        connection = engine._pool.link._connection
-        assert connection is not None
-        connection.hang_up()
+        connection_of(engine).hang_up()
 
-        assert finished(thread)
-    assert [type(one) for one in outcome] == [EngineUnavailableError]
+        assert error_of(asking) is EngineUnavailableError
 
 
 def test_a_paused_broker_gets_every_message_later(make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,42 +253,40 @@ def test_a_paused_broker_gets_every_message_later(make_tier: MakeTier, monkeypat
     tier.engine.scripts["SELECT 1" + " " * 992] = one_row
     engine = tier.client()
     with tier.stalled():
-        threads = [in_thread(lambda: run(engine, "SELECT 1" + " " * 992)) for _ in range(400)]
-        wait_until(lambda: len(engine._pool._statements) == 400 and is_full(engine), within_s=LONG_S)
+        begun = [begin(lambda: run(engine, "SELECT 1" + " " * 992)) for _ in range(400)]
+        wait_until(lambda: len(engine._pool._statements) == 400 and is_full(engine))
 
-    for thread, outcome in threads:
-        assert finished(thread)
-        assert [type(one) for one in outcome] == [ClientResult]
+    assert {type(one.result(LONG_S)) for one in begun} == {ClientResult}
     tier.wait_until_idle()
+
+
+def connection_of(engine: EngineClient) -> broker_client._Connection:
+    assert engine._pool.link._connection is not None
+    return engine._pool.link._connection
 
 
 def is_full(engine: EngineClient) -> bool:
     """Whether more was sent to the broker than the kernel buffers."""
-    connection = engine._pool.link._connection
-    return connection is not None and bool(connection._unsent)
+    return bool(connection_of(engine)._unsent)
 
 
 def test_time_limits_hold_while_the_broker_does_not_read(make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both for statements that wait for the broker and for those that run, whose end has to be reported to it."""
     monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
     tier = make_tier(timeout_s=1.0)
-    tier.engine.scripts["stubborn"] = stubborn
-    tier.engine.scripts["endless"] = endless
     engine = tier.client()
-    reading = in_thread(lambda: run(engine, "stubborn"))
+    reading = begin(lambda: run(engine, "stubborn"))
     slowly_read = run(engine, "endless")
-    wait_until(lambda: len(tier.engine.requests) == 2, within_s=LONG_S)
+    wait_until(lambda: len(tier.engine.requests) == 2)
 
     with tier.stalled():
-        filled = [in_thread(lambda: run(engine, "x" * 1000)) for _ in range(400)]
-        for thread, _ in [reading, *filled]:
-            assert finished(thread)
+        filled = [begin(lambda: run(engine, "x" * 1000)) for _ in range(400)]
+        assert error_of(reading) is QueryTimeoutError
+        assert set(map(error_of, filled)) <= {QueryTimeoutError, EngineUnavailableError}
         with pytest.raises(QueryTimeoutError):
             list(slowly_read)
 
-    assert [type(one) for one in reading[1]] == [QueryTimeoutError]
-    assert {type(one) for _, outcome in filled for one in outcome} <= {QueryTimeoutError, EngineUnavailableError}
-    wait_until(engine.is_alive, within_s=LONG_S)
+    wait_until(engine.is_alive)
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
     tier.wait_until_idle()
 
@@ -336,8 +294,7 @@ def test_time_limits_hold_while_the_broker_does_not_read(make_tier: MakeTier, mo
 def test_a_broker_that_sends_but_does_not_read_is_disconnected(
     tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = engine._pool.link._connection
-    assert before is not None
+    before = connection_of(engine)
     monkeypatch.setattr(broker_client, "_ANSWER_TIMEOUT_S", 0.0)
 
     def ask_too_much() -> bool:
@@ -346,26 +303,16 @@ def test_a_broker_that_sends_but_does_not_read_is_disconnected(
         return is_full(engine)
 
     with tier.stalled():
-        wait_until(ask_too_much, within_s=LONG_S)
+        wait_until(ask_too_much)
         monkeypatch.setattr(broker_client, "SILENCE_S", 0.5)
         monkeypatch.setattr(broker_client.BrokerLink, "is_heard", True)
         engine._pool.link._status_at = time.monotonic() + LONG_S
 
-        wait_until(lambda: engine._pool.link._connection is not before, within_s=LONG_S)
+        wait_until(lambda: engine._pool.link._connection is not before)
 
     monkeypatch.undo()
-    wait_until(engine.is_alive, within_s=LONG_S)
+    wait_until(engine.is_alive)
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
-
-
-def test_a_broker_that_reads_but_does_not_send_is_disconnected(
-    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = engine._pool.link._connection
-    tier.engine.reports = False
-    monkeypatch.setattr(broker_client, "SILENCE_S", 0.2)
-
-    wait_until(lambda: engine._pool.link._connection is not before, within_s=LONG_S)
 
 
 def test_an_internal_error_ends_no_thread_of_the_link(
@@ -384,31 +331,25 @@ def test_an_internal_error_ends_no_thread_of_the_link(
         (broker_client.BrokerLink, "_tick"),
     ):
         faults.clear()
-        tier.engine.scripts["endless"] = endless
         held = run(engine, "endless", timeout_s=0.1)
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, fail)
-            wait_until(lambda: len(faults) > 1, within_s=LONG_S)
+            wait_until(lambda: len(faults) > 1)
         with pytest.raises(QueryTimeoutError):
             list(held)
-        wait_until(engine.is_alive, within_s=LONG_S)
-
-    tier.wait_until_idle()
+        wait_until(engine.is_alive)
 
 
 def test_close_ends_everything(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["endless"] = endless
     running = run(engine, "endless")
     next(running)
-    thread, outcome = in_thread(lambda: next(running))
+    reading = begin(lambda: next(running))
     wait_until(lambda: running._state is State.ACTIVE)
 
     engine.close()
     engine.close()
 
-    assert finished(thread)
-    assert [type(one) for one in outcome] == [EngineUnavailableError]
+    assert error_of(reading) is EngineUnavailableError
     with pytest.raises(EngineUnavailableError, match="stopping"):
         run(engine, "SELECT 1")
     assert not engine.is_alive()
-    tier.wait_until_idle()

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from queryengine.pool.client import EngineClient
+from queryengine.pool.worker import GRACE_S as REAL_GRACE_S
+from runtimeconf.model import MIB
+from tests.queryengine import bare_engine
+from tests.queryengine.conftest import FLIGHTS
+from tests.queryengine.engine_process import EngineProcess
+from tests.queryengine.pool.broker_bench import Bench, MakeBench
+from tests.queryengine.pool.client_process import Runner, Runtime
+from tests.queryengine.publishing import Publisher
+from tests.queryengine.scripted_engine import MakeTier, Tier
+
+
+@pytest.fixture
+def made() -> Iterator[ExitStack]:
+    """Closes in the end what a test has made."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def short_dir(made: ExitStack) -> Path:
+    """A directory whose path is short enough for sockets."""
+    return Path(made.enter_context(tempfile.TemporaryDirectory()))
+
+
+# A real broker and a scripted engine, with clients.
+
+
+@pytest.fixture
+def make_tier(made: ExitStack, short_dir: Path) -> MakeTier:
+    return lambda **settings: made.enter_context(closing(Tier(short_dir, **settings)))
+
+
+@pytest.fixture
+def tier(make_tier: MakeTier) -> Iterator[Tier]:
+    """An engine whose slots are all given back in the end."""
+    made = make_tier()
+    yield made
+    made.wait_until_idle()
+
+
+@pytest.fixture
+def engine(tier: Tier) -> EngineClient:
+    return tier.client()
+
+
+# A real broker alone.
+
+
+@pytest.fixture
+def make_bench(made: ExitStack, short_dir: Path) -> MakeBench:
+    return lambda **settings: made.enter_context(closing(Bench(short_dir / "broker.sock", **settings)))
+
+
+@pytest.fixture
+def bench(make_bench: MakeBench) -> Bench:
+    return make_bench()
+
+
+# An engine in a process of its own, with clients.
+
+
+@pytest.fixture
+def runtime(made: ExitStack, short_dir: Path) -> Iterator[Runtime]:
+    yield Runtime(made, short_dir)
+    print((short_dir / "engine.log").read_text())  # noqa: T201 - shown when a test fails
+
+
+@pytest.fixture
+def process(runtime: Runtime) -> EngineProcess:
+    return runtime.engine()
+
+
+@pytest.fixture
+def client(runtime: Runtime, process: EngineProcess) -> EngineClient:
+    return runtime.client(process)
+
+
+@pytest.fixture
+def runner(runtime: Runtime, process: EngineProcess) -> Runner:
+    return runtime.runner(process)
+
+
+# Workers under gunicorn's own arbiter.
+
+
+@pytest.fixture
+def heartbeat() -> Iterator[int]:
+    """The descriptor of a heartbeat file."""
+    opened = os.memfd_create("heartbeat")
+    yield opened
+    os.close(opened)
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bare_engine.Engine]:
+    """An engine whose worker the tests kill, which loses its coverage data."""
+    directory = tmp_path_factory.mktemp("mortal")
+    Publisher(directory).publish(flights=FLIGHTS)
+    with bare_engine.running(directory, constants={"GRACE_S": REAL_GRACE_S}, memory_limit_bytes=256 * MIB) as started:
+        yield started
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    """A state directory with the dataset `flights`, for an engine for one test."""
+    Publisher(tmp_path).publish(flights=FLIGHTS)
+    return tmp_path

@@ -1,0 +1,328 @@
+"""The arbiter: workers that end, stop or are killed, and the end of the engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from queryengine.engine import Query
+from queryengine.errors import (
+    EngineUnavailableError,
+    EngineWorkerDiedError,
+    QueryCancelledError,
+    QueryTimeoutError,
+)
+from queryengine.pool.arbiter import (
+    BOOT_S,
+    OVERDUE_S,
+    SPAWN_INTERVAL_S,
+    SPAWNS_AT_ONCE,
+    STUCK_S,
+    Respawns,
+    _is_stuck,
+    kill_if,
+)
+from queryengine.pool.client import EngineClient
+from queryengine.pool.worker_state import WorkerState, read_state, write_state
+from system.heartbeat import Pulse
+from tests.queryengine.asking import begin, error_of
+from tests.queryengine.engine_process import EXIT_CODE_FILE, EngineProcess
+from tests.queryengine.pool.client_process import RIGHT, Runtime, ask
+from tests.queryengine.publishing import ENDLESS, wait_until
+
+#: 10 million rows: more than any buffer holds.
+LONG = "SELECT range FROM range(10000000)"
+
+
+def test_statements_run_in_workers_whatever_unused_signals_come(process: EngineProcess, client: EngineClient) -> None:
+    before = process.workers()
+    for pid in before:
+        links = [str(descriptor.readlink()) for descriptor in Path(f"/proc/{pid}/fd").iterdir()]
+        inherited = [link for link in links if link.startswith("socket:")]
+        assert len(inherited) == 1, "with the broker's, a client that the arbiter drops would not notice"
+    for name in ("engine.sock", "broker.sock"):
+        assert stat.S_IMODE((process.state_dir / name).stat().st_mode) == 0o600
+    assert client.admit("SELECT id FROM flights;", frozenset({"flights"})).relations == {"flights"}
+    status = client.status()
+    assert (status.workers_alive, status.workers_killed) == (2, 0)
+
+    for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
+        process.send(number)
+    wait_until(lambda: "SIGHUP does nothing" in process.log.read_text())
+
+    assert ask(client) == RIGHT
+    assert process.workers() == before
+
+
+def test_the_end_of_a_worker_fails_only_its_own_statement(process: EngineProcess, client: EngineClient) -> None:
+    other = begin(partial(ask, client, ENDLESS, query_id="other", fingerprint="b"))
+    hit = begin(partial(ask, client, ENDLESS, query_id="hit", fingerprint="a"))
+    survivor = process.worker_of("other")
+
+    os.kill(process.worker_of("hit"), signal.SIGKILL)
+
+    assert error_of(hit) is EngineWorkerDiedError
+    assert ask(client, fingerprint="a") == RIGHT
+    assert not other.done()
+    assert survivor in process.workers()
+    wait_until(lambda: client.status().workers_killed == 1)
+    process.wait_until_whole(client)
+    assert client.cancel("other", "b")
+    assert error_of(other) is QueryCancelledError
+
+
+@pytest.mark.exhaustive
+def test_a_worker_stopped_during_a_statement_is_killed(runtime: Runtime) -> None:
+    process = runtime.engine(timeout_s=15.0)
+    client = runtime.client(process)
+    asking = begin(partial(ask, client, ENDLESS, query_id="stopped"))
+    pid = process.worker_of("stopped")
+
+    os.kill(pid, signal.SIGSTOP)
+
+    assert ask(client) == RIGHT
+    assert error_of(asking) is QueryTimeoutError
+    wait_until(lambda: pid not in process.workers())
+    wait_until(lambda: client.status().workers_killed == 1)
+    process.wait_until_whole(client)
+
+
+@pytest.mark.exhaustive
+def test_a_stopped_worker_whose_client_is_gone_is_killed(runtime: Runtime) -> None:
+    process = runtime.engine(timeout_s=15.0)
+    client = runtime.client(process)  # once the engine serves: the other process waits for it only briefly
+    runner = runtime.runner(process)
+    runner.run(ENDLESS, "stopped", "k")
+    pid = process.worker_of("stopped")
+    os.kill(pid, signal.SIGSTOP)
+
+    runner.kill()
+
+    wait_until(lambda: pid not in process.workers())
+    assert ask(client) == RIGHT
+
+
+@pytest.mark.exhaustive
+def test_a_stopped_idle_worker_is_killed(process: EngineProcess, client: EngineClient) -> None:
+    stopped = min(process.workers())
+
+    os.kill(stopped, signal.SIGSTOP)
+
+    assert ask(client, query_id="q") == RIGHT
+    wait_until(lambda: client.status().workers_alive == 1)
+    wait_until(lambda: stopped not in process.workers())
+    process.wait_until_whole(client)
+    assert client.status().workers_killed == 1
+
+
+@pytest.mark.exhaustive
+def test_many_kills_do_not_exceed_the_respawn_rate(process: EngineProcess, client: EngineClient) -> None:
+    first = process.workers()
+    seen = set(first)
+    started = time.monotonic()
+    kills = 0
+    while kills < 20:
+        for pid in process.workers():
+            seen.add(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+        time.sleep(0.02)
+    seen |= process.workers()
+    passed_s = time.monotonic() - started
+
+    burst = SPAWNS_AT_ONCE * len(first)
+    assert len(seen) <= len(first) + burst + passed_s / SPAWN_INTERVAL_S
+    process.wait_until_whole(client)
+    assert ask(client) == RIGHT
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("code", [0, 3, 4])
+def test_no_exit_code_of_a_worker_ends_the_engine(process: EngineProcess, client: EngineClient, code: int) -> None:
+    (process.state_dir / EXIT_CODE_FILE).write_text(str(code))
+    for pid in process.workers():
+        os.kill(pid, signal.SIGKILL)
+
+    wait_until(lambda: client.status().workers_killed >= (2 if code == 0 else 5))
+    assert not client.is_alive()
+    (process.state_dir / EXIT_CODE_FILE).unlink()
+
+    process.wait_until_whole(client)
+    assert ask(client) == RIGHT
+    assert (client.status().workers_killed > 2) == (code != 0)
+
+
+@pytest.mark.exhaustive
+def test_workers_that_end_normally_are_replaced_at_once(process: EngineProcess, client: EngineClient) -> None:
+    seen = set(process.workers())
+    leaves = 6 * SPAWNS_AT_ONCE
+    for _ in range(leaves):
+        pid = min(process.workers())
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda pid=pid: pid not in process.workers())  # type: ignore[misc]
+        process.wait_until_whole(client)
+        seen |= process.workers()
+
+    assert ask(client) == RIGHT
+    assert len(seen) == 2 + leaves
+    assert client.status().workers_killed == 0
+
+
+@pytest.mark.exhaustive
+def test_failed_system_calls_are_retried(process: EngineProcess, client: EngineClient, runtime: Runtime) -> None:
+    process.limit_files(1)
+
+    for pid in process.workers():
+        os.kill(pid, signal.SIGKILL)
+    late = runtime.runner(process)
+    late.run("SELECT 1 AS n", "late", "k")
+    for message in ("an engine worker could not be started", "a client of the broker could not connect"):
+        wait_until(lambda message=message: message in process.log.read_text())  # type: ignore[misc]
+    process.limit_files(1000)
+
+    process.wait_until_whole(client)
+    assert ask(client) == RIGHT
+    assert late.answer()[0] == "late"
+    scratch = [path for path in (process.state_dir / "tmp").rglob("*") if path.is_dir()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in scratch} == {0o700}, "an unprivileged user can enter them"
+
+
+def test_respawns_are_a_burst_and_then_a_rate() -> None:
+    respawns = Respawns(4, now=0.0)
+
+    assert [respawns.take(0.0) for _ in range(5)] == [True] * 4 + [False]
+    assert [respawns.take(SPAWN_INTERVAL_S * 1.1) for _ in range(2)] == [True, False]
+    assert [respawns.take(1000.0) for _ in range(5)] == [True] * 4 + [False]
+    respawns.give_back()
+    assert [respawns.take(1000.0) for _ in range(2)] == [True, False]
+    for _ in range(9):
+        respawns.give_back()
+    assert [respawns.take(1000.0) for _ in range(5)] == [True] * 4 + [False]
+
+
+def test_time_without_a_check_does_not_count_against_a_worker() -> None:
+    pulse = Pulse(0.0)
+    for beat in (1.0, 1.0, 1.0):
+        pulse.look(beat, pulse.age_s + 0.5)
+    assert pulse.quiet_s == 1.0
+
+    pulse.look(1.0, 1000.0)
+    assert pulse.quiet_s == 2.0
+    pulse.look(2.0, 1000.5)
+    assert pulse.quiet_s == 0.0
+
+
+def test_stuck_workers() -> None:
+    quiet, young, old = Pulse(0.0), Pulse(0.0), Pulse(0.0)
+    quiet.quiet_s = STUCK_S
+    old.age_s = BOOT_S
+    busy = WorkerState(phase="busy", deadline=10.0, query_id="q")
+
+    assert not _is_stuck(busy, quiet, 10.0 + OVERDUE_S / 2)
+    assert _is_stuck(busy, young, 10.0 + OVERDUE_S)
+    assert _is_stuck(WorkerState(phase="idle"), quiet, 0.0)
+    assert not _is_stuck(WorkerState(phase="idle"), old, 0.0)
+    assert _is_stuck(WorkerState(), old, 0.0)
+    assert not _is_stuck(WorkerState(), quiet, 0.0)
+
+
+@contextmanager
+def worker_of_its_own(heartbeat: int, *states: WorkerState) -> Iterator[int]:
+    """A child process that writes *states* in turn, over and over."""
+    pid = os.fork()
+    if not pid:
+        while True:
+            for state in states:
+                write_state(heartbeat, state)
+    try:
+        wait_until(lambda: read_state(heartbeat).phase != "booting")
+        yield pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def test_a_worker_is_killed_only_in_the_state_that_was_checked(heartbeat: int) -> None:
+    hit, other = WorkerState(phase="busy", query_id="hit" * 20), WorkerState(phase="busy", query_id="other")
+    for _ in range(20):
+        with worker_of_its_own(heartbeat, hit, other) as pid:
+            if kill_if(pid, heartbeat, lambda state: state.runs("hit" * 20)):
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+                assert read_state(heartbeat).runs("hit" * 20)
+            else:
+                before = read_state(heartbeat)
+                wait_until(lambda before=before: read_state(heartbeat) != before)  # type: ignore[misc]
+
+
+def test_a_stopped_worker_is_killed_and_a_dead_one_is_not(heartbeat: int) -> None:
+    with worker_of_its_own(heartbeat, WorkerState(phase="idle")) as pid:
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED)
+
+        assert kill_if(pid, heartbeat, lambda state: state.phase == "idle")
+
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        assert not kill_if(pid, heartbeat, lambda state: state.phase == "idle")
+
+
+@pytest.mark.exhaustive
+def test_sigterm_lets_statements_finish_and_refuses_new_ones(process: EngineProcess, client: EngineClient) -> None:
+    running = client.run(Query(sql=LONG, encoding="csv"))
+    lines = len(next(running).splitlines()) - 1
+
+    process.send(signal.SIGTERM)
+    wait_until(lambda: not client.is_alive())
+
+    with pytest.raises(EngineUnavailableError):
+        ask(client)
+    lines += sum(chunk.count(b"\n") for chunk in running)
+    assert lines == 10_000_000
+    assert process.ended() == 0
+    assert not (process.state_dir / "engine.sock").exists()
+    assert not (process.state_dir / "broker.sock").exists()
+
+
+@pytest.mark.exhaustive
+def test_sigterm_ends_long_statements_within_the_shutdown_timeout(runtime: Runtime) -> None:
+    process = runtime.engine(shutdown_timeout_s=2.0)
+    client = runtime.client(process)
+    asking = [
+        begin(partial(ask, client, ENDLESS, query_id=f"q{number}", fingerprint=str(number))) for number in range(2)
+    ]
+    for number in range(2):
+        process.worker_of(f"q{number}")
+    abandoned = runtime.runner(process)
+    abandoned.run(ENDLESS, "queued", "2")
+    wait_until(lambda: len(client.active("2")) == 1)
+
+    process.send(signal.SIGTERM)
+    process.send(signal.SIGTERM)
+
+    for one in asking:
+        assert error_of(one) is EngineUnavailableError
+    assert abandoned.answer() == ["queued", "EngineUnavailableError"]
+    assert process.ended() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
+def test_sigint_and_sigquit_end_at_once(process: EngineProcess, client: EngineClient, number: signal.Signals) -> None:
+    asking = begin(partial(ask, client, ENDLESS, query_id="q"))
+    pid = process.worker_of("q")
+
+    process.send(number)
+
+    assert process.ended() == 0
+    assert error_of(asking) is EngineWorkerDiedError
+    assert not Path(f"/proc/{pid}").exists()
+    assert not (process.state_dir / "broker.sock").exists()

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import pytest
+
+from queryengine.cancellation import Interruption
+from queryengine.errors import EngineBusyError, QueryCancelledError
+from queryengine.pool.fair_queue import Admission, EntryState, FairQueue
+from runtimeconf.model import QueryConfig
+from tests.queryengine.asking import begin
+from tests.queryengine.publishing import wait_until
+
+
+def ignore() -> None:
+    """Ignore the decision on an entry, whose state the test reads."""
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "order"),
+    [
+        pytest.param("a0 a1 a2 a3", "a0 a1 a2 a3", id="a key is served in the order of arrival"),
+        pytest.param("f0 f1 f2 f3 f4 b c", "f0 f1 b c f2 f3 f4", id="keys take turns"),
+    ],
+)
+def test_the_order_of_statements(arrivals: str, order: str) -> None:
+    queue = FairQueue(slots=1, max_queued=16)
+    admitted: list[str] = []
+    entries = {name: queue.join(name.rstrip("0123456789"), partial(admitted.append, name)) for name in arrivals.split()}
+    admitted.insert(0, arrivals.split(maxsplit=1)[0])  # at once, which is no decision on a queued entry
+
+    for number in range(len(entries)):
+        queue.leave(entries[admitted[number]])
+
+    assert admitted == order.split()
+    assert (queue.running, queue.waiting) == (0, 0)
+
+
+def admission_of(*, several_keys: bool = True, **limits: Any) -> Admission:
+    limits = {"workers": 1, "max_queued": 8, "queue_timeout_s": 60.0, **limits}
+    return Admission(QueryConfig(**limits), several_keys=several_keys)
+
+
+@pytest.mark.parametrize(
+    ("slots", "key", "several_keys"),
+    [
+        pytest.param(1, "", True, id="without a key, one slot"),
+        pytest.param(2, "", True, id="without a key"),
+        pytest.param(2, "k", False, id="the only key"),
+        pytest.param(1, "k", True, id="a key, one slot"),
+    ],
+)
+def test_who_may_hold_every_slot(slots: int, key: str, several_keys: bool) -> None:
+    admission = admission_of(workers=slots, max_queued=0, several_keys=several_keys)
+
+    held = [admission.enter(key, Interruption()) for _ in range(slots)]
+
+    assert admission.queue.running == slots
+    with pytest.raises(EngineBusyError) as caught:
+        admission.enter(key, Interruption())
+    assert caught.value.retry_after_s >= 1
+    for leave in held:
+        leave()
+        leave()
+    assert admission.queue.running == 0
+    admission.enter(key, Interruption())()
+
+
+def test_a_patient_statement_blocks_no_slot_for_another_key() -> None:
+    queue = FairQueue(slots=2, max_queued=8, patient_slots=1)
+    running = queue.join("flood", ignore)
+    patient = queue.join("flood", ignore, patient=True)
+
+    assert queue.join("other", ignore).state is EntryState.ADMITTED
+    waiting = queue.join("third", ignore)
+    queue.leave(running)
+
+    assert waiting.state is EntryState.ADMITTED
+    assert patient.state is EntryState.QUEUED
+
+
+# Threads that wait.
+
+
+def queued(admission: Admission, key: str = "", interruption: Interruption | None = None) -> Future[Callable[[], None]]:
+    """Enter in a thread of its own, and wait until the statement is queued."""
+
+    def arrived() -> int:
+        return len(admission.queue._queues.get(key, ()))
+
+    before = arrived()
+    entered = begin(partial(admission.enter, key, interruption or Interruption()))
+    wait_until(lambda: arrived() > before)
+    return entered
+
+
+def test_waiting_ends_after_the_queue_timeout() -> None:
+    admission = admission_of(queue_timeout_s=0.2)
+    admission.enter("", Interruption())
+    started = time.monotonic()
+
+    with pytest.raises(EngineBusyError):
+        admission.enter("", Interruption())
+
+    assert 0.2 <= time.monotonic() - started < 30
+    assert admission.queue.waiting == 0
+
+
+def test_an_evicted_thread_ends_its_wait_at_once() -> None:
+    admission = admission_of(max_queued=2)
+    leave = admission.enter("flood", Interruption())
+    first, evicted = queued(admission, "flood"), queued(admission, "flood")
+
+    other = queued(admission, "b")
+
+    assert isinstance(evicted.exception(10), EngineBusyError)
+    leave()
+    first.result(10)()
+    other.result(10)()
+
+
+def test_a_cancelled_statement_leaves_the_queue_at_once() -> None:
+    admission = admission_of()
+    leave = admission.enter("", Interruption())
+    interruption = Interruption()
+    first, second = queued(admission, interruption=interruption), queued(admission)
+
+    interruption.stop(QueryCancelledError)
+
+    assert isinstance(first.exception(10), QueryCancelledError)
+    assert admission.queue.waiting == 1
+    leave()
+    second.result(10)()
+
+
+def test_a_statement_cancelled_as_it_is_admitted_gives_its_slot_back() -> None:
+    admission = admission_of()
+    leave = admission.enter("", Interruption())
+
+    class Late(Interruption):
+        """Lets the slot be given back just before the cancellation arrives."""
+
+        def attach(self, interrupt: Callable[[], None]) -> None:
+            super().attach(interrupt)
+            leave()
+            self.stop(QueryCancelledError)
+
+    late = Late()
+    with pytest.raises(QueryCancelledError):
+        admission.enter("", late)
+
+    assert late.stopped
+    assert admission.queue.running == 0
+    admission.enter("", Interruption())()
+
+
+def test_a_stopped_statement_does_not_enter() -> None:
+    admission = admission_of()
+    interruption = Interruption()
+    interruption.stop(QueryCancelledError)
+
+    with pytest.raises(QueryCancelledError):
+        admission.enter("", interruption)
+
+    assert admission.queue.running == 0
+
+
+def test_a_waiting_thread_that_the_server_ends_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    admission = admission_of(max_queued=1)
+    leave = admission.enter("one", Interruption())
+
+    def end(_event: threading.Event, _timeout: float | None = None) -> bool:
+        raise SystemExit(1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Event, "wait", end)
+        with pytest.raises(SystemExit):
+            admission.enter("two", Interruption())
+
+    assert admission.queue.waiting == 0
+    leave()
+    admission.enter("three", Interruption())()
