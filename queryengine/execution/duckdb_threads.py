@@ -12,9 +12,10 @@ lowered only after that many light statements in a row.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
+
+from queryengine.bounded_dict import BoundedDict
 
 #: A light statement takes less CPU than this, in seconds, over all threads, until all of its rows are computed.
 LIGHT_S: Final = 0.003
@@ -34,7 +35,7 @@ class Threads:
         self._set_number = set_number
         self._number = most
         self._in_a_row = 0
-        self._light: OrderedDict[str, None] = OrderedDict()
+        self._light: BoundedDict[str, None] = BoundedDict(_MAX_PATTERNS)
         self._began_s = 0.0
 
     def begin(self, pattern: str | None) -> None:
@@ -55,8 +56,6 @@ class Threads:
         if not whole or time.process_time() - self._began_s >= LIGHT_S:
             self._light.pop(pattern, None)
         elif pattern not in self._light:
-            if len(self._light) == _MAX_PATTERNS:
-                self._light.popitem(last=False)
             self._light[pattern] = None
 
     def _set(self, number: int) -> None:

@@ -12,14 +12,10 @@ from __future__ import annotations
 from typing import Final
 
 #: The most arrays and objects in a value that is searched: that many levels take an eighth of a stack of 8 MiB.
-MOST_SEARCHED: Final = 10_000
+_MOST_SEARCHED: Final = 10_000
 
 #: The same for a value that becomes a VARIANT, which takes 1 KiB for each level, and far more time beyond this depth.
-MOST_IN_VARIANT: Final = 1_000
-
-#: The names that DuckDB does not have, and those that replace DuckDB's functions.
-NAMES: Final = frozenset({"to_variant"})
-NAMES_OF_DUCKDB: Final = frozenset({"json_contains", "json_group_structure", "json_structure", "variant_group_array"})
+_MOST_IN_VARIANT: Final = 1_000
 
 
 def _bounded(value: str, most: int) -> str:
@@ -29,18 +25,14 @@ def _bounded(value: str, most: int) -> str:
     return f"CASE WHEN {opened} > {most} THEN error('{fault}') ELSE {value} END"
 
 
-def _structure(value: str) -> str:
-    return f"system.main.json_structure(CAST({value} AS VARCHAR))"
+_HAYSTACK, _NEEDLE = _bounded("haystack", _MOST_SEARCHED), _bounded("needle", _MOST_SEARCHED)
+_TAKEN = _bounded("value", _MOST_IN_VARIANT)
 
-
-def definitions() -> tuple[str, ...]:
-    """Return the statements that define the macros, in the schema that statements search first."""
-    searched = f"{_bounded('haystack', MOST_SEARCHED)}, {_bounded('needle', MOST_SEARCHED)}"
-    taken = _bounded("value", MOST_IN_VARIANT)
-    return (
-        f"CREATE MACRO runtime.main.json_contains(haystack, needle) AS system.main.json_contains({searched})",
-        f"CREATE MACRO runtime.main.json_structure(value) AS {_structure('CAST(value AS JSON)')}",
-        f"CREATE MACRO runtime.main.json_group_structure(value) AS {_structure('json_group_array(value)')} -> 0",
-        f"CREATE MACRO runtime.main.to_variant(value) AS CAST({taken} AS VARIANT)",
-        f"CREATE MACRO runtime.main.variant_group_array(value) AS CAST(list({taken}) AS VARIANT)",
-    )
+#: The macros, in the schema that statements search first; DuckDB has no `to_variant`.
+MACROS: Final = (
+    f"json_contains(haystack, needle) AS system.main.json_contains({_HAYSTACK}, {_NEEDLE})",
+    "json_structure(value) AS system.main.json_structure(CAST(CAST(value AS JSON) AS VARCHAR))",
+    "json_group_structure(value) AS system.main.json_structure(CAST(json_group_array(value) AS VARCHAR)) -> 0",
+    f"to_variant(value) AS CAST({_TAKEN} AS VARIANT)",
+    f"variant_group_array(value) AS CAST(list({_TAKEN}) AS VARIANT)",
+)

@@ -17,9 +17,10 @@ from queryengine.engine import Query
 from queryengine.errors import EngineUnavailableError, ParameterError, QueryError, QueryTimeoutError, SqlError
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.errors import ConfigError
+from tests.open_files import open_files
 from tests.queryengine.asking import ask, fail, rows
 from tests.queryengine.conftest import MakeEngine
-from tests.queryengine.publishing import ENDLESS, Publisher, open_files, wait_until
+from tests.queryengine.publishing import ENDLESS, Publisher, wait_until
 
 FLIGHTS = "SELECT i AS id, 'n' || i AS name, i % 3 AS carrier FROM range(1000) t(i)"
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import pyarrow as pa
 
 from queryengine.cancellation import Interruption
@@ -11,14 +14,19 @@ from queryengine.execution.reader import Reader
 from queryengine.gate.gate import Gate
 
 
+@cache
+def gate() -> Gate:
+    return Gate()
+
+
 def run(
     session: EngineInstance,
     sql: str,
     parameters: Parameters | None = None,
     interruption: Interruption | None = None,
-    relations: frozenset[str] = frozenset({"flights", "planes", "ids"}),
+    relations: frozenset[str] = frozenset({"flights", "planes", "ids", "select"}),
 ) -> Reader:
-    return session.run(Gate().admit(sql, relations), parameters, interruption or Interruption())
+    return session.run(gate().admit(sql, relations), parameters, interruption or Interruption())
 
 
 def table(reader: Reader) -> pa.Table:
@@ -26,3 +34,8 @@ def table(reader: Reader) -> pa.Table:
         return pa.Table.from_batches(list(reader), schema=reader.schema)
     finally:
         reader.close()
+
+
+def rows(session: EngineInstance, sql: str, parameters: Parameters | None = None) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = table(run(session, sql, parameters)).to_pylist()
+    return found

@@ -13,53 +13,17 @@ from queryengine.errors import SqlSyntaxError
 from queryengine.gate.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS, Kind, lower, scan
 
 #: What text is made of where lexers disagree.
-FRAGMENTS = (
-    *(
-        "'",
-        "''",
-        '"',
-        '""',
-        "`",
-        "$",
-        "$$",
-        "$a$",
-        "$b$",
-        "a",
-        "E",
-        "E'",
-        "e'",
-        "x",
-        "\\",
-        "\\'",
-        "U&",
-        "N",
-        "as",
-        "not",
-    ),
-    *("(", ")", "[", "]", "{", "}", "/*", "*/", "/", "*", "--", "-", "\n", "\r", " ", "\t", "\x0b", ";", ",", "."),
-    *(
-        "1",
-        "1.",
-        ".5",
-        "1e5",
-        "1E",
-        "e+",
-        "_",
-        "1_0",
-        "0x1F",
-        "e1",
-        "1e-3",
-        "..",
-        "::",
-        "->",
-        "#",
-        "@",
-        "?",
-        "?1",
-        "$1",
-    ),
-    *("é", "\u00a0", "\u2003", "\ufeff", "😀", "\x7f", "\x01", "&", "!", "~", "|", "<", ">", "=", "%", "^", ":"),
-)
+_VISIBLE = r"""
+    ' '' " "" ` $ $$ $a$ $b$ a E E' e' x \ \' U& N as not ( ) [ ] { } /* */ / * -- - ; , . 1 1. .5 1e5 1E e+ _ 1_0 0x1F
+    e1 1e-3 .. :: -> # @ ? ?1 $1 & ! ~ | < > = % ^ : é 😀
+"""
+FRAGMENTS = (*_VISIBLE.split(), *"\n\r \t\x0b\xa0\u2003\ufeff\x7f\x01")
+
+#: What a mebibyte may consist of.
+_UNITS = r"""
+    ' '' " `a E'\'' $a$ $a $ /* /*/**/*/ -- ( () [] 1, 1+ / 1_ 1e 1. . ; \ é
+"""
+UNITS = (*_UNITS.split(), "$$ ", "/* */", "--\n", "a ", "- ", "\xa0", "a\xa0", " ", "not a ", "as (1) ")
 
 
 def texts(sql: str) -> list[str]:
@@ -218,49 +182,7 @@ def test_ordinary_nesting_of_common_table_expressions_passes() -> None:
     scan("WITH a AS (WITH b AS (WITH c AS (SELECT 1" + ", 1" * 500 + ") FROM c) FROM b) FROM a")
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [
-        *(
-            "'",
-            "''",
-            '"',
-            "`a",
-            "E'\\''",
-            "$a$",
-            "$$ ",
-            "$a",
-            "$",
-            "/*",
-            "/* */",
-            "/*/**/*/",
-            "--",
-            "--\n",
-            "(",
-            "()",
-            "[]",
-        ),
-        *(
-            "a ",
-            "1,",
-            "1+",
-            "- ",
-            "/",
-            "1_",
-            "1e",
-            "1.",
-            ".",
-            "\u00a0",
-            "a\u00a0",
-            "é",
-            " ",
-            "not a ",
-            "as (1) ",
-            ";",
-            "\\",
-        ),
-    ],
-)
+@pytest.mark.parametrize("unit", UNITS)
 def test_one_mebibyte_of_anything_is_read_at_once(unit: str) -> None:
     sql = "SELECT " + unit * (1024 * 1024 // len(unit.encode()))
 

@@ -3,16 +3,13 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from queryengine.cancellation import Interruption
 from queryengine.errors import EngineUnavailableError, SqlError
 from queryengine.execution.session_manager import SessionManager
-from queryengine.gate.gate import Gate
 from queryengine.manifest import (
     SNAPSHOT_DIRECTORY,
     Signature,
@@ -23,21 +20,26 @@ from queryengine.manifest import (
     write_manifest,
 )
 from runtimeconf.model import ViewConfig
+from tests.open_files import open_files
 from tests.queryengine.conftest import MakeManager
-from tests.queryengine.publishing import Publisher, open_files, wait_until
+from tests.queryengine.execution.instances import gate, run, table
+from tests.queryengine.publishing import Publisher, wait_until
 
 
 def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights") -> int:
     lease = manager.lease()
     try:
-        reader = lease.session.run(
-            Gate().admit(sql, frozenset({"flights", "years", "later", "ids"})), None, Interruption()
-        )
-        (batch,) = reader
-        reader.close()
-        return int(batch.column(0)[0].as_py())
+        reader = run(lease.session, sql, relations=frozenset({"flights", "years", "later", "ids"}))
+        return int(table(reader).column(0)[0].as_py())
     finally:
         lease.release()
+
+
+@pytest.fixture
+def manager(publisher: Publisher, make_manager: MakeManager) -> SessionManager:
+    """A manager over the first version of `flights`."""
+    publisher.publish(flights="SELECT 1 AS id")
+    return make_manager()
 
 
 def test_a_view_that_no_longer_fits_is_logged_once_and_works_again_once_it_fits(
@@ -72,25 +74,20 @@ def test_a_view_that_no_longer_fits_is_logged_once_and_works_again_once_it_fits(
     assert [value(manager, f"FROM {name}") for name in ("years", "later", "ids")] == [2025, 2026, 4]
 
 
-def test_one_session_serves_until_something_is_published(
-    publisher: Publisher, make_manager: MakeManager, opened: list[int]
+def test_one_session_serves_until_something_is_published_or_it_breaks(
+    publisher: Publisher, manager: SessionManager, opened: list[int]
 ) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    manager = make_manager()
 
     assert [value(manager) for _ in range(3)] == [1, 1, 1]
     publisher.publish(flights="SELECT 2 AS id")
     assert [value(manager) for _ in range(3)] == [2, 2, 2]
-
     assert opened == [1, 2]
 
-
-def held_manifests() -> int:
-    found = 0
-    for entry in list(Path("/proc/self/fd").iterdir()):
-        with suppress(OSError):  # it was closed meanwhile
-            found += "manifest" in str(entry.readlink())
-    return found
+    lease = manager.lease()
+    lease.session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
+    lease.release()
+    assert [value(manager) for _ in range(2)] == [2, 2]
+    assert opened == [1, 2, 2]
 
 
 FLIGHTS_AND_PLANES = frozenset({"flights", "planes", "joined", "soon"})
@@ -116,10 +113,9 @@ def test_a_statement_waits_for_a_new_session_only_if_its_data_was_published_agai
     ]
     publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
     manager = make_manager(views=views, relations=("flights", "planes"), datasets=("flights", "planes", "late"))
-    gate = Gate()
 
     def seen(sql: str) -> tuple[int, Signature]:
-        lease = manager.lease(gate.admit(sql, FLIGHTS_AND_PLANES))
+        lease = manager.lease(gate().admit(sql, FLIGHTS_AND_PLANES))
         try:
             return lease.session.generation, lease.data_version
         finally:
@@ -172,10 +168,10 @@ def test_statements_go_on_while_a_session_is_opened_for_others(publisher: Publis
     publisher.publish(planes="SELECT 2 AS id")
     assert slowly.is_opening.wait(30)
 
-    lease = manager.lease(Gate().admit("FROM flights", FLIGHTS_AND_PLANES))
+    lease = manager.lease(gate().admit("FROM flights", FLIGHTS_AND_PLANES))
     assert lease.session.generation == 1
     slowly.go_on.set()
-    newer = manager.lease(Gate().admit("FROM planes", FLIGHTS_AND_PLANES))
+    newer = manager.lease(gate().admit("FROM planes", FLIGHTS_AND_PLANES))
     assert newer.session.generation == 2
     lease.release()
     newer.release()
@@ -193,12 +189,12 @@ def test_a_session_that_opens_during_close_is_closed_too(publisher: Publisher, m
     closing.start()
     wait_until(lambda: manager._closed)
     with pytest.raises(EngineUnavailableError, match="stopping"):
-        manager.lease(Gate().admit("SELECT 1", FLIGHTS_AND_PLANES))
+        manager.lease(gate().admit("SELECT 1", FLIGHTS_AND_PLANES))
     slowly.go_on.set()
     closing.join(30)
 
     assert not closing.is_alive()
-    assert not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
+    wait_until(lambda: not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))
 
 
 def look_three_times(manager: SessionManager) -> None:
@@ -235,12 +231,8 @@ def test_a_superseded_file_is_freed_soon_but_new_data_waits(
     wait_until(lambda: opened == [1, 3])
 
 
-def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
-    publisher: Publisher, make_manager: MakeManager
-) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    manager = make_manager()
-    (old,) = open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
+def test_a_lease_keeps_its_session_and_the_last_release_frees_it(publisher: Publisher, manager: SessionManager) -> None:
+    (old,) = (snapshot.file for snapshot in read_manifest(publisher.state_dir).snapshots)
     leases = [manager.lease(), manager.lease()]
     publisher.publish(flights="SELECT 2 AS id")
     assert value(manager) == 2
@@ -248,10 +240,10 @@ def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
     leases[0].release()
     leases[0].release()
     wait_until(lambda: not manager._wake.is_set())
-    assert any(old in name for name in open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))
+    assert open_files(old)
     leases[1].release()
 
-    wait_until(lambda: not any(old in name for name in open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)))
+    wait_until(lambda: not open_files(old))
 
 
 def test_a_manifest_is_noticed_without_a_statement(
@@ -326,18 +318,6 @@ def test_a_damaged_manifest_at_the_start_means_no_data(publisher: Publisher, mak
     assert value(manager) == 1
 
 
-def test_a_broken_session_is_replaced_once(publisher: Publisher, make_manager: MakeManager, opened: list[int]) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    manager = make_manager()
-    lease = manager.lease()
-    lease.session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
-    lease.release()
-
-    assert [value(manager) for _ in range(2)] == [1, 1]
-
-    assert opened == [1, 1]
-
-
 def test_a_session_that_cannot_be_opened_is_tried_again(publisher: Publisher, make_manager: MakeManager) -> None:
     publisher.publish(flights="SELECT 1 AS id")
     failures = iter([False, True, True])
@@ -353,39 +333,28 @@ def test_a_session_that_cannot_be_opened_is_tried_again(publisher: Publisher, ma
     assert value(manager) == 2
 
 
-def test_close_waits_for_leases_and_refuses_new_ones(publisher: Publisher, make_manager: MakeManager) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    manager = make_manager()
+def test_close_waits_for_leases_up_to_its_limit_and_refuses_new_ones(
+    publisher: Publisher, manager: SessionManager
+) -> None:
     lease = manager.lease()
-    closing = threading.Thread(target=manager.close, args=(10,))
+    closing = threading.Thread(target=manager.close, args=(30,))
     closing.start()
-
     wait_until(lambda: manager._closed)
+    manager.close(0.05)
+
+    assert closing.is_alive()
     with pytest.raises(EngineUnavailableError, match="stopping"):
         manager.lease()
     assert open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
     lease.release()
-    closing.join(5)
+    closing.join(30)
 
-    assert not closing.is_alive()
-    assert not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
+    assert not manager._thread.is_alive()
+    wait_until(lambda: not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))
     manager.close(1)
 
 
-def test_close_does_not_wait_longer_than_its_limit(publisher: Publisher, make_manager: MakeManager) -> None:
-    manager = make_manager()
-    lease = manager.lease()
-
-    manager.close(0.05)
-
-    assert manager._thread.is_alive()
-    lease.release()
-    wait_until(lambda: not manager._thread.is_alive())
-
-
-def test_a_temporarily_unreadable_manifest_is_read_later(publisher: Publisher, make_manager: MakeManager) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    manager = make_manager()
+def test_a_temporarily_unreadable_manifest_is_read_later(publisher: Publisher, manager: SessionManager) -> None:
     publisher.publish(flights="SELECT 2 AS id")
     # The same file, with the same times, as after a lack of descriptors.
     manifest = manifest_path(publisher.state_dir)
@@ -420,14 +389,14 @@ def test_a_failure_to_open_does_not_stop_the_closing_of_unused_sessions(
 
     manager = make_manager(fail)
     # A manifest that was read stays pinned until a session for it opens.
-    held = held_manifests() + (failing_part == "the session")
+    held = len(open_files("manifest")) + (failing_part == "the session")
     failing.set()
     with monkeypatch.context() as patched:
         if failing_part == "the manifest":
             patched.setattr("queryengine.execution.session_manager.read_manifest", fail)
         publisher.publish(flights="SELECT 2 AS id")
         wait_until(lambda: caplog.text.count("cannot be opened") >= 3, within_s=30)
-        wait_until(lambda: held_manifests() <= held, within_s=30)
+        wait_until(lambda: len(open_files("manifest")) <= held, within_s=30)
         failing.clear()
 
     assert value(manager) == 2
@@ -469,7 +438,7 @@ def test_a_lack_of_descriptors_makes_no_dataset_unavailable(
     try:
         with pytest.raises(EngineUnavailableError, match=r"^The system allows the engine too few open files\.$"):
             manager.lease()
-        manager.lease(Gate().admit("FROM d1", frozenset({"d1"}))).release()
+        manager.lease(gate().admit("FROM d1", frozenset({"d1"}))).release()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for gap in gaps:

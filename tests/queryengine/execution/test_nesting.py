@@ -8,7 +8,6 @@ from contextlib import ExitStack
 import pytest
 
 from queryengine.errors import StatementError
-from queryengine.execution import macros
 from queryengine.pool.client import EngineClient
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import config_of
@@ -83,9 +82,3 @@ def test_values_as_they_are_mostly_are_taken(engine: EngineClient) -> None:
         "SELECT json_structure('[1]'::JSON) AS a, json_structure('{\"b\": null}') AS b, json_structure({'c': 1}) AS c,"
         " json_structure(NULL) AS d, (SELECT json_group_structure(v) FROM (VALUES ('[1]'::JSON), (NULL)) t (v)) AS e",
     ) == [{"a": '["UBIGINT"]', "b": '{"b":"NULL"}', "c": '{"c":"UBIGINT"}', "d": None, "e": '["UBIGINT"]'}]
-
-
-def test_every_function_of_ours_is_named() -> None:
-
-    for name in macros.NAMES | macros.NAMES_OF_DUCKDB:
-        assert any(f".{name}(" in definition for definition in macros.definitions())

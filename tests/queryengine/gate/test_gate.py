@@ -4,7 +4,6 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,6 @@ from queryengine.pool.inprocess import InProcessEngine
 from tests.queryengine.conftest import MakeEngine
 from tests.queryengine.publishing import Publisher
 from tests.queryengine.statements import DECLARED, READS, REFUSED, TABLES, VIEWS
-
-
-@pytest.fixture(scope="module")
-def gate() -> Iterator[Gate]:
-    made = Gate()
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -298,21 +290,6 @@ def test_a_deterministic_query_depends_on_data_alone(gate: Gate, sql: str, plain
     assert admit(gate, sql).deterministic is plain
 
 
-def test_parsers_are_kept_for_short_texts_and_given_back_at_the_end() -> None:
-    gate = Gate()
-    gate.admit("SELECT 'a'", frozenset())
-    (parser,) = gate._parsers
-    gate.admit("SELECT 'b'", frozenset())
-    assert list(gate._parsers) == [parser]
-    gate.admit("SELECT '" + "c" * 5000 + "'", frozenset())
-    assert not gate._parsers
-
-    gate.admit("SELECT 'd'", frozenset())
-    gate.close()
-
-    assert not gate._parsers
-
-
 def test_a_closed_gate_refuses_statements() -> None:
     gate = Gate()
     gate.admit("SELECT 1", frozenset())
@@ -323,10 +300,11 @@ def test_a_closed_gate_refuses_statements() -> None:
         gate.admit("SELECT 'x'", frozenset())
 
 
-def test_a_verdict_is_for_the_relations_it_was_given_for(gate: Gate) -> None:
-    assert gate.admit("FROM flights", frozenset({"flights"})).relations == {"flights"}
+@pytest.mark.parametrize("sql", ["FROM flights", "FROM flights LIMIT {}"], ids=["by text", "by fingerprint"])
+def test_a_verdict_is_for_the_relations_it_was_given_for(gate: Gate, sql: str) -> None:
+    assert gate.admit(sql.format(1), frozenset({"flights"})).relations == {"flights"}
     with pytest.raises(SqlError, match="does not exist"):
-        gate.admit("FROM flights", frozenset({"airlines"}))
+        gate.admit(sql.format(2), frozenset({"airlines"}))
 
 
 _OPENINGS = {
@@ -361,22 +339,13 @@ def test_l05_nesting_is_admitted_or_refused_at_once(gate: Gate, shape: str, leve
         sql = "SELECT " + opening * levels + "1" + closing * levels
 
     started = time.thread_time()
-    refusal = _refusal(gate, sql)
-
-    assert time.thread_time() - started < 30
-    if refusal is None:
-        assert levels <= 200 or shape in ("NOT", "minus", "CASE", "types")
-    else:
-        assert isinstance(refusal, SqlSyntaxError)
-        assert any(word in str(refusal) for word in ("deep", "row", "long", "brackets"))
-
-
-def _refusal(gate: Gate, sql: str) -> StatementError | None:
     try:
         admit(gate, sql)
-    except StatementError as exc:
-        return exc
-    return None
+    except SqlSyntaxError as exc:
+        assert any(word in str(exc) for word in ("deep", "row", "long", "brackets"))  # noqa: PT017 - or it is admitted
+    else:
+        assert levels <= 200 or shape in ("NOT", "minus", "CASE", "types")
+    assert time.thread_time() - started < 30
 
 
 @pytest.mark.exhaustive
@@ -409,36 +378,20 @@ def test_flat_chains_are_admitted_or_refused_at_once(gate: Gate, sql: str, passe
     assert time.thread_time() - started < 30
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "sql",
-    [
-        pytest.param("SELECT 1" + "+1" * 900 + " AS n", id="1+1"),
-        pytest.param("SELECT " + "(" * 200 + "1" + ")" * 200 + " AS n", id="brackets"),
-        pytest.param("SELECT " + "(SELECT " * 90 + "1" + ")" * 90 + " AS n", id="subqueries"),
-        pytest.param("SELECT true" + " OR true" * 20_000, id="OR"),
-        pytest.param("SELECT sum(1) FROM (SELECT 1" + " UNION ALL SELECT 1" * 1000 + ")", id="UNION ALL"),
-    ],
-)
-def test_deep_statements_that_are_admitted_run(engine: InProcessEngine, sql: str) -> None:
-    assert len(rows(engine, sql)) == 1
-
-
 def test_threads_share_a_gate(gate: Gate) -> None:
-    failures: list[BaseException] = []
+    passed: list[int] = []
 
     def work(number: int) -> None:
-        try:
-            for turn in range(20):
-                assert admit(gate, f"SELECT {number} + {turn} FROM flights").relations == {"flights"}
-                with pytest.raises(StatementNotAllowedError):
-                    admit(gate, f"SELECT {turn} FROM read_csv('{number}')")
-        except BaseException as exc:  # noqa: BLE001 - shown below
-            failures.append(exc)
+        for turn in range(20):
+            sql = f"SELECT {number} + {turn} AS b{turn % 7} FROM flights"
+            assert (admit(gate, sql).sql, admit(gate, sql).relations) == (sql, frozenset({"flights"}))
+            with pytest.raises(StatementNotAllowedError):
+                admit(gate, f"SELECT {turn} FROM read_csv('{number}')")
+        passed.append(number)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not failures
+    assert sorted(passed) == list(range(8))
