@@ -48,27 +48,20 @@ class Fault(Enum):
     OTHER = auto()
 
 
-#: By the kind of an error, in lower case: the words in the name of its class, or those before "Error:" in its text.
-BY_KIND: Mapping[str, Fault] = {
-    **dict.fromkeys(("parser", "syntax"), Fault.SYNTAX),
-    **dict.fromkeys(
-        (
-            *("binder", "catalog", "constraint", "conversion", "data", "decimal", "dependency", "divide by zero"),
-            *("executor", "expression", "integrity", "invalid input", "invalid type", "mismatch type"),
-            *("not implemented", "not supported", "out of range", "parameter not allowed", "programming", "sequence"),
-            "type mismatch",
-        ),
-        Fault.SQL,
-    ),
-    **dict.fromkeys(("http", "permission"), Fault.NOT_ALLOWED),
-    **dict.fromkeys(("memory", "out of memory"), Fault.RESOURCES),
-    "interrupt": Fault.INTERRUPTED,
-    "io": Fault.DATA,
-    **dict.fromkeys(("fatal", "internal"), Fault.BROKEN),
-    **dict.fromkeys(
-        ("", "connection", "database", "operational", "resource in use", "serialization", "transaction"), Fault.OTHER
-    ),
+_KINDS: Mapping[Fault, str] = {
+    Fault.SYNTAX: "parser, syntax",
+    Fault.SQL: "binder, catalog, constraint, conversion, data, decimal, dependency, divide by zero, executor, "
+    "expression, integrity, invalid input, invalid type, mismatch type, not implemented, not supported, out of range, "
+    "parameter not allowed, programming, sequence, type mismatch",
+    Fault.NOT_ALLOWED: "http, permission",
+    Fault.RESOURCES: "memory, out of memory",
+    Fault.INTERRUPTED: "interrupt",
+    Fault.DATA: "io",
+    Fault.BROKEN: "fatal, internal",
+    Fault.OTHER: "connection, database, operational, resource in use, serialization, transaction",
 }
+#: By the kind of an error, in lower case: the words in the name of its class, or those before "Error:" in its text.
+BY_KIND: Mapping[str, Fault] = {kind: fault for fault, kinds in _KINDS.items() for kind in kinds.split(", ")}
 
 #: The faults of the statement: its author gets DuckDB's own text.
 _AT_FAULT: Mapping[Fault, type[StatementError]] = {
@@ -142,7 +135,11 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
     if fault in _AT_FAULT:
         return _AT_FAULT[fault](sentence(exc, state_dir, lines_before=lines_before))
     if fault is Fault.RESOURCES or (fault is Fault.BROKEN and WANT_OF_MEMORY.search(str(exc))):
-        return ResourceLimitError(_used_up(str(exc), limits))
+        what, limit = "memory", limits.memory_limit_bytes
+        if _NO_SPACE.search(str(exc)):
+            what, limit = "temporary space", limits.temp_directory_limit_bytes
+        message = f"The statement needs more {what} than there is ({_size(limit)} at most): ask for less at once."
+        return ResourceLimitError(message)
     if fault is Fault.INTERRUPTED:  # by DuckDB's own clock: any other interrupt has a reason that was raised before
         return QueryTimeoutError(limits.timeout_s)
     logger.error("engine failure", exc_info=exc, extra={"fields": {"fault": fault.name.lower()}})
@@ -160,13 +157,6 @@ def sentence(exc: BaseException, state_dir: Path, *, lines_before: int = 0) -> s
     text = re.sub(rf"{re.escape(str(state_dir))}[^\s'\"]*", "<file>", text)
     text = _LINE.sub(lambda match: f"\n\nLINE {max(1, int(match['number']) - lines_before)}:", text)
     return _CATALOG_VIEW.sub("information_schema.", _ATTACHMENT.sub("", text)).strip()
-
-
-def _used_up(text: str, limits: QueryConfig) -> str:
-    what, limit = "memory", limits.memory_limit_bytes
-    if _NO_SPACE.search(text):
-        what, limit = "temporary space", limits.temp_directory_limit_bytes
-    return f"The statement needs more {what} than there is ({_size(limit)} at most): ask for less at once."
 
 
 def _size(count: int) -> str:

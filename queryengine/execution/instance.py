@@ -31,10 +31,9 @@ from queryengine.errors import EngineUnavailableError, QueryCancelledError, Quer
 from queryengine.execution.arrow_parameters import from_arrow
 from queryengine.execution.cursors import Cursors
 from queryengine.execution.definitions import Definitions, UnfitView
-from queryengine.execution.duckdb_threads import Threads
 from queryengine.execution.parameters import bind, nulls
 from queryengine.execution.reader import Reader, Values
-from queryengine.execution.statistics import Statistics
+from queryengine.execution.statistics import Statistics, Threads
 from queryengine.execution.views import GatedView
 from queryengine.manifest import Column, Manifest
 from runtimeconf.model import RuntimeConfig
@@ -111,11 +110,6 @@ class EngineInstance:
         except duckdb.Error as exc:
             logger.exception("engine cannot start")
             raise EngineUnavailableError("The engine cannot start.") from exc
-
-    @property
-    def broken(self) -> bool:
-        """Whether DuckDB reported a state that no further statement should trust."""
-        return self.cursors.broken
 
     def run(
         self,
@@ -240,19 +234,16 @@ class EngineInstance:
         # Not a setting of `connect`: DuckDB 2.0 then shows it, but does not enforce it.
         execute(f"SET max_temp_directory_size = '{self._config.query.temp_directory_limit_bytes}B'")
         self._definitions.define(views, tolerant=tolerant)
-        self._free_blocks()
+        # Free the block of 256 KiB of each snapshot that attaching it read; otherwise they would stay.
+        with suppress(duckdb.OutOfMemoryException):  # Then the limit stays as it was.
+            execute("SET memory_limit = '1MB'")
+        execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
         # A clock that needs no Python thread. It starts after ours, so it runs out second. Opening is not timed.
         execute(f"SET GLOBAL max_execution_time = {max(1, round(self._config.query.timeout_s * 1000))}")
         if self._threads is not None:
             execute("SET allowed_configs = ['threads']")
         execute("SET enable_external_access = false")
         execute("SET lock_configuration = true")
-
-    def _free_blocks(self) -> None:
-        """Free the block of 256 KiB of each snapshot that attaching it read; otherwise they would stay."""
-        with suppress(duckdb.OutOfMemoryException):  # Then the limit stays as it was.
-            self._connection.execute("SET memory_limit = '1MB'")
-        self._connection.execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
 
 
 @contextmanager

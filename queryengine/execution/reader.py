@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -50,14 +50,6 @@ _MAX_BOUND = 16
 _EXPLAIN_ANALYZE = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\)\n")
 
 
-class EncodedResult(NamedTuple):
-    """A complete, encoded result, its number of rows, and the time that encoding took."""
-
-    text: bytes
-    rows: int
-    encode_ms: float
-
-
 class Reader:
     """
     The rows of one statement as Arrow record batches, in engine order. The caller closes it.
@@ -92,7 +84,8 @@ class Reader:
         self._interrupted = False
         self._closed = False
         self.is_complete = False  # whether all rows have been computed
-        self.encoded: EncodedResult | None = None
+        #: A complete, encoded result, its number of rows, and the milliseconds that encoding took.
+        self.encoded: tuple[bytes, int, float] | None = None
         self._interruption.attach(self.interrupt)
 
     def fetch(self, statement: GatedStatement, values: Values, encoding: Encoding) -> bool:
@@ -123,7 +116,7 @@ class Reader:
             if encoding in small_rows.ENCODINGS:
                 began = time.perf_counter()
                 text = plan.encode(encoding, rows)
-                self.encoded = EncodedResult(text, len(rows), (time.perf_counter() - began) * 1000)
+                self.encoded = text, len(rows), (time.perf_counter() - began) * 1000
                 return len(text) <= SMALL_BYTES
             if small_rows.fit_batch(self.schema):  # Statements of one pattern may have columns of other types.
                 self._first.extend([small_rows.batch(self.columns, self.schema, rows)] if rows else ())

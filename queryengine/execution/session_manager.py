@@ -152,7 +152,7 @@ class SessionManager:
         if self._closed:
             raise EngineUnavailableError(_STOPPING)
         session, signature_now = self._current.session, signature(self._manifest)
-        if session.broken:
+        if session.cursors.broken:
             return None
         if self._current.pin.signature == signature_now:
             return self._current.pin
@@ -186,12 +186,12 @@ class SessionManager:
         """
         current = self._current
         # A missing manifest was lost: the refresher writes it again.
-        if signature(self._manifest) in {current.pin.signature, None} and not current.session.broken:
+        if signature(self._manifest) in {current.pin.signature, None} and not current.session.cursors.broken:
             return
         try:
             successor = self._open()
         except ManifestError as exc:
-            if current.session.broken:
+            if current.session.cursors.broken:
                 raise EngineUnavailableError(str(exc)) from exc
             # The refresher rebuilds an unusable manifest, and a lack of descriptors passes. Until then the old data is
             # still good.

@@ -98,20 +98,20 @@ class StatementRunner:
         timings = QueryTimings()
         statement, lease, start = self._prepare(query, timings, interruption, held, wait_for_slot)
         reader = _started(start, timings, interruption, held)
-        encoded = reader.encoded
-        if encoded is None:
+        if reader.encoded is None:
             chunks = encode_parts(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
         else:
+            text, timings.rows, timings.encode_ms = reader.encoded
+            timings.bytes = len(text)
+            timings.run_ms -= timings.encode_ms
             chunks = iter(())
-            timings.rows, timings.bytes, timings.encode_ms = encoded.rows, len(encoded.text), encoded.encode_ms
-            timings.run_ms -= encoded.encode_ms
         result = StatementResult(reader.columns, chunks, timings, interruption, held.pop_all())
         if lease.session.is_cacheable(statement):
             result.basis = lease.data_version
-        if encoded is None:
+        if reader.encoded is None:
             result.begin(reader.interrupt, to_end=reader.is_complete)
         else:
-            result.complete((encoded.text,))
+            result.complete((text,))
         return result
 
     def describe(

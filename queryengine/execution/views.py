@@ -46,7 +46,12 @@ def gate_views(views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate
             faults[name] = "A view takes no parameters."
         else:
             gated[name] = GatedView(config=view, statement=statement)
-    ordered = _ordered(gated, datasets | faults.keys())
+    ordered: dict[str, GatedView] = {}
+    placed = datasets | faults.keys()
+    # Repeatedly place the first view that reads only placed relations.
+    while ready := next((n for n, v in gated.items() if n not in ordered and v.statement.relations <= placed), None):
+        ordered[ready] = gated[ready]
+        placed |= {ready}
     left = {name: view for name, view in gated.items() if name not in ordered}
     for name in left:
         if name not in faults and (circle := _path_back(name, left)):
@@ -61,17 +66,6 @@ def gate_views(views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate
             )
         )
     return tuple(ordered.values())
-
-
-def _ordered(views: Mapping[str, GatedView], placed: frozenset[str]) -> dict[str, GatedView]:
-    """Repeatedly place the first view that reads only placed relations."""
-    ordered: dict[str, GatedView] = {}
-    while ready := next(
-        (n for n, view in views.items() if n not in ordered and view.statement.relations <= placed | ordered.keys()),
-        None,
-    ):
-        ordered[ready] = views[ready]
-    return ordered
 
 
 def _path_back(start: str, views: Mapping[str, GatedView]) -> list[str]:

@@ -98,12 +98,8 @@ class Gate:
     def _admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         before, whole = _one_statement(scan(sql))
         first = whole[0].word
-        if (
-            whole.size == 2
-            and first in ("show", "describe", "desc")
-            and (answer := _CONSTANT_ANSWERS.get(whole[1].word))
-        ):
-            return GatedStatement(answer, "show", frozenset(), frozenset())
+        if whole.size == 2 and first in ("show", "describe", "desc") and whole[1].word in _CONSTANT_ANSWERS:
+            return GatedStatement(_CONSTANT_ANSWERS[whole[1].word], "show", frozenset(), frozenset())
         if first == "explain":
             return self._admit_explain(whole, relations, before)
         if len(whole.text) > _CACHED_CHARACTERS:

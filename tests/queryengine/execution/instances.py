@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from queryengine.cancellation import Interruption
-from queryengine.engine import Parameters
+from queryengine.engine import GatedStatement, Parameters
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.reader import Reader
 from queryengine.gate.gate import Gate
+from runtimeconf.model import ViewConfig
 
 
 @cache
@@ -29,6 +30,11 @@ def run(
     return session.run(gate().admit(sql, relations), parameters, interruption or Interruption())
 
 
+def run_ungated(session: EngineInstance, sql: str, *, deterministic: bool = True) -> Reader:
+    statement = GatedStatement(sql, "select", frozenset(), frozenset(), deterministic=deterministic)
+    return session.run(statement, None, Interruption())
+
+
 def table(reader: Reader) -> pa.Table:
     try:
         return pa.Table.from_batches(list(reader), schema=reader.schema)
@@ -39,3 +45,10 @@ def table(reader: Reader) -> pa.Table:
 def rows(session: EngineInstance, sql: str, parameters: Parameters | None = None) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = table(run(session, sql, parameters)).to_pylist()
     return found
+
+
+def declared(**views: str) -> list[ViewConfig]:
+    return [
+        ViewConfig(name=name, sql=sql, line=10 + number, yaml_path=f"views[{number}].sql")
+        for number, (name, sql) in enumerate(views.items())
+    ]

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import duckdb
 import pytest
 
-from queryengine.cancellation import Interruption
-from queryengine.engine import GatedStatement
-from queryengine.errors import (
-    SqlError,
-    StatementNotAllowedError,
-)
+from queryengine.errors import SqlError, StatementNotAllowedError
 from queryengine.execution.instance import EngineInstance
 from tests.queryengine.conftest import OpenSession
-from tests.queryengine.execution.instances import rows, run, table
+from tests.queryengine.execution.instances import rows, run, run_ungated, table
 from tests.queryengine.publishing import Publisher
 
 
@@ -174,7 +169,7 @@ def test_a_text_that_is_not_one_query_shares_no_cursor(open_session: OpenSession
     session = open_session()
 
     with pytest.raises(StatementNotAllowedError, match="not one query"):
-        session.run(GatedStatement(sql, "select", frozenset(), frozenset(), deterministic=True), None, Interruption())
+        run_ungated(session, sql)
 
     assert idle(session) == 0
 
@@ -186,25 +181,18 @@ def test_a_query_cannot_write_on_a_shared_cursor(open_session: OpenSession, publ
     sql = "WITH x AS (INSERT INTO flights VALUES (2) RETURNING *) FROM x"
 
     with pytest.raises(SqlError):
-        session.run(GatedStatement(sql, "select", frozenset(), frozenset(), deterministic=True), None, Interruption())
+        run_ungated(session, sql)
 
     assert table(run(session, "FROM flights")).num_rows == 1
 
 
 def test_many_threads_share_cursors(open_session: OpenSession) -> None:
     session = open_session()
-    passed: list[int] = []
 
     def ask(thread: int) -> None:
         for number in range(1000 * thread, 1000 * thread + 60):
             assert rows(session, f"SELECT {number} AS a FROM range(3)") == [{"a": number}] * 3
-        passed.append(thread)
 
-    threads = [threading.Thread(target=ask, args=(thread,)) for thread in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(passed) == [1, 2, 3, 4]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(ask, range(4)))
     assert 1 <= idle(session) <= 4

@@ -11,9 +11,9 @@ import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError, SqlError
-from queryengine.execution.duckdb_threads import _MAX_PATTERNS, LIGHT_IN_A_ROW, Threads
 from queryengine.execution.instance import EngineInstance
-from tests.queryengine.bare_engine import Engine, running
+from queryengine.execution.statistics import _MAX_PATTERNS, LIGHT_IN_A_ROW, Threads
+from tests.queryengine.bare_engine import running
 from tests.queryengine.conftest import OpenSession
 from tests.queryengine.execution.instances import gate
 from tests.queryengine.publishing import Publisher, wait_until
@@ -141,17 +141,17 @@ def test_a_worker_runs_light_statements_without_the_threads_of_heavy_ones(tmp_pa
     Publisher(tmp_path).publish(flights="SELECT 1 AS id")
     with running(tmp_path) as engine:
 
-        def tasks(engine: Engine) -> int:
+        def tasks() -> int:
             return len(list(Path(f"/proc/{engine.worker()}/task").iterdir()))
 
-        before = tasks(engine)
+        before = tasks()
 
         def has_one_thread_of_duckdb() -> bool:
             assert engine.ask("SELECT 1 AS n").data == b'[{"n":1}]'
-            return tasks(engine) == before - (CPUS - 1)
+            return tasks() == before - (CPUS - 1)
 
         wait_until(has_one_thread_of_duckdb)
         assert engine.ask(HEAVY).code == ""
-        after = tasks(engine)
+        after = tasks()
 
     assert after == before

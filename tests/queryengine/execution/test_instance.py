@@ -8,11 +8,7 @@ import duckdb
 import pytest
 
 from queryengine.cancellation import Interruption
-from queryengine.errors import (
-    EngineUnavailableError,
-    QueryCancelledError,
-    SqlError,
-)
+from queryengine.errors import EngineUnavailableError, QueryCancelledError, SqlError
 from queryengine.execution.definitions import Definitions, SnapshotGoneError
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.reader import BATCH_ROWS
@@ -20,7 +16,7 @@ from queryengine.execution.statistics import BATCH_BYTES, VECTOR_ROWS
 from queryengine.manifest import Column, Manifest, snapshot_path
 from tests.open_files import open_files
 from tests.queryengine.conftest import MakeConfig, OpenSession
-from tests.queryengine.execution.instances import gate, rows, run, table
+from tests.queryengine.execution.instances import rows, run, run_ungated, table
 from tests.queryengine.publishing import Publisher, wait_until
 
 
@@ -59,14 +55,12 @@ def test_its_settings_are_the_limits_of_the_yaml_and_otherwise_the_defaults(
 def test_the_time_limit_does_not_apply_to_opening(open_session: OpenSession, publisher: Publisher) -> None:
     publisher.publish(flights="SELECT i AS id FROM range(1000) t(i)")
 
-    assert not open_session(timeout_s=0.001).broken
+    assert not open_session(timeout_s=0.001).cursors.broken
 
 
-def test_it_has_one_visible_database(open_session: OpenSession, publisher: Publisher) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
+def test_statements_run_in_the_catalog_of_the_runtime(open_session: OpenSession) -> None:
     session = open_session()
 
-    assert rows(session, "SHOW DATABASES") == [{"database_name": "runtime"}]
     assert rows(session, "SELECT current_database() AS d, current_schema() AS s") == [{"d": "runtime", "s": "main"}]
 
 
@@ -84,21 +78,17 @@ def test_a_reader_names_columns_and_types_as_the_statement_does(open_session: Op
     assert [str(value) for value in result.column(1)] == ["2"]
 
 
-def test_names_of_datasets_and_files_are_quoted(open_session: OpenSession, publisher: Publisher) -> None:
+def test_names_of_datasets_and_files_are_quoted(
+    tmp_path: Path, open_session: OpenSession, publisher: Publisher
+) -> None:
     publisher.publish(select="SELECT 1 AS id", Flights="SELECT 2 AS id")
+    quoted = tmp_path / "it's"
+    publisher.state_dir.rename(quoted)
+    publisher.state_dir.symlink_to(quoted)
     session = open_session(datasets=("select", "flights"))
 
     assert rows(session, 'FROM "select"') == [{"id": 1}]
     assert rows(session, "FROM FLIGHTS") == [{"id": 2}]
-
-
-def test_a_state_directory_with_a_quote_works(tmp_path: Path, open_session: OpenSession, publisher: Publisher) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    quoted = tmp_path / "it's"
-    publisher.state_dir.rename(quoted)
-    publisher.state_dir.symlink_to(quoted)
-
-    assert table(run(open_session(), "FROM flights")).num_rows == 1
 
 
 def test_small_batches_are_joined_but_the_first_is_not_held_back(open_session: OpenSession) -> None:
@@ -174,22 +164,20 @@ def test_close_before_the_end_and_twice(open_session: OpenSession) -> None:
 def test_the_types_that_a_pivot_creates_do_not_stay(open_session: OpenSession, publisher: Publisher) -> None:
     publisher.publish(flights="SELECT i AS id, 'n' || i AS name FROM range(3) t(i)")
     session = open_session()
-    cursor = session._connection.cursor()
     count = "SELECT count(*) FROM duckdb_types() WHERE NOT internal AND database_name NOT IN ('system', 'temp')"
-    before = cursor.execute(count).fetchone()
+    with session._connection.cursor() as cursor:
+        before = cursor.execute(count).fetchone()
 
-    assert table(run(session, "PIVOT flights ON name USING sum(id)")).num_columns == 3
+        assert table(run(session, "PIVOT flights ON name USING sum(id)")).num_columns == 3
 
-    assert cursor.execute(count).fetchone() == before
-    cursor.close()
+        assert cursor.execute(count).fetchone() == before
 
 
 def test_a_transaction_is_read_only_behind_the_gate(open_session: OpenSession) -> None:
     session = open_session()
-    statement = gate().admit("SELECT 1 AS a", frozenset())
     for sql in ("CREATE TABLE runtime.main.t AS SELECT 1", "CREATE OR REPLACE MACRO runtime.main.abs(x) AS 42"):
         with pytest.raises(Exception, match="read-only"):
-            session.run(type(statement)(sql, "select", frozenset(), frozenset()), None, Interruption())
+            run_ungated(session, sql, deterministic=False)
 
     assert table(run(session, "SHOW TABLES")).num_rows == 0
 
@@ -257,6 +245,6 @@ def test_only_an_internal_error_makes_the_instance_broken(open_session: OpenSess
     session = open_session()
 
     session.cursors.failure(duckdb.BinderException("Binder Error: x"))
-    assert not session.broken
+    assert not session.cursors.broken
     session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
-    assert session.broken
+    assert session.cursors.broken

@@ -3,13 +3,15 @@ from __future__ import annotations
 import os
 import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from queryengine.errors import EngineUnavailableError, SqlError
-from queryengine.execution.session_manager import SessionManager
+from queryengine.execution.session_manager import Lease, SessionManager
 from queryengine.manifest import (
     SNAPSHOT_DIRECTORY,
     Signature,
@@ -19,20 +21,27 @@ from queryengine.manifest import (
     snapshot_path,
     write_manifest,
 )
-from runtimeconf.model import ViewConfig
 from tests.open_files import open_files
 from tests.queryengine.conftest import MakeManager
-from tests.queryengine.execution.instances import gate, run, table
+from tests.queryengine.execution.instances import declared, gate, run, table
 from tests.queryengine.publishing import Publisher, wait_until
+
+FLIGHTS_AND_PLANES = frozenset({"flights", "planes", "joined", "soon"})
+
+
+@contextmanager
+def leased(manager: SessionManager, sql: str | None = None) -> Iterator[Lease]:
+    lease = manager.lease(None if sql is None else gate().admit(sql, FLIGHTS_AND_PLANES))
+    try:
+        yield lease
+    finally:
+        lease.release()
 
 
 def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights") -> int:
-    lease = manager.lease()
-    try:
+    with leased(manager) as lease:
         reader = run(lease.session, sql, relations=frozenset({"flights", "years", "later", "ids"}))
         return int(table(reader).column(0)[0].as_py())
-    finally:
-        lease.release()
 
 
 @pytest.fixture
@@ -45,11 +54,11 @@ def manager(publisher: Publisher, make_manager: MakeManager) -> SessionManager:
 def test_a_view_that_no_longer_fits_is_logged_once_and_works_again_once_it_fits(
     publisher: Publisher, make_manager: MakeManager, caplog: pytest.LogCaptureFixture
 ) -> None:
-    views = [
-        ViewConfig(name="Years", sql="SELECT day[:4]::INTEGER AS id FROM flights", yaml_path="views[0].sql"),
-        ViewConfig(name="later", sql="SELECT id + 1 AS id FROM years", yaml_path="views[1].sql"),
-        ViewConfig(name="ids", sql="SELECT id FROM flights", yaml_path="views[2].sql"),
-    ]
+    views = declared(
+        Years="SELECT day[:4]::INTEGER AS id FROM flights",
+        later="SELECT id + 1 AS id FROM years",
+        ids="SELECT id FROM flights",
+    )
     publisher.publish(flights="SELECT '2024-01-01' AS day, 1 AS id")
     manager = make_manager(views=views)
     assert [value(manager, f"FROM {name}") for name in ("years", "later", "ids")] == [2024, 2025, 1]
@@ -83,14 +92,10 @@ def test_one_session_serves_until_something_is_published_or_it_breaks(
     assert [value(manager) for _ in range(3)] == [2, 2, 2]
     assert opened == [1, 2]
 
-    lease = manager.lease()
-    lease.session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
-    lease.release()
+    with leased(manager) as lease:
+        lease.session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
     assert [value(manager) for _ in range(2)] == [2, 2]
     assert opened == [1, 2, 2]
-
-
-FLIGHTS_AND_PLANES = frozenset({"flights", "planes", "joined", "soon"})
 
 
 def resting(monkeypatch: pytest.MonkeyPatch, superseded_s: float = 1_000_000.0) -> None:
@@ -107,19 +112,16 @@ def test_a_statement_waits_for_a_new_session_only_if_its_data_was_published_agai
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resting(monkeypatch)
-    views = [
-        ViewConfig(name="joined", sql="SELECT id FROM flights UNION FROM planes", yaml_path="views[0].sql"),
-        ViewConfig(name="soon", sql="SELECT id FROM flights WHERE now() IS NOT NULL", yaml_path="views[1].sql"),
-    ]
+    views = declared(
+        joined="SELECT id FROM flights UNION FROM planes",
+        soon="SELECT id FROM flights WHERE now() IS NOT NULL",
+    )
     publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
     manager = make_manager(views=views, relations=("flights", "planes"), datasets=("flights", "planes", "late"))
 
     def seen(sql: str) -> tuple[int, Signature]:
-        lease = manager.lease(gate().admit(sql, FLIGHTS_AND_PLANES))
-        try:
+        with leased(manager, sql) as lease:
             return lease.session.generation, lease.data_version
-        finally:
-            lease.release()
 
     def published() -> Signature:
         return signature(str(manifest_path(publisher.state_dir)))
@@ -168,13 +170,11 @@ def test_statements_go_on_while_a_session_is_opened_for_others(publisher: Publis
     publisher.publish(planes="SELECT 2 AS id")
     assert slowly.is_opening.wait(30)
 
-    lease = manager.lease(gate().admit("FROM flights", FLIGHTS_AND_PLANES))
-    assert lease.session.generation == 1
-    slowly.go_on.set()
-    newer = manager.lease(gate().admit("FROM planes", FLIGHTS_AND_PLANES))
-    assert newer.session.generation == 2
-    lease.release()
-    newer.release()
+    with leased(manager, "FROM flights") as lease:
+        assert lease.session.generation == 1
+        slowly.go_on.set()
+        with leased(manager, "FROM planes") as newer:
+            assert newer.session.generation == 2
 
 
 def test_a_session_that_opens_during_close_is_closed_too(publisher: Publisher, make_manager: MakeManager) -> None:
@@ -246,18 +246,6 @@ def test_a_lease_keeps_its_session_and_the_last_release_frees_it(publisher: Publ
     wait_until(lambda: not open_files(old))
 
 
-def test_a_manifest_is_noticed_without_a_statement(
-    publisher: Publisher, make_manager: MakeManager, opened: list[int]
-) -> None:
-    lease = make_manager().lease()
-    assert lease.data_version is None
-    lease.release()
-
-    publisher.publish(flights="SELECT 1 AS id")
-
-    wait_until(lambda: opened == [0, 1])
-
-
 def test_a_snapshot_that_is_superseded_during_the_opening_is_noticed(
     publisher: Publisher, make_manager: MakeManager, opened: list[int]
 ) -> None:
@@ -297,9 +285,8 @@ def test_a_damaged_manifest_leaves_the_old_data(
     assert [value(manager) for _ in range(3)] == [1, 1, 1]
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == ["manifest unusable"]
 
-    lease = manager.lease()
-    lease.session.cursors.failure(duckdb.FatalException("FATAL Error: x"))
-    lease.release()
+    with leased(manager) as lease:
+        lease.session.cursors.failure(duckdb.FatalException("FATAL Error: x"))
     with pytest.raises(EngineUnavailableError, match="damaged"):
         manager.lease()
     write_manifest(publisher.state_dir, good)
@@ -307,6 +294,8 @@ def test_a_damaged_manifest_leaves_the_old_data(
 
 
 def test_a_damaged_manifest_at_the_start_means_no_data(publisher: Publisher, make_manager: MakeManager) -> None:
+    with leased(make_manager()) as lease:
+        assert lease.data_version is None, "nothing is published"
     manifest_path(publisher.state_dir).write_text('{"format_version": 99}')
     manager = make_manager()
 
@@ -416,9 +405,8 @@ def test_a_manifest_that_looks_like_an_earlier_one_is_noticed(publisher: Publish
         publish(number)
         publish(number + 20)
         assert value(manager) == number + 20
-        lease = manager.lease()
-        assert lease.data_version == signature(str(manifest_path(publisher.state_dir)))
-        lease.release()
+        with leased(manager) as lease:
+            assert lease.data_version == signature(str(manifest_path(publisher.state_dir)))
 
 
 def test_a_lack_of_descriptors_makes_no_dataset_unavailable(

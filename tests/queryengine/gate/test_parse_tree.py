@@ -160,9 +160,3 @@ def test_what_the_planner_takes_long_for_is_bounded(make: Callable[[int], str], 
 
     with pytest.raises(SqlSyntaxError, match=f"More than {limit:,} "):
         Reading(DECLARED).judge(tree(make(limit + 1)))
-
-
-def test_lambdas_beside_one_another_are_not_nested() -> None:
-    beside = ", ".join("list_transform([1], lambda x: x)" for _ in range(50))
-
-    Reading(DECLARED).judge(tree(f"SELECT {beside}"))
