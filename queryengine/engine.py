@@ -175,8 +175,8 @@ class Description:
 
     `schema` is the Arrow schema of the result, as an encapsulated IPC message; None if it depends on the values of
     parameters that were not given. `parameters` are the names of the parameters in their order, "1" and "2" for `?` and
-    `$1`. If `is_schema_cacheable`, the schema is valid until other data is published; `is_cacheable` says the same of the
-    result.
+    `$1`. If `is_schema_cacheable`, the schema is valid until other data is published; `is_cacheable` says the same of
+    the result.
     """
 
     schema: bytes | None

@@ -33,7 +33,7 @@ from queryengine.engine import (
     QueryTimings,
 )
 from queryengine.errors import QueryCancelledError, QueryTimeoutError
-from queryengine.gate.normal_form import normal_form
+from queryengine.gate.fingerprint import normal_form
 from queryengine.manifest import Pin, Signature, manifest_path, signature
 from runtimeconf.model import RuntimeConfig
 

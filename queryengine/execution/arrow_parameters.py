@@ -7,8 +7,6 @@ The bytes come from a caller, so they are read only where statements run: in a p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -19,13 +17,6 @@ from queryengine.errors import ParameterError
 #: The prefixes by which clients mark a name or a position: `$id`, `:id`, `@id`.
 _MARKS = "$:@"
 _POSITION = re.compile(r"[$?]([1-9]\d{0,4})")
-
-_UNREADABLE = "The parameters are not one Arrow record batch that can be read."
-
-#: The engine's types for Arrow types with more digits than Python's.
-_NANOSECONDS: Mapping[Callable[[pa.DataType], bool], str] = MappingProxyType(
-    {pa.types.is_timestamp: "TIMESTAMP_NS", pa.types.is_time64: "TIME_NS"}
-)
 
 
 def from_arrow(stream: bytes, *, named: bool) -> list[Any] | dict[str, Any]:
@@ -41,7 +32,7 @@ def from_arrow(stream: bytes, *, named: bool) -> list[Any] | dict[str, Any]:
     try:
         batch = _one_row(stream)
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError) as exc:
-        raise ParameterError(_UNREADABLE) from exc
+        raise ParameterError("The parameters are not one Arrow record batch that can be read.") from exc
     names = batch.schema.names
     values = [_value(name, column) for name, column in zip(names, batch.columns, strict=True)]
     if named:
@@ -75,17 +66,11 @@ def _value(name: str, column: pa.Array) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     try:
-        for is_type, target in _NANOSECONDS.items():
-            if is_type(column.type) and column.type.unit == "ns":
-                return _of_nanoseconds(column, target)
+        if column.type in (pa.time64("ns"), pa.timestamp("ns", getattr(column.type, "tz", None))):
+            # Python has fewer digits than the engine. Without its zone a timestamp is written in UTC.
+            is_time = pa.types.is_time(column.type)
+            text = (column if is_time else column.cast(pa.timestamp("ns"))).cast(pa.string())[0].as_py()
+            return None if text is None else duckdb.Value(text, duckdb.type("TIME_NS" if is_time else "TIMESTAMP_NS"))
         return column[0].as_py()
     except (pa.ArrowException, ValueError, ArithmeticError, NotImplementedError, TypeError) as exc:
         raise ParameterError(f"The value of ${name[:40]}, of the type {column.type}, is not taken.") from exc
-
-
-def _of_nanoseconds(column: pa.Array, target: str) -> Any:
-    zone = getattr(column.type, "tz", None)
-    # Without its zone a timestamp is written in UTC.
-    text = column.cast(pa.timestamp("ns")) if zone else column
-    written = text.cast(pa.string())[0].as_py()
-    return written if written is None else duckdb.Value(written, duckdb.type(target))

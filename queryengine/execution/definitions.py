@@ -11,16 +11,17 @@ import errno
 import io
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import duckdb
 
 from queryengine.engine import GatedStatement
-from queryengine.errors import DatasetNotLoadedError, EngineUnavailableError, SqlError
-from queryengine.execution import duckdb_errors, macros
+from queryengine.errors import DatasetNotLoadedError, EngineUnavailableError, QueryError, SqlError
+from queryengine.execution import duckdb_errors
 from queryengine.execution.views import GatedView
 from queryengine.manifest import Snapshot, snapshot_path
 from queryengine.values import quoted
@@ -30,6 +31,37 @@ logger = logging.getLogger(__name__)
 
 #: The operating system's message when a process, or the whole system, has no file descriptor left.
 _NO_DESCRIPTOR_LEFT = os.strerror(errno.EMFILE)
+
+
+#: The most arrays and objects in a value that is searched: that many levels take an eighth of a stack of 8 MiB.
+_MOST_SEARCHED: Final = 10_000
+
+#: The same for a value that becomes a VARIANT, which takes 1 KiB for each level, and far more time beyond this depth.
+_MOST_IN_VARIANT: Final = 1_000
+
+
+def _bounded(value: str, most: int) -> str:
+    text = f"CAST({value} AS VARCHAR)"
+    opened = f"length({text}) - length(replace(replace({text}, '[', ''), '{{', ''))"
+    fault = f"A value with more than {most:,} arrays and objects in it is not taken here."
+    return f"CASE WHEN {opened} > {most} THEN error('{fault}') ELSE {value} END"
+
+
+_HAYSTACK, _NEEDLE = _bounded("haystack", _MOST_SEARCHED), _bounded("needle", _MOST_SEARCHED)
+_TAKEN = _bounded("value", _MOST_IN_VARIANT)
+
+#: A macro replaces a function of DuckDB that fails on deeply nested values, or a cast. Some of these use stack space
+#: for each level: a text of 200,000 brackets would end the process, and nothing could stop that. Computing the depth of
+#: a value is slow, so a bound is counted instead: the arrays and objects that the value opens. Others refuse such a
+#: value, but DuckDB treats their error about a JSON value, unlike one about a text, as a failure of its own, which
+#: invalidates the instance. Statements search the schema of the macros first. DuckDB has no `to_variant`.
+MACROS: Final = (
+    f"json_contains(haystack, needle) AS system.main.json_contains({_HAYSTACK}, {_NEEDLE})",
+    "json_structure(value) AS system.main.json_structure(CAST(CAST(value AS JSON) AS VARCHAR))",
+    "json_group_structure(value) AS system.main.json_structure(CAST(json_group_array(value) AS VARCHAR)) -> 0",
+    f"to_variant(value) AS CAST({_TAKEN} AS VARIANT)",
+    f"variant_group_array(value) AS CAST(list({_TAKEN}) AS VARIANT)",
+)
 
 
 class SnapshotGoneError(Exception):
@@ -46,24 +78,22 @@ class UnfitView:
 
 class Definitions:
     """
-    The relations of one DuckDB instance over *snapshots*, which are given by dataset in lower case.
+    The relations of one DuckDB instance over *snapshots*.
 
     `unfit_views` holds the views that do not fit the data, by name, without those that only read one of them.
     """
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, config: RuntimeConfig, snapshots: Mapping[str, Snapshot]
+        self, connection: duckdb.DuckDBPyConnection, config: RuntimeConfig, snapshots: Sequence[Snapshot]
     ) -> None:
         self.unfit_views: dict[str, UnfitView] = {}
         self._connection = connection
         self._config = config
-        self._snapshots = snapshots
+        self._snapshots = {snapshot.dataset.lower(): snapshot for snapshot in snapshots}
         #: The datasets that each view reads, by names in lower case.
         self._datasets_of: dict[str, frozenset[str]] = {}
-        #: Why a relation has no data now: it is not loaded yet, or its snapshot is unusable.
-        self._unavailable: dict[str, str] = {}
-        #: Why a view cannot be read at all: its SQL does not fit the data.
-        self._faulty: dict[str, str] = {}
+        #: The error of a relation that has no data now, and of a view whose SQL does not fit the data.
+        self._unreadable: dict[str, tuple[type[QueryError], str]] = {}
         self._nondeterministic_views: set[str] = set()
 
     def define(self, views: Sequence[GatedView], *, tolerant: bool) -> None:
@@ -79,12 +109,12 @@ class Definitions:
         self._define_datasets(tolerant=tolerant)
         self._connection.execute("ATTACH ':memory:' AS _catalog (HIDDEN)")
         self._define_catalog()
-        for definition in macros.definitions():
-            self._connection.execute(definition)
+        for macro in MACROS:
+            self._connection.execute(f"CREATE MACRO runtime.main.{macro}")
         for view in views:
             self._define_view(view)
 
-    def require(self, relations: Iterable[str]) -> None:
+    def require(self, relations: frozenset[str]) -> None:
         """
         Check that each of *relations* can be read.
 
@@ -92,11 +122,9 @@ class Definitions:
             DatasetNotLoadedError: One has no data.
             SqlError: One is a view that does not fit the data.
         """
-        for name in sorted(relations):
-            if name in self._unavailable:
-                raise DatasetNotLoadedError(self._unavailable[name])
-            if name in self._faulty:
-                raise SqlError(self._faulty[name])
+        for name in sorted(relations & self._unreadable.keys()):
+            error, reason = self._unreadable[name]
+            raise error(reason)
 
     def is_cacheable(self, statement: GatedStatement) -> bool:
         """Say whether the parameters of *statement* and the data alone decide its result."""
@@ -110,60 +138,54 @@ class Definitions:
         """Define what the gate substitutes for `information_schema`: the same tables, with the declared names only."""
         datasets = ", ".join(["NULL", *(_text_literal(dataset.name) for dataset in self._config.datasets)])
         table_type = f"if(table_name IN ({datasets}), 'BASE TABLE', 'VIEW') AS table_type"
-        for view, selected, condition in (
-            ("tables", f"* REPLACE ({table_type})", "table_catalog = 'runtime' AND table_schema = 'main'"),
-            ("columns", "*", "table_catalog = 'runtime' AND table_schema = 'main'"),
-            ("schemata", "*", "catalog_name = 'runtime' AND schema_name = 'main'"),
+        ours = "table_catalog = 'runtime' AND table_schema = 'main'"
+        for view, rows in (
+            ("tables", f"SELECT * REPLACE ({table_type}) WHERE {ours}"),
+            ("columns", f"WHERE {ours}"),
+            ("schemata", "WHERE catalog_name = 'runtime' AND schema_name = 'main'"),
         ):
-            source = f"information_schema.{view}"
-            self._create_view(f"_catalog.main.{view}", f"FROM {source} SELECT {selected} WHERE {condition}")
+            self._create_view(f"_catalog.main.{view}", f"FROM information_schema.{view} {rows}")
 
     def _define_datasets(self, *, tolerant: bool) -> None:
-        with ExitStack() as opened:
-            # Open all files first, which takes a fiftieth of the time that attaching them takes. If refreshes came
-            # faster than the files are attached, one would be missing at each attempt.
-            files = [self._opened_file(dataset.name, opened, tolerant=tolerant) for dataset in self._config.datasets]
-            for number, (dataset, file) in enumerate(zip(self._config.datasets, files, strict=True)):
-                if file is not None:
-                    with file:
-                        self._define_dataset(number, dataset.name, file.fileno(), tolerant=tolerant)
+        opened: list[tuple[int, str, Snapshot, io.FileIO]] = []
+        with ExitStack() as held:
+            # Open all files first, which takes a fiftieth of the time that attaching them takes: an open file can be
+            # attached even after it is superseded. If refreshes came faster than the files are attached, one would be
+            # missing at each attempt.
+            for number, name in enumerate(dataset.name for dataset in self._config.datasets):
+                if (snapshot := self._snapshots.get(name.lower())) is None:
+                    self._unreadable[name.lower()] = DatasetNotLoadedError, f"Dataset '{name}' is not loaded yet."
+                    continue
+                with self._refusing(name, snapshot, tolerant=tolerant):
+                    file = held.enter_context(io.FileIO(snapshot_path(self._config.state_dir, snapshot)))
+                    opened.append((number, name, snapshot, file))
+            for number, name, snapshot, file in opened:
+                with file, self._refusing(name, snapshot, tolerant=tolerant):
+                    path = snapshot_path(self._config.state_dir, snapshot)
+                    try:
+                        self._attach(number, path)
+                    except duckdb.IOException:
+                        if path.exists():
+                            raise
+                        self._attach(number, Path(f"/proc/self/fd/{file.fileno()}"))
+                    source = f"_s{number}.main.{quoted(snapshot.dataset)}"
+                    self._create_view(f"runtime.main.{quoted(name)}", f"FROM {source}")
 
-    def _opened_file(self, name: str, opened: ExitStack, *, tolerant: bool) -> io.FileIO | None:
-        """Open the snapshot of the dataset *name*, so that it can be attached even after it is superseded."""
-        snapshot = self._snapshots.get(name.lower())
-        if snapshot is None:
-            self._unavailable[name.lower()] = f"Dataset '{name}' is not loaded yet."
-            return None
+    @contextmanager
+    def _refusing(self, name: str, snapshot: Snapshot, *, tolerant: bool) -> Iterator[None]:
+        """Make the dataset *name* of an unreadable *snapshot* unavailable, or raise the error that this means."""
         try:
-            return opened.enter_context(io.FileIO(snapshot_path(self._config.state_dir, snapshot)))
-        except OSError as exc:
-            self._refuse_file(name, snapshot, exc, tolerant=tolerant)
-            return None
-
-    def _define_dataset(self, number: int, name: str, descriptor: int, *, tolerant: bool) -> None:
-        snapshot = self._snapshots[name.lower()]
-        path = snapshot_path(self._config.state_dir, snapshot)
-        try:
-            try:
-                self._attach(number, path)
-            except duckdb.IOException:
-                if path.exists():
-                    raise
-                self._attach(number, Path(f"/proc/self/fd/{descriptor}"))
-            self._create_view(f"runtime.main.{quoted(name)}", f"FROM _s{number}.main.{quoted(snapshot.dataset)}")
-        except duckdb.Error as exc:
-            self._refuse_file(name, snapshot, exc, tolerant=tolerant)
-
-    def _refuse_file(self, name: str, snapshot: Snapshot, exc: Exception, *, tolerant: bool) -> None:
-        """Make the dataset of an unreadable *snapshot* unavailable, or raise the error that *exc* stands for."""
-        if _NO_DESCRIPTOR_LEFT in str(exc):  # The file is good: tell the caller, and open the instance again later.
-            logger.error("too few file descriptors", extra={"fields": {"snapshots": len(self._snapshots)}})
-            raise EngineUnavailableError("The system allows the engine too few open files.") from exc
-        if not tolerant:
-            raise SnapshotGoneError(snapshot.file) from exc
-        fields = {"dataset": name, "snapshot": snapshot.file}
-        logger.error("snapshot unusable", exc_info=exc, extra={"fields": fields})
-        self._unavailable[name.lower()] = f"Dataset '{name}' cannot be read at the moment."
+            yield
+        except (OSError, duckdb.Error) as exc:
+            if _NO_DESCRIPTOR_LEFT in str(exc):  # The file is good: the instance is opened again later.
+                fields: dict[str, object] = {"snapshots": len(self._snapshots)}
+                logger.error("too few file descriptors", extra={"fields": fields})  # noqa: TRY400 - the caller gets it
+                raise EngineUnavailableError("The system allows the engine too few open files.") from exc
+            if not tolerant:
+                raise SnapshotGoneError(snapshot.file) from exc
+            fields = {"dataset": name, "snapshot": snapshot.file}
+            logger.exception("snapshot unusable", extra={"fields": fields})
+            self._unreadable[name.lower()] = DatasetNotLoadedError, f"Dataset '{name}' cannot be read at the moment."
 
     def _attach(self, number: int, path: Path) -> None:
         self._connection.execute(f"ATTACH {_text_literal(str(path))} AS _s{number} (READ_ONLY, HIDDEN)")
@@ -173,20 +195,18 @@ class Definitions:
         self._datasets_of[name.lower()] = self.datasets_of(view.statement.relations)
         if not self.is_cacheable(view.statement):
             self._nondeterministic_views.add(name.lower())
-        for needed in sorted(view.statement.relations):
-            if needed in self._unavailable:
-                self._unavailable[name.lower()] = f"View '{name}' has no data yet: {self._unavailable[needed]}"
-                return
-            if needed in self._faulty:
-                self._faulty[name.lower()] = f"View '{name}' cannot be read: {self._faulty[needed]}"
-                return
+        for needed in sorted(view.statement.relations & self._unreadable.keys()):
+            error, reason = self._unreadable[needed]
+            lack = "has no data yet" if error is DatasetNotLoadedError else "cannot be read"
+            self._unreadable[name.lower()] = error, f"View '{name}' {lack}: {reason}"
+            return
         try:
             self._create_view(f"runtime.main.{quoted(name)}", view.statement.sql)
         except duckdb.Error as exc:
             # Leave out the excerpt: it shows our CREATE VIEW, which the author of the statement did not write.
             reason = duckdb_errors.sentence(exc, self._config.state_dir).partition("\n\nLINE ")[0]
             self.unfit_views[name] = UnfitView(view.config.yaml_path, reason)
-            self._faulty[name.lower()] = f"View '{name}' does not fit the data: {reason}"
+            self._unreadable[name.lower()] = SqlError, f"View '{name}' does not fit the data: {reason}"
 
     def _create_view(self, name: str, sql: str) -> None:
         self._connection.execute(f"CREATE VIEW {name} AS {sql}")

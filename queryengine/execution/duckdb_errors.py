@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from enum import Enum, auto
 from pathlib import Path
-from types import MappingProxyType
 
 import duckdb
 import pyarrow as pa
@@ -49,82 +48,29 @@ class Fault(Enum):
     OTHER = auto()
 
 
-#: By exception class; for any other class, the nearest base class decides.
-BY_CLASS: Mapping[type[BaseException], Fault] = MappingProxyType(
-    {
-        duckdb.BinderException: Fault.SQL,
-        duckdb.CatalogException: Fault.SQL,
-        duckdb.ConnectionException: Fault.OTHER,
-        duckdb.ConstraintException: Fault.SQL,
-        duckdb.ConversionException: Fault.SQL,
-        duckdb.DataError: Fault.SQL,
-        duckdb.DatabaseError: Fault.OTHER,
-        duckdb.DependencyException: Fault.SQL,
-        duckdb.Error: Fault.OTHER,
-        duckdb.FatalException: Fault.BROKEN,
-        duckdb.HTTPException: Fault.NOT_ALLOWED,
-        duckdb.IntegrityError: Fault.SQL,
-        duckdb.InternalError: Fault.BROKEN,
-        duckdb.InternalException: Fault.BROKEN,
-        duckdb.InterruptException: Fault.INTERRUPTED,
-        duckdb.InvalidInputException: Fault.SQL,
-        duckdb.InvalidTypeException: Fault.SQL,
-        duckdb.IOException: Fault.DATA,
-        duckdb.NotImplementedException: Fault.SQL,
-        duckdb.NotSupportedError: Fault.SQL,
-        duckdb.OperationalError: Fault.OTHER,
-        duckdb.OutOfMemoryException: Fault.RESOURCES,
-        duckdb.OutOfRangeException: Fault.SQL,
-        duckdb.ParserException: Fault.SYNTAX,
-        duckdb.PermissionException: Fault.NOT_ALLOWED,
-        duckdb.ProgrammingError: Fault.SQL,
-        duckdb.ResourceInUseException: Fault.OTHER,
-        duckdb.SequenceException: Fault.SQL,
-        duckdb.SerializationException: Fault.OTHER,
-        duckdb.SyntaxException: Fault.SYNTAX,
-        duckdb.TransactionException: Fault.OTHER,
-        duckdb.TypeMismatchException: Fault.SQL,
-        MemoryError: Fault.RESOURCES,
-    }
-)
-
-#: By the kind at the beginning of DuckDB's text, in lower case.
-BY_KIND: Mapping[str, Fault] = MappingProxyType(
-    {
-        "binder": Fault.SQL,
-        "catalog": Fault.SQL,
-        "constraint": Fault.SQL,
-        "conversion": Fault.SQL,
-        "decimal": Fault.SQL,
-        "divide by zero": Fault.SQL,
-        "executor": Fault.SQL,
-        "expression": Fault.SQL,
-        "fatal": Fault.BROKEN,
-        "internal": Fault.BROKEN,
-        "interrupt": Fault.INTERRUPTED,
-        "invalid input": Fault.SQL,
-        "invalid type": Fault.SQL,
-        "io": Fault.DATA,
-        "mismatch type": Fault.SQL,
-        "not implemented": Fault.SQL,
-        "out of memory": Fault.RESOURCES,
-        "out of range": Fault.SQL,
-        "parameter not allowed": Fault.SQL,
-        "parser": Fault.SYNTAX,
-        "permission": Fault.NOT_ALLOWED,
-        "syntax": Fault.SYNTAX,
-    }
-)
+_KINDS: Mapping[Fault, str] = {
+    Fault.SYNTAX: "parser, syntax",
+    Fault.SQL: "binder, catalog, constraint, conversion, data, decimal, dependency, divide by zero, executor, "
+    "expression, integrity, invalid input, invalid type, mismatch type, not implemented, not supported, out of range, "
+    "parameter not allowed, programming, sequence, type mismatch",
+    Fault.NOT_ALLOWED: "http, permission",
+    Fault.RESOURCES: "memory, out of memory",
+    Fault.INTERRUPTED: "interrupt",
+    Fault.DATA: "io",
+    Fault.BROKEN: "fatal, internal",
+    Fault.OTHER: "connection, database, operational, resource in use, serialization, transaction",
+}
+#: By the kind of an error, in lower case: the words in the name of its class, or those before "Error:" in its text.
+BY_KIND: Mapping[str, Fault] = {kind: fault for fault, kinds in _KINDS.items() for kind in kinds.split(", ")}
 
 #: The faults of the statement: its author gets DuckDB's own text.
-_AT_FAULT: Mapping[Fault, type[StatementError]] = MappingProxyType(
-    {
-        Fault.SYNTAX: SqlSyntaxError,
-        Fault.SQL: SqlError,
-        Fault.NOT_ALLOWED: StatementNotAllowedError,
-    }
-)
+_AT_FAULT: Mapping[Fault, type[StatementError]] = {
+    Fault.SYNTAX: SqlSyntaxError,
+    Fault.SQL: SqlError,
+    Fault.NOT_ALLOWED: StatementNotAllowedError,
+}
 
+_WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _KIND = re.compile(r"\A(?P<kind>[A-Za-z][A-Za-z ]{1,30}?) Error: ")
 #: The excerpt of the statement that follows the sentence.
 _LINE = re.compile(r"\n\nLINE (?P<number>\d+):")
@@ -153,13 +99,19 @@ def fault_of(exc: BaseException) -> Fault:
     """Classify an exception of DuckDB or its Arrow stream."""
     if isinstance(exc, OSError | pa.ArrowException) and not isinstance(exc, MemoryError):
         match = _KIND.match(str(exc))
-        fault = BY_KIND.get(match["kind"].lower(), Fault.OTHER) if match else Fault.OTHER
+        kinds = [match["kind"].lower()] if match else []
     else:
-        fault = next((BY_CLASS[base] for base in type(exc).__mro__ if base in BY_CLASS), Fault.OTHER)
+        kinds = [kind_of(base) for base in type(exc).__mro__]
+    fault = next((BY_KIND[kind] for kind in kinds if kind in BY_KIND), Fault.OTHER)
     for listed, pattern, meant in _BY_TEXT:
         if fault is listed and pattern.search(str(exc)):
             return meant
     return fault
+
+
+def kind_of(error: type) -> str:
+    """Return the kind of an exception class: `type mismatch` for `TypeMismatchException`."""
+    return _WORD_START.sub(" ", re.sub("(Exception|Error)$", "", error.__name__)).lower()
 
 
 def is_about_parameters(exc: duckdb.Error) -> bool:
@@ -183,7 +135,11 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
     if fault in _AT_FAULT:
         return _AT_FAULT[fault](sentence(exc, state_dir, lines_before=lines_before))
     if fault is Fault.RESOURCES or (fault is Fault.BROKEN and WANT_OF_MEMORY.search(str(exc))):
-        return ResourceLimitError(_used_up(str(exc), limits))
+        what, limit = "memory", limits.memory_limit_bytes
+        if _NO_SPACE.search(str(exc)):
+            what, limit = "temporary space", limits.temp_directory_limit_bytes
+        message = f"The statement needs more {what} than there is ({_size(limit)} at most): ask for less at once."
+        return ResourceLimitError(message)
     if fault is Fault.INTERRUPTED:  # by DuckDB's own clock: any other interrupt has a reason that was raised before
         return QueryTimeoutError(limits.timeout_s)
     logger.error("engine failure", exc_info=exc, extra={"fields": {"fault": fault.name.lower()}})
@@ -201,14 +157,6 @@ def sentence(exc: BaseException, state_dir: Path, *, lines_before: int = 0) -> s
     text = re.sub(rf"{re.escape(str(state_dir))}[^\s'\"]*", "<file>", text)
     text = _LINE.sub(lambda match: f"\n\nLINE {max(1, int(match['number']) - lines_before)}:", text)
     return _CATALOG_VIEW.sub("information_schema.", _ATTACHMENT.sub("", text)).strip()
-
-
-def _used_up(text: str, limits: QueryConfig) -> str:
-    if _NO_SPACE.search(text):
-        size = _size(limits.temp_directory_limit_bytes)
-        return f"The statement needs more temporary space than there is ({size} at most): ask for less at once."
-    size = _size(limits.memory_limit_bytes)
-    return f"The statement needs more memory than there is ({size} at most): ask for less at once."
 
 
 def _size(count: int) -> str:

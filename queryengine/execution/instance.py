@@ -16,8 +16,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,12 @@ from queryengine.errors import EngineUnavailableError, QueryCancelledError, Quer
 from queryengine.execution.arrow_parameters import from_arrow
 from queryengine.execution.cursors import Cursors
 from queryengine.execution.definitions import Definitions, UnfitView
-from queryengine.execution.duckdb_threads import Threads
 from queryengine.execution.parameters import bind, nulls
 from queryengine.execution.reader import Reader, Values
-from queryengine.execution.statistics import Statistics
+from queryengine.execution.statistics import Statistics, Threads
 from queryengine.execution.views import GatedView
-from queryengine.manifest import Column, Manifest, Snapshot
-from runtimeconf.model import QueryConfig, RuntimeConfig
+from queryengine.manifest import Column, Manifest
+from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +60,9 @@ class EngineInstance:
         self._connection = connection
         self._config = config
         self._scratch = scratch
-        self._snapshots = {snapshot.dataset.lower(): snapshot for snapshot in manifest.snapshots}
-        self._definitions = Definitions(connection, config, self._snapshots)
+        self._files = {snapshot.dataset.lower(): snapshot.file for snapshot in manifest.snapshots}
+        self._definitions = Definitions(connection, config, manifest.snapshots)
+        self.unfit_views: Mapping[str, UnfitView] = self._definitions.unfit_views
         self._statistics = Statistics()
         #: None where statements run side by side: the number of threads is that of the whole instance.
         self._threads = (
@@ -91,7 +91,17 @@ class EngineInstance:
         """
         try:
             with ExitStack() as undo:
-                connection = duckdb.connect(":memory:", config=_settings(config.query, scratch))
+                settings: dict[str, Any] = {
+                    "threads": len(os.sched_getaffinity(0)),
+                    "async_threads": 1,  # They wait for files; the stacks of eight, DuckDB's default, take memory.
+                    "memory_limit": f"{config.query.memory_limit_bytes}B",
+                    "temp_directory": str(scratch),
+                    "python_enable_replacements": False,
+                    "autoinstall_known_extensions": False,
+                    "autoload_known_extensions": False,
+                    "allow_community_extensions": False,
+                }
+                connection = duckdb.connect(":memory:", config=settings)
                 instance = cls(connection, config, manifest, scratch)
                 undo.callback(instance.close)
                 instance._define(views, tolerant=tolerant)
@@ -100,16 +110,6 @@ class EngineInstance:
         except duckdb.Error as exc:
             logger.exception("engine cannot start")
             raise EngineUnavailableError("The engine cannot start.") from exc
-
-    @property
-    def broken(self) -> bool:
-        """Whether DuckDB reported a state that no further statement should trust."""
-        return self.cursors.broken
-
-    @property
-    def unfit_views(self) -> Mapping[str, UnfitView]:
-        """The views that do not fit the data, by name, without those that only read one of them."""
-        return self._definitions.unfit_views
 
     def run(
         self,
@@ -137,11 +137,21 @@ class EngineInstance:
         """
         values = _values(statement, parameters)
         self._definitions.require(statement.relations)
-        if self._threads is None:
-            return self._run(statement, values, interruption, encoding, watchdog)
-        self._threads.begin(statement.pattern)
-        reader = self._run(statement, values, interruption, encoding, watchdog)
-        self._threads.learn(statement.pattern, whole=reader.is_complete)
+        if self._threads is not None:
+            self._threads.begin(statement.pattern)
+        shared = self._may_share(statement)
+        reader = None
+        if watchdog and encoding and shared and self._statistics.small_results(encoding).get(statement.pattern or ""):
+            reader = self._fetched(statement, values, interruption, encoding, watchdog)
+        if reader is None:
+            reader = Reader(self.cursors, self._statistics, interruption, shared=shared)
+            try:
+                reader.start(statement, values)
+            except BaseException:
+                reader.close()
+                raise
+        if self._threads is not None:
+            self._threads.learn(statement.pattern, whole=reader.is_complete)
         return reader
 
     def describe(
@@ -173,37 +183,14 @@ class EngineInstance:
         """Say whether the parameters of *statement* and the data alone decide its result."""
         return self._definitions.is_cacheable(statement)
 
-    def reads_the_same(self, statement: GatedStatement, snapshots: Mapping[str, Snapshot]) -> bool:
-        """Say whether *statement* reads the same here as over *snapshots*, given by dataset in lower case."""
-        return self.is_cacheable(statement) and all(
-            _file(self._snapshots.get(dataset)) == _file(snapshots.get(dataset))
-            for dataset in self._definitions.datasets_of(statement.relations)
-        )
+    def reads_the_same(self, statement: GatedStatement, files: Mapping[str, str]) -> bool:
+        """Say whether *statement* reads the same here as over *files*, given by dataset in lower case."""
+        datasets = self._definitions.datasets_of(statement.relations)
+        return self.is_cacheable(statement) and all(self._files.get(name) == files.get(name) for name in datasets)
 
-    def holds_superseded(self, snapshots: Mapping[str, Snapshot]) -> bool:
-        """Say whether the instance holds a file that is not among *snapshots*, given by dataset in lower case."""
-        return any(_file(snapshots.get(dataset)) != held.file for dataset, held in self._snapshots.items())
-
-    def _run(
-        self,
-        statement: GatedStatement,
-        values: Values,
-        interruption: Interruption,
-        encoding: Encoding | None,
-        watchdog: Watchdog | None,
-    ) -> Reader:
-        shared = self._may_share(statement)
-        if watchdog and encoding and shared and self._statistics.small_results(encoding).expects(statement.pattern):
-            fetched = self._fetched(statement, values, interruption, encoding, watchdog)
-            if fetched is not None:
-                return fetched
-        reader = Reader(self.cursors, self._statistics, interruption, shared=shared)
-        try:
-            reader.start(statement, values)
-        except BaseException:
-            reader.close()
-            raise
-        return reader
+    def holds_superseded(self, files: Mapping[str, str]) -> bool:
+        """Say whether the instance holds a file that is not among *files*, given by dataset in lower case."""
+        return any(files.get(name) != file for name, file in self._files.items())
 
     def _fetched(
         self,
@@ -218,27 +205,21 @@ class EngineInstance:
 
         The fetch has a short time limit of its own, so that a slow statement does not run almost to its end twice.
         """
-        early = Interruption()
-        with ExitStack() as undo:
-            interruption.attach(partial(early.stop, QueryCancelledError))
-            watchdog.watch(early, min(_SMALL_PART * self._config.query.timeout_s, _MAX_SMALL_S))
+        limit_s = min(_SMALL_PART * self._config.query.timeout_s, _MAX_SMALL_S)
+        with limited(interruption, watchdog, limit_s) as early:
+            reader = Reader(self.cursors, self._statistics, early, shared=True)
             try:
-                reader = Reader(self.cursors, self._statistics, early, shared=True)
-                undo.callback(reader.close)
                 if reader.fetch(statement, values, encoding):
-                    undo.pop_all()
                     return reader
+                reader.close()
             except StatementError:
+                reader.close()
                 return None  # The second run reports the error in the same words as any first run.
-            except QueryError:
-                interruption.check()
-                if not early.stopped:
-                    raise
-            finally:
-                watchdog.forget(early)
-                interruption.detach()
-            self._statistics.small_results(encoding).learn(statement.pattern, small=False)
-            return None
+            except BaseException:
+                reader.close()
+                raise
+        self._statistics.small_results(encoding).learn(statement.pattern, small=False)
+        return None
 
     def _may_share(self, statement: GatedStatement) -> bool:
         """Say whether *statement* may run on a cursor on which others ran."""
@@ -253,7 +234,10 @@ class EngineInstance:
         # Not a setting of `connect`: DuckDB 2.0 then shows it, but does not enforce it.
         execute(f"SET max_temp_directory_size = '{self._config.query.temp_directory_limit_bytes}B'")
         self._definitions.define(views, tolerant=tolerant)
-        self._free_blocks()
+        # Free the block of 256 KiB of each snapshot that attaching it read; otherwise they would stay.
+        with suppress(duckdb.OutOfMemoryException):  # Then the limit stays as it was.
+            execute("SET memory_limit = '1MB'")
+        execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
         # A clock that needs no Python thread. It starts after ours, so it runs out second. Opening is not timed.
         execute(f"SET GLOBAL max_execution_time = {max(1, round(self._config.query.timeout_s * 1000))}")
         if self._threads is not None:
@@ -261,24 +245,27 @@ class EngineInstance:
         execute("SET enable_external_access = false")
         execute("SET lock_configuration = true")
 
-    def _free_blocks(self) -> None:
-        """Free the block of 256 KiB of each snapshot that attaching it read; otherwise they would stay."""
-        with suppress(duckdb.OutOfMemoryException):  # Then the limit stays as it was.
-            self._connection.execute("SET memory_limit = '1MB'")
-        self._connection.execute(f"SET memory_limit = '{self._config.query.memory_limit_bytes}B'")
 
+@contextmanager
+def limited(interruption: Interruption, watchdog: Watchdog, limit_s: float) -> Iterator[Interruption]:
+    """
+    Stop the block when *interruption* is stopped, and after *limit_s* seconds, which ends it quietly.
 
-def _settings(limits: QueryConfig, scratch: Path) -> dict[str, Any]:
-    return {
-        "threads": len(os.sched_getaffinity(0)),
-        "async_threads": 1,  # They wait for files; the stacks of eight, DuckDB's default, take memory.
-        "memory_limit": f"{limits.memory_limit_bytes}B",
-        "temp_directory": str(scratch),
-        "python_enable_replacements": False,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "allow_community_extensions": False,
-    }
+    Raises:
+        QueryError: The block failed, or *interruption* was stopped; its reason.
+    """
+    early = Interruption()
+    interruption.attach(partial(early.stop, QueryCancelledError))
+    try:
+        watchdog.watch(early, limit_s)
+        yield early
+    except QueryError:
+        interruption.check()
+        if not early.stopped:
+            raise
+    finally:
+        watchdog.forget(early)
+        interruption.detach()
 
 
 def _values(statement: GatedStatement, parameters: Parameters | None) -> Values:
@@ -287,7 +274,3 @@ def _values(statement: GatedStatement, parameters: Parameters | None) -> Values:
         named = not all(name.isdecimal() for name in statement.parameters)
         return bind(statement.parameters, from_arrow(parameters.stream, named=named))
     return bind(statement.parameters, parameters)
-
-
-def _file(snapshot: Snapshot | None) -> str | None:
-    return None if snapshot is None else snapshot.file

@@ -34,10 +34,13 @@ def bind(taken: Collection[str], given: JsonParameters | None) -> list[Any] | di
     """
     if not taken and not given:
         return None
+    given = given or ()
+    if len(given) > MAX_PARAMETERS:
+        raise ParameterError(f"A statement takes {MAX_PARAMETERS:,} parameters at most, and {len(given):,} are given.")
     names = {name.casefold(): name for name in taken}
-    if isinstance(given, Mapping):
-        return _bind_mapping(names, given)
-    return _bind_sequence(names, list(given or ()))
+    bound = _by_name(names, given) if isinstance(given, Mapping) else _by_position(names, list(given))
+    check_values(bound)
+    return bound or None
 
 
 def ordered(taken: Collection[str]) -> tuple[str, ...]:
@@ -67,24 +70,21 @@ def check_values(given: JsonParameters | None) -> None:
         _check_value(f"${name[:_SHOWN_CHARACTERS]}", value)
 
 
-def _bind_sequence(names: dict[str, str], values: list[Any]) -> list[Any] | None:
-    _check_count(len(values))
+def _by_position(names: Mapping[str, str], values: list[Any]) -> list[Any]:
     if not all(name.isdecimal() for name in names):
         raise ParameterError(
             f"The statement names its parameters ({_shown(names.values())}): give an object of values."
         )
-    highest = max((int(name) for name in names), default=0)
+    highest = max(map(int, names), default=0)
     if len(values) != highest or len(names) != highest:
         taken = f"{len(names)} parameter{'' if len(names) == 1 else 's'}"
         raise ParameterError(
             f"The statement takes {taken}, and {len(values)} {'is' if len(values) == 1 else 'are'} given."
         )
-    check_values(values)
-    return values or None
+    return values
 
 
-def _bind_mapping(names: dict[str, str], values: Mapping[str, Any]) -> dict[str, Any] | None:
-    _check_count(len(values))
+def _by_name(names: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
     given = {str(name).casefold(): value for name, value in values.items()}
     if len(given) != len(values):
         raise ParameterError("A parameter is given twice: names do not differ by case alone.")
@@ -92,41 +92,31 @@ def _bind_mapping(names: dict[str, str], values: Mapping[str, Any]) -> dict[str,
         raise ParameterError(f"The statement takes {_shown(missing)}, and no value is given for it.")
     if unknown := [name for name in values if str(name).casefold() not in names]:
         raise ParameterError(f"The statement has no parameter {_shown(map(str, unknown))}.")
-    check_values(given)
-    return given or None
-
-
-def _check_count(count: int) -> None:
-    if count > MAX_PARAMETERS:
-        raise ParameterError(f"A statement takes {MAX_PARAMETERS:,} parameters at most, and {count:,} are given.")
+    return given
 
 
 def _check_value(name: str, value: Any) -> None:
     level = [value]
     for _ in range(MAX_DEPTH):
         for single in level:
-            _check_single(name, single)
-        level = [inner for outer in level for inner in _inside(outer)]
+            if isinstance(single, int) and not LEAST_INTEGER <= single <= GREATEST_INTEGER:
+                raise ParameterError(f"The value of {name} holds an integer of more than 128 bits.")
+            if isinstance(single, str):
+                try:
+                    single.encode()
+                except UnicodeEncodeError:
+                    raise ParameterError(
+                        f"The value of {name} holds text that is not Unicode: a lone surrogate."
+                    ) from None
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, Mapping | list | tuple)
+            for inner in (outer.values() if isinstance(outer, Mapping) else outer)
+        ]
         if not level:
             return
     raise ParameterError(f"The value of {name} is nested more than {MAX_DEPTH} levels deep.")
-
-
-def _check_single(name: str, value: Any) -> None:
-    if isinstance(value, int):
-        if not LEAST_INTEGER <= value <= GREATEST_INTEGER:
-            raise ParameterError(f"The value of {name} holds an integer of more than 128 bits.")
-    elif isinstance(value, str) and not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ParameterError(f"The value of {name} holds text that is not Unicode: a lone surrogate.") from None
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, list | tuple) else ()
 
 
 def _shown(names: Iterable[str]) -> str:

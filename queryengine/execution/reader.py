@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,9 +21,7 @@ from queryengine.errors import ParameterError, QueryError, StatementError, State
 from queryengine.execution import duckdb_errors
 from queryengine.execution.cursors import BoundStatement, Cursors
 from queryengine.execution.parameters import UNKNOWN_TYPE
-from queryengine.execution.small_results import SMALL_BYTES, SMALL_ROWS, SMALL_S, fetch_small_rows
-from queryengine.execution.statistics import Statistics
-from queryengine.execution.streamed_results import BATCH_BYTES, VECTOR_ROWS, Pace
+from queryengine.execution.statistics import BATCH_BYTES, VECTOR_ROWS, Pace, Statistics
 from queryengine.manifest import Column
 from queryengine.values import select_list
 
@@ -33,6 +30,12 @@ Values = list[Any] | dict[str, Any] | None
 
 #: Batches are joined up to this many rows, and up to `BATCH_BYTES`. The first batch is not held back.
 BATCH_ROWS = 20_000
+
+#: A small result has at most this many rows. It takes at most so many bytes, as record batches and as text, and is
+#: computed within so many seconds.
+SMALL_ROWS = 100
+SMALL_BYTES = 64 * 1024
+SMALL_S = 0.1
 
 #: DuckDB puts a projected statement into a subquery that begins on the third line, and its errors count from there.
 _LINES_BEFORE_PROJECTED = 2
@@ -47,15 +50,6 @@ _MAX_BOUND = 16
 _EXPLAIN_ANALYZE = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\)\n")
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedResult:
-    """A complete, encoded result, its number of rows, and the time that encoding took."""
-
-    text: bytes
-    rows: int
-    encode_ms: float
-
-
 class Reader:
     """
     The rows of one statement as Arrow record batches, in engine order. The caller closes it.
@@ -66,8 +60,6 @@ class Reader:
 
     columns: tuple[Column, ...]  # the names and DuckDB types of the result, before any projection
     schema: pa.Schema
-    is_complete: bool  # whether all rows have been computed
-    encoded: EncodedResult | None
 
     def __init__(
         self, cursors: Cursors, statistics: Statistics, interruption: Interruption, *, shared: bool = False
@@ -75,11 +67,7 @@ class Reader:
         """
         Take a cursor, and let *interruption* stop what runs on it. `fetch` or `start` runs a statement.
 
-        Args:
-            cursors: Lends the cursor.
-            statistics: Learns from the result.
-            interruption: Stops the statement.
-            shared: Whether the cursor may have run other statements, and may run others afterwards.
+        A *shared* cursor may have run other statements, and may run others afterwards.
         """
         self._cursors = cursors
         self._cursor = cursors.take(shared=shared)
@@ -95,8 +83,9 @@ class Reader:
         self._lock = threading.Lock()
         self._interrupted = False
         self._closed = False
-        self.is_complete = False
-        self.encoded = None
+        self.is_complete = False  # whether all rows have been computed
+        #: A complete, encoded result, its number of rows, and the milliseconds that encoding took.
+        self.encoded: tuple[bytes, int, float] | None = None
         self._interruption.attach(self.interrupt)
 
     def fetch(self, statement: GatedStatement, values: Values, encoding: Encoding) -> bool:
@@ -115,8 +104,7 @@ class Reader:
             plan = small_rows.plan(
                 tuple([Column(name=name, type=str(type_)) for name, type_, *_ in result.description])
             )
-            rows = None if plan is None else fetch_small_rows(result)
-            if plan is None or rows is None:
+            if plan is None or (rows := _small_rows(result)) is None:
                 return False
             self.columns = plan.columns
             if encoding not in small_rows.ENCODINGS:
@@ -124,23 +112,16 @@ class Reader:
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
         self._ended = self.is_complete = True
-        try:
-            return self._hold(plan, encoding, rows)
-        except small_rows.UnsureError:
-            return False
-
-    def _hold(self, plan: small_rows.Plan, encoding: Encoding, rows: Sequence[tuple[Any, ...]]) -> bool:
-        """Encode *rows*, or hold them as a batch if *encoding* needs one; False if that is impossible or too large."""
-        if encoding not in small_rows.ENCODINGS:
-            if not small_rows.fit_batch(self.schema):  # Statements of one pattern may have columns of other types.
-                return False
-            if rows:
-                self._first.append(small_rows.batch(self.columns, self.schema, rows))
-            return sum([int(batch.nbytes) for batch in self._first]) <= SMALL_BYTES
-        began = time.perf_counter()
-        text = plan.encode(encoding, rows)
-        self.encoded = EncodedResult(text, len(rows), (time.perf_counter() - began) * 1000)
-        return len(text) <= SMALL_BYTES
+        with suppress(small_rows.UnsureError):
+            if encoding in small_rows.ENCODINGS:
+                began = time.perf_counter()
+                text = plan.encode(encoding, rows)
+                self.encoded = text, len(rows), (time.perf_counter() - began) * 1000
+                return len(text) <= SMALL_BYTES
+            if small_rows.fit_batch(self.schema):  # Statements of one pattern may have columns of other types.
+                self._first.extend([small_rows.batch(self.columns, self.schema, rows)] if rows else ())
+                return sum([int(batch.nbytes) for batch in self._first]) <= SMALL_BYTES
+        return False
 
     def start(self, statement: GatedStatement, values: Values) -> None:
         """
@@ -154,7 +135,11 @@ class Reader:
         try:
             self._cursor.begin()
             is_repeatable = self._shared and not statement.parameters
-            bound = self._bind_once(statement.sql) if is_repeatable else self._bind(statement.sql, values)
+            bound = self._cursor.bound.get(statement.sql) if is_repeatable else None
+            if bound is None:
+                bound = self._bind(statement.sql, values)
+                if is_repeatable and len(self._cursor.bound) < _MAX_BOUND:
+                    self._cursor.bound[statement.sql] = bound
             self.columns = bound.columns
             self._lines_before += bound.lines_before
             self._interruption.check()
@@ -167,8 +152,23 @@ class Reader:
         self.schema = self._batches.schema
         if is_repeatable:
             self._learn = partial(sizes.learn, statement.sql, bound.relation, self.schema)
-        self._read_first()
-        if self._shared and self._is_small():
+        rows = size = 0
+        while rows < VECTOR_ROWS and size < BATCH_BYTES:  # enough to begin the answer
+            if (batch := self._pull()) is None:
+                self.is_complete = True
+                break
+            self._first.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+        # Whether `fetch` would have served as well.
+        if (
+            self._shared
+            and self.is_complete
+            and rows <= SMALL_ROWS
+            and self._pace.spent_s <= SMALL_S
+            and size <= SMALL_BYTES
+            and small_rows.plan(self.columns) is not None
+        ):
             self._statistics.small_texts.learn(statement.pattern, small=True)
             if small_rows.fit_batch(self.schema):
                 self._statistics.small_batches.learn(statement.pattern, small=True)
@@ -195,7 +195,7 @@ class Reader:
             self._interruption.check()
         except duckdb_errors.ENGINE_ERRORS as exc:
             raise self._failure(exc) from exc
-        try:
+        with suppress(*[StatementError] * unbound):
             try:
                 bound = self._bind(sql, values)
                 self.columns = bound.columns
@@ -203,12 +203,9 @@ class Reader:
                 schema = self._statistics.schema(self.columns, lambda: bound.relation)
             except duckdb_errors.ENGINE_ERRORS as exc:
                 raise self._failure(self._with_line(exc, sql, values)) from exc
-        except StatementError:
-            if unbound:
-                return None
-            raise
-        self._ended = True
-        return schema
+            self._ended = True
+            return schema
+        return None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """
@@ -232,7 +229,15 @@ class Reader:
             size += batch_bytes
         if held:
             yield _joined(held)
-        self._learn_batch_size()
+        learn, self._learn = self._learn, None
+        batches, self._batches = self._batches, None
+        if learn is not None and batches is not None and self._ended:
+            try:
+                batches.close()
+                self._interruption.check()
+                learn(self._pace)
+            except (*duckdb_errors.ENGINE_ERRORS, QueryError):
+                self._shared = False  # All rows were read, but the transaction may be unusable.
 
     def interrupt(self) -> None:
         """Ask DuckDB to stop what it computes now. Harmless after `close`."""
@@ -261,40 +266,16 @@ class Reader:
             self._cursor.connection.execute("ROLLBACK")
         self._cursor.connection.close()
 
-    def _learn_batch_size(self) -> None:
-        """Learn from a complete result. An interruption stops this too."""
-        learn, self._learn = self._learn, None
-        batches, self._batches = self._batches, None
-        if learn is None or batches is None or not self._ended:
-            return
-        try:
-            batches.close()
-            self._interruption.check()
-            learn(self._pace)
-        except (*duckdb_errors.ENGINE_ERRORS, QueryError):
-            self._shared = False  # All rows were read, but the transaction may be unusable.
-
-    def _bind_once(self, sql: str) -> BoundStatement:
-        """As `_bind` without values; an earlier reader of the cursor may have bound *sql* already."""
-        known = self._cursor.bound
-        bound = known.get(sql)
-        if bound is None:
-            bound = self._bind(sql, None)
-            if len(known) < _MAX_BOUND:
-                known[sql] = bound
-        return bound
-
     def _bind(self, sql: str, values: Values) -> BoundStatement:
         self._interruption.check()
         relation: duckdb.DuckDBPyRelation = self._execute(
             lambda query, params=None: self._cursor.connection.sql(query, params=params), sql, values
         )
-        types = [str(type_) for type_ in relation.types]
-        columns = tuple(Column(name=name, type=type_) for name, type_ in zip(relation.columns, types, strict=True))
+        columns = tuple(Column(name=n, type=str(t)) for n, t in zip(relation.columns, relation.types, strict=True))
         projection = select_list((column.name, column.type) for column in columns)
-        if projection is None:
-            return BoundStatement(relation, columns, 0)
-        return BoundStatement(relation.project(projection), columns, _LINES_BEFORE_PROJECTED)
+        if projection is not None:
+            return BoundStatement(relation.project(projection), columns, _LINES_BEFORE_PROJECTED)
+        return BoundStatement(relation, columns, 0)
 
     def _execute(self, method: Callable[..., Any], sql: str, values: Values) -> Any:
         """Call *method*, one of the cursor's connection, with *sql* and *values*."""
@@ -314,28 +295,6 @@ class Reader:
             sentence = duckdb_errors.sentence(exc, self._cursors.state_dir)
             # The caller does not care that we use Python, nor what Python calls its types.
             raise ParameterError(UNKNOWN_TYPE if "python" in sentence.lower() else sentence) from exc
-
-    def _read_first(self) -> None:
-        """Read the first rows: enough to begin the answer, or all rows."""
-        rows = size = 0
-        while rows < VECTOR_ROWS and size < BATCH_BYTES:
-            batch = self._pull()
-            if batch is None:
-                self.is_complete = True
-                return
-            self._first.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-
-    def _is_small(self) -> bool:
-        """Say whether `fetch` would have served as well."""
-        return (
-            self.is_complete
-            and self._pace.rows <= SMALL_ROWS
-            and self._pace.spent_s <= SMALL_S
-            and sum(batch.nbytes for batch in self._first) <= SMALL_BYTES
-            and small_rows.plan(self.columns) is not None
-        )
 
     def _pull(self) -> pa.RecordBatch | None:
         try:
@@ -366,6 +325,22 @@ class Reader:
     def _failure(self, exc: BaseException) -> Exception:
         self._interruption.check()  # The reason of a stop says more than DuckDB's message about it.
         return self._cursors.failure(exc, lines_before=self._lines_before)
+
+
+def _small_rows(result: duckdb.DuckDBPyConnection) -> list[tuple[Any, ...]] | None:
+    """
+    Return all rows of *result*; None as soon as they are too many or too long.
+
+    Memory holds few long texts as Python objects, hence the second limit.
+    """
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    while (row := result.fetchone()) is not None:
+        size += sum([len(value) for value in row if isinstance(value, str | bytes)])
+        if len(rows) == SMALL_ROWS or size > SMALL_BYTES:
+            return None
+        rows.append(row)
+    return rows
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

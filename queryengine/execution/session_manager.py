@@ -15,7 +15,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from queryengine.engine import GatedStatement
@@ -25,6 +26,8 @@ from queryengine.execution.instance import EngineInstance
 from queryengine.manifest import Manifest, ManifestError, Pin, Signature, manifest_path, read_manifest, signature
 
 logger = logging.getLogger(__name__)
+
+_STOPPING = "The runtime is stopping."
 
 #: How often the thread looks at the manifest, in seconds.
 POLL_S = 0.25
@@ -37,26 +40,18 @@ REST_PARTS = 10
 REST_S = 0.75
 
 
+@dataclass(eq=False, slots=True)
 class _Held:
     """A session over a manifest, with the number of statements on it."""
 
-    def __init__(self, session: EngineInstance, pin: Pin) -> None:
-        self.session = session
-        self.pin = pin
-        self.leases = 0
+    session: EngineInstance
+    pin: Pin
+    leases: int = 0
 
     def close(self) -> None:
         """Close the session's files."""
         self.session.close()
         self.pin.close()
-
-
-class _Published:
-    """The newest manifest, for which no session is open: its snapshots by dataset in lower case."""
-
-    def __init__(self, pin: Pin, manifest: Manifest) -> None:
-        self.pin = pin
-        self.snapshots = {snapshot.dataset.lower(): snapshot for snapshot in manifest.snapshots}
 
 
 class Lease:
@@ -104,9 +99,14 @@ class SessionManager:
         self._wake = threading.Event()
         self._closed = False
         self._retired: list[_Held] = []
-        self._published: _Published | None = None
+        #: The newest manifest, for which no session is open: its files by dataset in lower case.
+        self._published: tuple[Pin, dict[str, str]] | None = None
         self._rests_until = self._looks_at = 0.0
-        self._current = self._first()
+        try:
+            self._current = self._open()
+        except ManifestError as exc:
+            logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
+            self._current = _Held(open_session(Manifest(generation=0), True), Pin(self._manifest))
         self._thread = threading.Thread(target=self._follow, name="engine-sessions", daemon=True)
         self._thread.start()
 
@@ -143,43 +143,39 @@ class SessionManager:
 
     def _leased(self, pin: Pin) -> Lease:
         if self._closed:
-            raise _stopping()
+            raise EngineUnavailableError(_STOPPING)
         self._current.leases += 1
         return Lease(self, self._current, pin)
 
     def _fitting(self, statement: GatedStatement | None) -> Pin | None:
         """Return the newest manifest if the current session answers *statement* for it. Called under the lock."""
         if self._closed:
-            raise _stopping()
-        session, signature_now = self._current.session, self._signature()
-        if session.broken:
+            raise EngineUnavailableError(_STOPPING)
+        session, signature_now = self._current.session, signature(self._manifest)
+        if session.cursors.broken:
             return None
         if self._current.pin.signature == signature_now:
             return self._current.pin
         if statement is None:
             return None
         published = self._newest(signature_now)
-        if published is None or not session.reads_the_same(statement, published.snapshots):
-            return None
-        return published.pin
+        return published[0] if published and session.reads_the_same(statement, published[1]) else None
 
-    def _newest(self, signature_now: Signature) -> _Published | None:
+    def _newest(self, signature_now: Signature) -> tuple[Pin, dict[str, str]] | None:
         """Return what is published now; None when it cannot be read. Called under the lock."""
-        if self._published is None or self._published.pin.signature != signature_now:
+        if self._published is None or self._published[0].signature != signature_now:
             self._forget_published()
-            pin = Pin(self._manifest)  # before it is read: see `_opened`
-            try:
-                self._published = _Published(pin, read_manifest(self._state_dir))
-            except ManifestError:
-                pin.close()
-            except BaseException:
-                pin.close()
-                raise
+            with suppress(ManifestError), ExitStack() as undo:
+                pin = Pin(self._manifest)  # before it is read: see `_open`
+                undo.callback(pin.close)
+                snapshots = read_manifest(self._state_dir).snapshots
+                self._published = pin, {snapshot.dataset.lower(): snapshot.file for snapshot in snapshots}
+                undo.pop_all()
         return self._published
 
     def _forget_published(self) -> None:
         if self._published is not None:
-            self._published.pin.close()
+            self._published[0].close()
             self._published = None
 
     def _renew(self) -> None:
@@ -190,16 +186,16 @@ class SessionManager:
         """
         current = self._current
         # A missing manifest was lost: the refresher writes it again.
-        if self._signature() in {current.pin.signature, None} and not current.session.broken:
+        if signature(self._manifest) in {current.pin.signature, None} and not current.session.cursors.broken:
             return
         try:
             successor = self._open()
         except ManifestError as exc:
-            if current.session.broken:
+            if current.session.cursors.broken:
                 raise EngineUnavailableError(str(exc)) from exc
             # The refresher rebuilds an unusable manifest, and a lack of descriptors passes. Until then the old data is
             # still good.
-            if (published := self._signature()) != self._unusable:
+            if (published := signature(self._manifest)) != self._unusable:
                 self._unusable = published
                 logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
             return
@@ -236,20 +232,10 @@ class SessionManager:
             return True
         self._looks_at = now + REST_S
         with self._lock:
-            if self._closed or self._current.pin.signature == (signature_now := self._signature()):
+            if self._closed or self._current.pin.signature == (signature_now := signature(self._manifest)):
                 return True
             published = self._newest(signature_now)
-            return published is not None and not self._current.session.holds_superseded(published.snapshots)
-
-    def _signature(self) -> Signature:
-        return signature(self._manifest)
-
-    def _first(self) -> _Held:
-        try:
-            return self._open()
-        except ManifestError as exc:
-            logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
-            return _Held(self._open_session(Manifest(generation=0), True), Pin(self._manifest))
+            return published is not None and not self._current.session.holds_superseded(published[1])
 
     def _open(self) -> _Held:
         """
@@ -259,39 +245,30 @@ class SessionManager:
             ManifestError: The manifest is damaged or of another release.
         """
         began = time.monotonic()
+        failed: Signature = None
+        session = None
         try:
-            return self._opened()
+            while session is None:
+                with ExitStack() as undo, suppress(SnapshotGoneError):
+                    # Pin before reading: a manifest that replaces this one meanwhile is then noticed.
+                    pin = Pin(self._manifest)
+                    undo.callback(pin.close)
+                    manifest = read_manifest(self._state_dir)
+                    # If the same manifest fails twice, its snapshot was lost, not superseded: serve the others.
+                    tolerant, failed = pin.signature == failed, pin.signature
+                    session = self._open_session(manifest, tolerant)
+                    undo.pop_all()
         finally:
             ended = time.monotonic()
             self._rests_until, self._looks_at = ended + REST_PARTS * (ended - began), ended + REST_S
-
-    def _opened(self) -> _Held:
-        failed: Signature = None
-        while True:
-            with ExitStack() as undo:
-                # Pin before reading: a manifest that replaces this one meanwhile is then noticed.
-                pin = Pin(self._manifest)
-                undo.callback(pin.close)
-                manifest = read_manifest(self._state_dir)
-                try:
-                    # If the same manifest fails twice, its snapshot was lost, not superseded: serve the others.
-                    session = self._open_session(manifest, pin.signature == failed)
-                except SnapshotGoneError:
-                    failed = pin.signature
-                    continue
-                undo.pop_all()
-            fields = {"generation": manifest.generation, "snapshots": len(manifest.snapshots)}
-            logger.info("generation opened", extra={"fields": fields})
-            self._log_unfit_views(session)
-            return _Held(session, pin)
-
-    def _log_unfit_views(self, session: EngineInstance) -> None:
-        """Log each view that no longer fits the data, or does not fit it for a new reason."""
+        fields: dict[str, object] = {"generation": manifest.generation, "snapshots": len(manifest.snapshots)}
+        logger.info("generation opened", extra={"fields": fields})
         for name, unfit in session.unfit_views.items():
-            if self._unfit_views.get(name) != unfit:
+            if self._unfit_views.get(name) != unfit:  # It no longer fits the data, or does not for a new reason.
                 fields = {"view": name, "yaml_path": unfit.yaml_path, "error": unfit.reason}
                 logger.warning("view unusable", extra={"fields": fields})
         self._unfit_views = session.unfit_views
+        return _Held(session, pin)
 
     def _follow(self) -> None:
         while True:
@@ -306,7 +283,3 @@ class SessionManager:
                 held.close()
             if done:
                 return
-
-
-def _stopping() -> EngineUnavailableError:
-    return EngineUnavailableError("The runtime is stopping.")

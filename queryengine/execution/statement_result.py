@@ -29,10 +29,6 @@ class StatementResult:
     holds an execution slot no longer than the time limit.
     """
 
-    columns: tuple[Column, ...]  # the names and DuckDB types of the result
-    is_complete: bool  # whether all chunks have been computed
-    data_version: Signature  # see `QueryResult`
-
     def __init__(
         self,
         columns: tuple[Column, ...],
@@ -42,9 +38,9 @@ class StatementResult:
         held: ExitStack,
     ) -> None:
         """Take over a running statement and *held*, which is closed once, when the statement ends in any way."""
-        self.columns = columns
-        self.is_complete = False
-        self.data_version = None
+        self.columns = columns  # the names and DuckDB types of the result
+        self.is_complete = False  # whether all chunks have been computed
+        self.data_version: Signature = None  # see `QueryResult`
         self.timings = timings
         self._chunks = chunks
         self._interruption = interruption
@@ -76,12 +72,8 @@ class StatementResult:
         Raises:
             QueryError: The statement was stopped.
         """
-        try:
-            self._interruption.check()
-        except QueryError:
-            self._end(complete=False)
-            raise
         self._end(complete=True)
+        self._interruption.check()
         self._ready.append(chunk)
         self.is_complete = True
 
@@ -90,10 +82,7 @@ class StatementResult:
 
     def __next__(self) -> bytes:
         """Give the next chunk, or raise the reason why the result is not complete."""
-        chunk = self._next()
-        if chunk is None:
-            raise StopIteration
-        return joined(chunk)
+        return joined(next(self.parts()))
 
     def parts(self) -> Iterator[Parts]:
         """As the iterator itself, with each chunk in its parts, without the copy that joins them."""
@@ -166,11 +155,9 @@ class StatementResult:
             if not computing and not self._freed and self._release is None:
                 # Not in this thread, which may be the watchdog of all statements: a rollback in DuckDB can be slow. If
                 # memory for a thread is lacking, the next call tries again.
-                release = threading.Thread(
-                    target=self._end, kwargs={"complete": False}, name="engine-release", daemon=True
-                )
+                end = partial(self._end, complete=False)
                 with suppress(RuntimeError):
-                    release.start()
+                    (release := threading.Thread(target=end, name="engine-release", daemon=True)).start()
                     self._release = release
         if computing:
             interrupt()

@@ -19,16 +19,16 @@ import pyarrow as pa
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.encoders import encode_parts
 from queryengine.encoders.arrow import answer_schema
-from queryengine.engine import MAX_SPECULATIVE_BYTES, Answer, Description, Encoding, GatedStatement, Query, QueryTimings
-from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError
-from queryengine.execution.instance import EngineInstance
+from queryengine.engine import MAX_SPECULATIVE_BYTES, Answer, Description, GatedStatement, Query, QueryTimings
+from queryengine.errors import EngineUnavailableError
+from queryengine.execution.instance import EngineInstance, limited
 from queryengine.execution.parameters import ordered
 from queryengine.execution.reader import Reader
 from queryengine.execution.session_manager import Lease, SessionManager
 from queryengine.execution.statement_result import StatementResult
 from queryengine.execution.views import gate_views
 from queryengine.gate.gate import Gate
-from queryengine.manifest import Column, Manifest
+from queryengine.manifest import Manifest
 from runtimeconf.model import RuntimeConfig
 from system import process_limits
 from system.scratch import ScratchDirectory
@@ -95,22 +95,22 @@ class StatementRunner:
             QueryError: Any of the tree in `queryengine.errors`.
         """
         timings = QueryTimings()
-        statement, lease = self._prepare(query, timings, interruption, held, wait_for_slot)
-        reader = _started(self._start(lease, statement, query), timings, interruption, held)
-        encoded = reader.encoded
-        if encoded is None:
+        statement, lease, start = self._prepare(query, timings, interruption, held, wait_for_slot)
+        reader = _started(start, timings, interruption, held)
+        if reader.encoded is None:
             chunks = encode_parts(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
         else:
+            text, timings.rows, timings.encode_ms = reader.encoded
+            timings.bytes = len(text)
+            timings.run_ms -= timings.encode_ms
             chunks = iter(())
-            timings.rows, timings.bytes, timings.encode_ms = encoded.rows, len(encoded.text), encoded.encode_ms
-            timings.run_ms -= encoded.encode_ms
         result = StatementResult(reader.columns, chunks, timings, interruption, held.pop_all())
         if lease.session.is_cacheable(statement):
             result.data_version = lease.data_version
-        if encoded is None:
+        if reader.encoded is None:
             result.begin(reader.interrupt, to_end=reader.is_complete)
         else:
-            result.complete((encoded.text,))
+            result.complete((text,))
         return result
 
     def describe(
@@ -124,11 +124,18 @@ class StatementRunner:
     ) -> Description:
         """As `QueryEngine.describe`; see `run` for the arguments. The caller closes *held*."""
         timings = QueryTimings()
-        statement, lease = self._prepare(query, timings, interruption, held, wait_for_slot)
+        statement, lease, start = self._prepare(query, timings, interruption, held, wait_for_slot)
         found, answer = None, None
         if speculate_s and (query.parameters is not None or not statement.parameters):
-            start = self._start(lease, statement, query)
-            found, answer = self._speculate(start, query.encoding, timings, interruption, speculate_s)
+            with limited(interruption, self._watchdog, speculate_s) as early, ExitStack() as held_early:
+                reader = _started(start, timings, early, held_early)
+                found = reader.columns, reader.schema
+                if reader.is_complete:
+                    chunks = encode_parts(query.encoding, *found, _counted(reader, timings))
+                    result = StatementResult(reader.columns, chunks, timings, early, held_early.pop_all())
+                    result.begin(reader.interrupt, to_end=True)
+                    if timings.bytes <= MAX_SPECULATIVE_BYTES:
+                        answer = Answer(chunks=tuple(result), timings=timings)
         if found is None:
             found = lease.session.describe(statement, query.parameters, interruption)
         schema = None
@@ -172,8 +179,12 @@ class StatementRunner:
         interruption: Interruption,
         held: ExitStack,
         wait_for_slot: WaitForSlot | None,
-    ) -> tuple[GatedStatement, Lease]:
-        """Gate the statement, wait for its slot, and lease a session; *held* receives what to release when it ends."""
+    ) -> tuple[GatedStatement, Lease, Callable[[Interruption], Reader]]:
+        """
+        Gate the statement, wait for its slot, and lease a session; *held* receives what to release when it ends.
+
+        The callable that is returned runs the statement up to its first rows.
+        """
         if self.closed:
             raise _stopping()
         self._watchdog.watch(interruption, self._config.query.timeout_s, left_s=query.timeout_s)
@@ -188,52 +199,9 @@ class StatementRunner:
         interruption.check()
         lease = self.sessions.lease(statement)
         held.callback(lease.release)
-        return statement, lease
-
-    def _start(self, lease: Lease, statement: GatedStatement, query: Query) -> Callable[[Interruption], Reader]:
-        """Return a callable that runs the statement up to its first rows."""
         run = lease.session.run
-        return partial(run, statement, query.parameters, encoding=query.encoding, watchdog=self._watchdog)
-
-    def _speculate(
-        self,
-        start: Callable[[Interruption], Reader],
-        encoding: Encoding,
-        timings: QueryTimings,
-        interruption: Interruption,
-        limit_s: float,
-    ) -> tuple[tuple[tuple[Column, ...], pa.Schema] | None, Answer | None]:
-        """
-        Run the statement that *start* starts, for at most *limit_s* seconds.
-
-        Returns:
-            Its columns and schema, or None if they are not known by then; and its result, if that is complete and
-            small.
-
-        Raises:
-            QueryError: It failed, or *interruption* was stopped.
-        """
-        early = Interruption()
-        try:
-            with ExitStack() as held:
-                interruption.attach(partial(early.stop, QueryCancelledError))
-                held.callback(interruption.detach)
-                self._watchdog.watch(early, limit_s)
-                held.callback(self._watchdog.forget, early)
-                reader = _started(start, timings, early, held)
-                found = reader.columns, reader.schema
-                if not reader.is_complete:
-                    return found, None
-                chunks = encode_parts(encoding, *found, _counted(reader, timings))
-                result = StatementResult(reader.columns, chunks, timings, early, held.pop_all())
-            result.begin(reader.interrupt, to_end=True)
-        except QueryError:
-            interruption.check()
-            if early.stopped:
-                return None, None
-            raise
-        answer = Answer(chunks=tuple(result), timings=timings)
-        return found, answer if timings.bytes <= MAX_SPECULATIVE_BYTES else None
+        start = partial(run, statement, query.parameters, encoding=query.encoding, watchdog=self._watchdog)
+        return statement, lease, start
 
     def _open(self, manifest: Manifest, tolerant: bool) -> EngineInstance:
         try:
@@ -248,7 +216,6 @@ class StatementRunner:
 def _started(
     start: Callable[[Interruption], Reader], timings: QueryTimings, interruption: Interruption, held: ExitStack
 ) -> Reader:
-    """Run the statement that *start* starts up to its first rows; *held* closes the reader."""
     began = time.perf_counter()
     reader = start(interruption)
     timings.run_ms = _ms_since(began)

@@ -2,38 +2,130 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
 
 import duckdb
 import pyarrow as pa
 
+from queryengine.bounded_dict import BoundedDict
 from queryengine.encoders import small_rows
 from queryengine.engine import Encoding
-from queryengine.execution.small_results import SmallPatterns
-from queryengine.execution.streamed_results import BatchSizes
 from queryengine.manifest import Column
 
+#: DuckDB's vector: the fewest rows that it computes at once.
+VECTOR_ROWS: Final = 2048
+
+#: The most bytes in a batch.
+BATCH_BYTES: Final = 3 * 1024 * 1024
+
+#: A result is large from this many rows on, and fast at this rate: then its first batch comes soon.
+LARGE_ROWS: Final = 100_000
+FAST_ROWS_PER_S: Final = 500_000
+
+#: The longest that the first rows of a result may take, in seconds. Asking for statistics computes the first row again,
+#: including everything before it: a sort, a group, a join.
+FIRST_S: Final = 0.1
+
+#: The possible sizes of a batch, in rows. DuckDB reads each row group of 60 vectors by itself, and these divide it.
+_BATCHES: Final = tuple(number * VECTOR_ROWS for number in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60))
+
+#: How many statements are kept; later ones are not learned.
+_MAX_STATEMENTS: Final = 256
+
+#: A light statement takes less CPU than this, in seconds, over all threads, until all of its rows are computed.
+LIGHT_S: Final = 0.003
+
+#: After this many light statements in a row, light statements get one thread.
+LIGHT_IN_A_ROW: Final = 12
+
+#: How many patterns are kept; the oldest are dropped first.
+_MAX_PATTERNS: Final = 512
+
 #: How many lists of column types have their Arrow fields kept, and how long such a list may be, in characters.
-_MAX_TYPES = 256
-_MAX_TYPES_CHARACTERS = 2000
+_MAX_TYPES: Final = 256
+_MAX_TYPES_CHARACTERS: Final = 2000
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(slots=True)
+class Pace:
+    """How fast a result came: its rows, the seconds until the first of them, and the seconds for all of them."""
+
+    rows: int = 0
+    first_s: float = 0.0
+    spent_s: float = 0.0
+
+    def add(self, rows: int, spent_s: float) -> None:
+        """Count *rows* that were computed in *spent_s* seconds."""
+        if not self.rows:
+            self.first_s += spent_s
+        self.rows += rows
+        self.spent_s += spent_s
+
+    @property
+    def is_large_and_fast(self) -> bool:
+        """Whether the result had many rows, and both the first and the others came fast."""
+        return self.rows >= LARGE_ROWS and self.first_s <= FIRST_S and self.rows >= FAST_ROWS_PER_S * self.spent_s
+
+
+class BatchSizes:
+    """
+    How many rows DuckDB should put into one record batch of a statement. Safe from any thread.
+
+    A batch of one vector is always right: no row waits for others, and wide rows take little memory. A large result
+    then has very many batches, each of which costs as much as a thousand of its rows. Larger batches are used for a
+    statement whose last result was large, came fast and cannot have wide rows: DuckDB's statistics bound the length of
+    each text. They stay valid because the data of an instance never changes.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+
+    def batch_rows(self, sql: str) -> int:
+        """Return how many rows a batch of *sql* may have."""
+        return self._rows.get(sql, VECTOR_ROWS)
+
+    def learn(self, sql: str, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, pace: Pace) -> None:
+        """
+        Learn from a complete result of *sql*, which reads no clock and has no parameters, bound as *relation*.
+
+        Raises:
+            duckdb.Error: The statistics cannot be read.
+        """
+        if sql in self._rows or not pace.is_large_and_fast:
+            return
+        if len(self._rows) < _MAX_STATEMENTS:
+            most = BATCH_BYTES / (_widest_row(relation, schema) or BATCH_BYTES)
+            self._rows[sql] = max(rows for rows in _BATCHES if rows == VECTOR_ROWS or rows <= most)
+
+
+class SmallPatterns(BoundedDict[str, bool]):
+    """
+    The patterns of statements, and whether their results are small. Safe from any thread.
+
+    A statement of a known pattern (`queryengine.gate.fingerprint`) is expected to return a small result as long as
+    every statement of that pattern did. If one returns more, it runs again as a stream, before anything is sent.
+    """
+
+    def learn(self, pattern: str | None, *, small: bool) -> None:
+        """Learn from a result of a statement of *pattern*. A pattern that was not *small* once never is again."""
+        if pattern and self.get(pattern) not in (False, small):
+            self[pattern] = small
+
+
 class Statistics:
-    """
-    Statistics of one instance. Safe from any thread.
+    """Statistics of one instance. Safe from any thread."""
 
-    `small_texts` are the patterns whose results are small as text, `small_batches` those small as record batches.
-    """
-
-    batch_sizes: BatchSizes = field(default_factory=BatchSizes)
-    small_texts: SmallPatterns = field(default_factory=SmallPatterns)
-    small_batches: SmallPatterns = field(default_factory=SmallPatterns)
-    _fields: dict[tuple[str, ...], tuple[pa.Field, ...]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.batch_sizes = BatchSizes()
+        self.small_texts = SmallPatterns(_MAX_PATTERNS)
+        self.small_batches = SmallPatterns(_MAX_PATTERNS)
+        self._fields: dict[tuple[str, ...], tuple[pa.Field, ...]] = {}
 
     def small_results(self, encoding: Encoding) -> SmallPatterns:
-        """Return the patterns whose results are small in *encoding*."""
+        """Return the patterns whose results are small in *encoding*: as text, or as record batches."""
         return self.small_texts if encoding in small_rows.ENCODINGS else self.small_batches
 
     def schema(self, columns: tuple[Column, ...], relation: Callable[[], duckdb.DuckDBPyRelation]) -> pa.Schema:
@@ -45,3 +137,68 @@ class Statistics:
             if len(self._fields) < _MAX_TYPES and sum(map(len, types)) <= _MAX_TYPES_CHARACTERS:
                 self._fields[types] = fields
         return pa.schema([kept.with_name(column.name) for kept, column in zip(fields, columns, strict=True)])
+
+
+class Threads:
+    """
+    The number of DuckDB's threads, which *set_number* passes on; *most* at first. For one statement at a time.
+
+    For a light statement, each further thread only costs: it wakes up, finds nothing to do and sleeps again, which
+    takes 70 to 120 microseconds of CPU, as much as `SELECT 1` itself. A statement that is not known to be light gets
+    all threads. The last statement of the same pattern decides whether the next one is light. Changing the number costs
+    as much as a dozen light statements with one thread too many, so it is lowered only after that many in a row.
+    """
+
+    def __init__(self, most: int, set_number: Callable[[int], None]) -> None:
+        self._most = most
+        self._set_number = set_number
+        self._number = most
+        self._in_a_row = 0
+        self._light: BoundedDict[str, None] = BoundedDict(_MAX_PATTERNS)
+        self._began_s = 0.0
+
+    def begin(self, pattern: str | None) -> None:
+        """Set the number for a statement of *pattern*; raises the errors of *set_number*."""
+        if pattern not in self._light:
+            self._in_a_row = 0
+            self._set(self._most)
+        elif self._in_a_row < LIGHT_IN_A_ROW:
+            self._in_a_row += 1
+        else:
+            self._set(1)
+        self._began_s = time.process_time()
+
+    def learn(self, pattern: str | None, *, whole: bool) -> None:
+        """Learn from the last statement: its first rows have been computed, or its *whole* result."""
+        if pattern is None:
+            return
+        if not whole or time.process_time() - self._began_s >= LIGHT_S:
+            self._light.pop(pattern, None)
+        elif pattern not in self._light:
+            self._light[pattern] = None
+
+    def _set(self, number: int) -> None:
+        if number != self._number:
+            self._set_number(number)
+            self._number = number
+
+
+def _widest_row(relation: duckdb.DuckDBPyRelation, schema: pa.Schema) -> float | None:
+    """Return the most bytes that a row of *relation* can take; None when nothing bounds it."""
+    types = list(schema.types)
+    bits = len(types)  # the validity bitmaps
+    texts = []
+    for number, type_ in enumerate(types, start=1):
+        if type_ in (pa.string(), pa.binary()):
+            texts.append(f"stats(#{number}).max_string_length")
+            bits += 8 * 4  # the offset of the text
+        elif pa.types.is_nested(type_):
+            return None
+        elif not pa.types.is_null(type_):
+            bits += type_.bit_width
+    if not texts:
+        return bits / 8
+    # Statistics are known before the first row is, so only that one is computed.
+    for longest in relation.project(", ".join(texts)).limit(1).fetchall():
+        return None if None in longest else bits / 8 + sum(longest)
+    return None

@@ -34,13 +34,29 @@ def gate_views(views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate
     gated: dict[str, GatedView] = {}
     faults: dict[str, str] = {}
     for view in views:
+        name = view.name.lower()
         try:
-            gated[view.name.lower()] = GatedView(config=view, statement=_gate(view, known, gate))
+            statement = gate.admit(view.sql, known)
         except StatementError as exc:
-            faults[view.name.lower()] = str(exc)
-    ordered = _ordered(gated, datasets | faults.keys())
+            faults[name] = str(exc)
+            continue
+        if statement.kind not in ("select", "show"):
+            faults[name] = "A view is one SELECT, and a PIVOT names its values with IN (...)."
+        elif statement.parameters:
+            faults[name] = "A view takes no parameters."
+        else:
+            gated[name] = GatedView(config=view, statement=statement)
+    ordered: dict[str, GatedView] = {}
+    placed = datasets | faults.keys()
+    # Repeatedly place the first view that reads only placed relations.
+    while ready := next((n for n, v in gated.items() if n not in ordered and v.statement.relations <= placed), None):
+        ordered[ready] = gated[ready]
+        placed |= {ready}
     left = {name: view for name, view in gated.items() if name not in ordered}
-    faults |= {name: f"The views read each other in a circle: {circle}." for name, circle in _circles(left).items()}
+    for name in left:
+        if name not in faults and (circle := _path_back(name, left)):
+            steps = " -> ".join(left[step].config.name for step in [*circle, name])
+            faults |= dict.fromkeys(circle, f"The views read each other in a circle: {steps}.")
     if faults:
         raise ConfigError(
             tuple(
@@ -50,35 +66,6 @@ def gate_views(views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate
             )
         )
     return tuple(ordered.values())
-
-
-def _gate(view: ViewConfig, known: frozenset[str], gate: Gate) -> GatedStatement:
-    statement = gate.admit(view.sql, known)
-    if statement.kind not in ("select", "show"):
-        raise StatementError("A view is one SELECT, and a PIVOT names its values with IN (...).")
-    if statement.parameters:
-        raise StatementError("A view takes no parameters.")
-    return statement
-
-
-def _ordered(views: Mapping[str, GatedView], placed: frozenset[str]) -> dict[str, GatedView]:
-    """Repeatedly place the first view that reads only placed relations."""
-    ordered: dict[str, GatedView] = {}
-    waiting = dict(views)
-    while ready := next((name for name, view in waiting.items() if view.statement.relations <= placed), None):
-        ordered[ready] = waiting.pop(ready)
-        placed |= {ready}
-    return ordered
-
-
-def _circles(views: Mapping[str, GatedView]) -> dict[str, str]:
-    """Return the circle that each view is part of, as text; a view that only reads from a circle has none."""
-    found: dict[str, str] = {}
-    for name in views:
-        if name not in found and (circle := _path_back(name, views)):
-            text = " -> ".join(views[step].config.name for step in [*circle, circle[0]])
-            found |= dict.fromkeys(circle, text)
-    return found
 
 
 def _path_back(start: str, views: Mapping[str, GatedView]) -> list[str]:

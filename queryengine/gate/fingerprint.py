@@ -1,30 +1,36 @@
 """
-Query fingerprints: the gate judges statements with the same fingerprint alike, as they differ only in numeric values.
+The forms of a statement under which verdicts and results are cached.
 
-`fingerprint` replaces each number that is only a value. Everything else stays as written, including white space,
-comments, strings and other numbers. So two statements have the same fingerprint only if DuckDB's parser makes the same
-tree of both, up to the values of constants, which the gate ignores.
+**Query fingerprints.** The gate judges statements with the same fingerprint alike, as they differ only in numeric
+values. `fingerprint` replaces each number that is only a value. Everything else stays as written, including white
+space, comments, strings and other numbers. So two statements have the same fingerprint only if DuckDB's parser makes
+the same tree of both, up to the values of constants, which the gate ignores.
 
 A number may be more than a value: the number of a parameter (`$1`) or column (`#1`), a modifier of a type
 (`DECIMAL(18, 3)`, `TIMESTAMP(3)`), the length of an array (`INTEGER[3]`), a percentage (`10%`, `SAMPLE 10`), a part of
 an interval. So a number is replaced only where the tokens before and after it, and before every bracket around it, show
 that it is a value; the lists of these tokens contain only reserved words and single signs.
+
+**Normal form.** A result is cached under it: it ignores the differences that parsers ignore. White space and comments
+between two tokens become one space; those around the statement, and the semicolons after it, are removed. The text
+between two string literals stays: with a line break there, the parser joins them to one. Nothing else changes: no case,
+no name, no literal, and no space is added.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
-from queryengine.gate.lexer import Kind, Scan, lower
+from queryengine.errors import SqlSyntaxError
+from queryengine.gate.lexer import Kind, Scan, lower, scan
 
-#: The marks of a number of up to 9 digits (an INTEGER), of up to 18 (a BIGINT), and with a fraction (a DECIMAL). A
-#: statement cannot contain a NUL character.
-_INTEGER: Final = "\0i"
-_BIGINT: Final = "\0l"
-_DECIMAL: Final = "\0d"
-_INTEGER_DIGITS: Final = 9
-_BIGINT_DIGITS: Final = 18
+#: The numbers that are replaced: of up to 9 digits (an INTEGER), of up to 18 (a BIGINT), with a fraction (a DECIMAL).
+#: The mark of a number is NUL, which a statement cannot contain, and the name of its group.
+_VALUE: Final = re.compile(
+    r"(?P<i>[1-9][0-9]{0,8}) | (?P<l>[1-9][0-9]{9,17}) | (?P<d>(?:0|[1-9][0-9]{0,8})\.[0-9]{1,9})", re.VERBOSE
+)
 
 _SIGNS: Final = frozenset("=<>+-*/|")
 
@@ -39,11 +45,14 @@ _AFTER: Final = _SIGNS | {
     *("order", "asc", "desc", "limit", "offset", "union", "except", "intersect"),
 }
 
-#: The mark of a text, and an approximate expression for one.
-_TEXT: Final = "\0t"
-_ANY_TEXT: Final = re.compile(r"'[^']*+'")
+#: An approximate expression for a text.
+_TEXT: Final = re.compile(r"'[^']*+'")
 
-_OPENING, _CLOSING, _NUMBER = int(Kind.OPENING), int(Kind.CLOSING), int(Kind.NUMBER)
+#: Longer texts are their own normal form: the calling process also answers other requests.
+_SCANNED_CHARACTERS: Final = 4096
+_CACHED: Final = 512
+
+_STRING, _NUMBER, _OPENING, _CLOSING = map(int, (Kind.STRING, Kind.NUMBER, Kind.OPENING, Kind.CLOSING))
 
 
 def fingerprint(statement: Scan) -> str:
@@ -60,9 +69,9 @@ def fingerprint(statement: Scan) -> str:
                 values
                 and (index == 0 or _stands_in(statement, index - 1, _BEFORE_NUMBER))
                 and (index == last or _stands_in(statement, index + 1, _AFTER))
-                and (mark := _mark(text[start:end]))
+                and (value := _VALUE.fullmatch(text, start, end))
             ):
-                pieces += (text[kept:start], mark)
+                pieces += (text[kept:start], f"\0{value.lastgroup}")
                 kept = end
         elif kind == _OPENING:
             outer.append(values)
@@ -78,7 +87,7 @@ def pattern(marked: str) -> str:
 
     This is a guess: good enough to choose a faster way, not to judge.
     """
-    return _ANY_TEXT.sub(_TEXT, marked) if "'" in marked else marked
+    return _TEXT.sub("\0t", marked) if "'" in marked else marked
 
 
 def _stands_in(statement: Scan, index: int, words: frozenset[str]) -> bool:
@@ -87,15 +96,23 @@ def _stands_in(statement: Scan, index: int, words: frozenset[str]) -> bool:
     return lower(statement.text[start:end]) in words
 
 
-def _mark(number: str) -> str | None:
-    """Return the mark of the type that DuckDB gives to *number*; None if it may be special."""
-    whole, dot, fraction = number.partition(".")
-    if not whole.isdecimal() or (whole[0] == "0" and (len(whole) > 1 or not dot)):
-        return None
-    if dot:
-        if len(whole) > _INTEGER_DIGITS or not fraction.isdecimal() or len(fraction) > _INTEGER_DIGITS:
-            return None
-        return _DECIMAL
-    if len(whole) > _INTEGER_DIGITS:
-        return _BIGINT if len(whole) <= _BIGINT_DIGITS else None
-    return _INTEGER
+def normal_form(sql: str) -> str:
+    """Return the normal form of *sql*; a text that is too long or cannot be scanned is returned unchanged."""
+    return _normal_form(sql) if len(sql) <= _SCANNED_CHARACTERS else sql
+
+
+@lru_cache(_CACHED)
+def _normal_form(sql: str) -> str:
+    try:
+        found = scan(sql)
+    except SqlSyntaxError:
+        return sql
+    text = found.text
+    pieces: list[str] = []
+    kind_before = end_before = 0
+    for kind, start, end, _ in found.spans[: found.size_without_end]:
+        if pieces and start > end_before:
+            pieces.append(text[end_before:start] if kind == kind_before == _STRING else " ")
+        pieces.append(text[start:end])
+        kind_before, end_before = kind, end
+    return "".join(pieces)

@@ -7,12 +7,12 @@ The list is an allowlist. A function that is not in it does not exist for a call
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import Enum
 from functools import cache
 from importlib.resources import files
 
-from queryengine.errors import SqlError, StatementError, StatementNotAllowedError
+from queryengine.errors import SqlError, StatementNotAllowedError
 
 
 class Place(Enum):
@@ -41,33 +41,30 @@ NONDETERMINISTIC = CALLED_BY_NAME | {
     *("current_database", "current_schemas"),
 }
 
-#: Function calls to the parser, but not functions of DuckDB: the binder expands `unnest` in a select list.
-_EXPANDED_BY_THE_BINDER = {("scalar", "unnest"): None}
-
 
 @cache
-def judgements() -> Mapping[tuple[str, str], str | None]:
+def judgements() -> Mapping[str, Mapping[str, str | None]]:
     """
-    Return for each (kind, name in lower case) None if it is allowed, otherwise the reason why it is not.
+    Return, by name in lower case and then by kind, None if a function is allowed, otherwise the reason why it is not.
 
     Raises:
         ValueError: `function_list.txt` does not have its format.
     """
-    found: dict[tuple[str, str], str | None] = {}
+    # A function call to the parser, but not a function of DuckDB: the binder expands `unnest` in a select list.
+    found: dict[str, dict[str, str | None]] = {"unnest": {"scalar": None}}
     reason: str | None = None
     kind = ""
     for line in files("queryengine.gate").joinpath("function_list.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("[") and line.endswith("]"):
-            _, _, text = line[1:-1].partition(": ")
-            reason = text or None
+            reason = line[1:-1].partition(": ")[2] or None
         elif line and not line.startswith("#"):
             head, colon, names = line.partition(": ")
             kind, names = (head, names) if colon and not line.startswith(" ") else (kind, line)
-            for name in names.split():
-                key = (kind, _without_underscores(name).lower())
-                if key in found:
-                    raise ValueError(f"{kind} {name} is judged twice")
-                found[key] = reason
+            for written in names.split():
+                name = (written.replace("_", " ") if written.startswith("IS_") else written).lower()
+                if kind in found.setdefault(name, {}):
+                    raise ValueError(f"{kind} {written} is judged twice")
+                found[name][kind] = reason
     return found
 
 
@@ -79,38 +76,27 @@ def check(name: str, place: Place) -> None:
         StatementNotAllowedError: It is refused.
         SqlError: It does not exist.
     """
-    if fault := _faults().get((name, place)):
-        raise fault[0](fault[1])
-    if (name, place) not in _faults():
-        raise SqlError(f"Function '{name[:80]}' does not exist.{_suggestion(name, place)}")
+    if name not in judgements():
+        possible = [known for known in judgements() if _is_allowed(known, place)]
+        close = difflib.get_close_matches(name[:80], possible, n=1)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        raise SqlError(f"Function '{name[:80]}' does not exist.{hint}")
+    if not _is_allowed(name, place):
+        if reason := refusal(name, place.value) or refusal(name):
+            raise StatementNotAllowedError(f"Function '{name}' is not allowed: {reason}.")
+        raise SqlError(f"Function '{name}' {_MISPLACED[place]}.")
 
 
-def refusal(name: str) -> str | None:
-    """Return the reason why the function *name* (lower-case) is refused at any position; None if it is not."""
-    return next((reason for (_, known), reason in judgements().items() if known == name and reason), None)
+def refusal(name: str, kinds: Container[str] | None = None) -> str | None:
+    """Return the reason why a function *name* (lower-case), of any kind or of *kinds*, is refused; None if none is."""
+    judged = judgements().get(name, {})
+    return next((reason for kind, reason in judged.items() if reason and (kinds is None or kind in kinds)), None)
 
 
 @cache
-def _faults() -> Mapping[tuple[str, Place], tuple[type[StatementError], str] | None]:
-    """Return for each name and place None if it may be called, otherwise the error."""
-    judged = {**judgements(), **_EXPANDED_BY_THE_BINDER}
-    found: dict[tuple[str, Place], tuple[type[StatementError], str] | None] = {}
-    for name in {name for _, name in judged}:
-        kinds = {kind: reason for (kind, known), reason in judged.items() if known == name}
-        refused = next((reason for reason in kinds.values() if reason), None)
-        for place in Place:
-            here = {kind: kinds[kind] for kind in place.value if kind in kinds}
-            reason = next((reason for reason in here.values() if reason), None)
-            if here and reason is None:
-                found[name, place] = None
-            elif reason or refused:
-                found[name, place] = (
-                    StatementNotAllowedError,
-                    f"Function '{name}' is not allowed: {reason or refused}.",
-                )
-            else:
-                found[name, place] = (SqlError, f"Function '{name}' {_MISPLACED[place]}.")
-    return found
+def _is_allowed(name: str, place: Place) -> bool:
+    kinds = judgements()[name].keys() & set(place.value)
+    return bool(kinds) and refusal(name, kinds) is None
 
 
 _MISPLACED = {
@@ -118,13 +104,3 @@ _MISPLACED = {
     Place.WINDOW: "is not a window function",
     Place.TABLE: "gives a value, not a table: call it after SELECT",
 }
-
-
-def _suggestion(name: str, place: Place) -> str:
-    names = [known for (known, where), fault in _faults().items() if where is place and fault is None]
-    close = difflib.get_close_matches(name[:80], names, n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
-
-
-def _without_underscores(name: str) -> str:
-    return name.replace("_", " ") if name.startswith("IS_") else name

@@ -9,15 +9,14 @@ allowed; `docs/decisions/0004-statement-gate.md` has the reasons.
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
 import duckdb
 
+from queryengine.bounded_dict import BoundedDict
 from queryengine.engine import GatedStatement, StatementKind
 from queryengine.errors import (
     EmptyStatementError,
@@ -34,9 +33,6 @@ from queryengine.gate.parse_tree import Reading, decode
 #: Verdicts on statements up to `_CACHED_CHARACTERS` long are cached: `_CACHED` by text, and as many by fingerprint.
 _CACHED_CHARACTERS: Final = 4096
 _CACHED: Final = 512
-
-#: How many idle parsers are kept.
-_IDLE_PARSERS: Final = 4
 
 #: The longest message of the parser, in characters: a message may quote the whole statement.
 _MESSAGE_CHARACTERS: Final = 300
@@ -62,6 +58,8 @@ _CONSTANT_ANSWERS: Final = {
 
 _ENGINE_TABLES: Final = "SELECT lower(view_name) FROM duckdb_views() WHERE schema_name IN ('main', 'pg_catalog')"
 
+_ONE_STATEMENT: Final = "One statement at a time: send the statements before and after a semicolon separately."
+
 #: Statements that write and may follow a WITH clause.
 _WRITES: Final = ("insert", "update", "delete", "merge")
 
@@ -72,16 +70,15 @@ class Gate:
     def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:", config=_SETTINGS)
         self._engine_tables = frozenset(name for (name,) in self._connection.execute(_ENGINE_TABLES).fetchall())
-        self._parsers: deque[_Parser] = deque()
-        self._closed = False
+        (self._parse_call,) = self._connection.extract_statements(_PARSE)
+        self._of_thread = threading.local()
         self._cached: Callable[[str, frozenset[str]], GatedStatement] = lru_cache(_CACHED)(self._admit)
-        self._verdicts = _Verdicts()
+        #: Verdicts by the fingerprint of a statement and its relations.
+        self._verdicts: BoundedDict[tuple[str, frozenset[str]], GatedStatement] = BoundedDict(_CACHED)
 
     def close(self) -> None:
-        """Close the parsers; `admit` then raises `EngineUnavailableError` for statements without a cached verdict."""
-        self._closed = True
+        """Close the parser; `admit` then raises `EngineUnavailableError` for statements without a cached verdict."""
         self._connection.close()
-        self._close_parsers()
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """
@@ -101,20 +98,20 @@ class Gate:
     def _admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         before, whole = _one_statement(scan(sql))
         first = whole[0].word
-        if answer := _constant_answer(whole, first):
-            return GatedStatement(answer, "show", frozenset(), frozenset())
+        if whole.size == 2 and first in ("show", "describe", "desc") and whole[1].word in _CONSTANT_ANSWERS:
+            return GatedStatement(_CONSTANT_ANSWERS[whole[1].word], "show", frozenset(), frozenset())
         if first == "explain":
             return self._admit_explain(whole, relations, before)
         if len(whole.text) > _CACHED_CHARACTERS:
             return self._judge(whole, relations, before)
         key = fingerprint(whole)
-        if known := self._verdicts.find(key, relations):
+        if known := self._verdicts.get((key, relations)):
             return replace(known, sql=whole.text, lines_before=before.count("\n"))
         statement = self._judge(whole, relations, before)
         # Keep it only if its text runs unchanged: a rewritten text contains numbers of its own.
         if statement.kind == "select" and statement.sql == whole.text:
             statement = replace(statement, pattern=pattern(key))
-            self._verdicts.keep(key, relations, statement)
+            self._verdicts[key, relations] = statement
         return statement
 
     def _admit_explain(self, whole: Scan, relations: frozenset[str], before: str) -> GatedStatement:
@@ -148,12 +145,13 @@ class Gate:
             kind, tree = self._tree(statement, before)
             reading = Reading(relations, rewritten=True, engine_tables=engine_tables)
             reading.judge(tree)
-        parameters = frozenset(str(entry["key"]) for entry in tree.get("named_param_map", ()))
-        if kind == "select" and reading.shows:
-            kind = "show"
-        relations_read = frozenset(reading.relations)
         return GatedStatement(
-            statement.text, kind, relations_read, parameters, deterministic, lines_before=before.count("\n")
+            statement.text,
+            "show" if kind == "select" and reading.shows else kind,
+            relations=frozenset(reading.relations),
+            parameters=frozenset(str(entry["key"]) for entry in tree.get("named_param_map", ())),
+            deterministic=deterministic,
+            lines_before=before.count("\n"),
         )
 
     def _tree(self, statement: Scan, before: str) -> tuple[StatementKind, dict[str, Any]]:
@@ -174,9 +172,12 @@ class Gate:
             tree = self._with_windows(changed) or self._parse(changed, before)
         except SqlSyntaxError:
             tree = None
-        if tree is None or not self._is_one_pivot(statement.text):
-            raise StatementNotAllowedError("This form of PIVOT is not allowed: list its values with IN (...).")
-        return tree
+        if tree is not None:
+            with self._connection.cursor() as cursor:
+                found = cursor.extract_statements(statement.text)
+            if [single.type for single in found] == [duckdb.StatementType.MULTI]:
+                return tree
+        raise StatementNotAllowedError("This form of PIVOT is not allowed: list its values with IN (...).")
 
     def _with_windows(self, statement: Scan) -> dict[str, Any] | None:
         """Return the tree of *statement* including the windows that it does not use; None if it names no window."""
@@ -187,100 +188,40 @@ class Gate:
     def _parse(self, statement: Scan, before: str) -> dict[str, Any] | None:
         """Return the tree of one statement; None if it is not a query."""
         try:
-            with self._parser(keep=len(statement.text) <= _CACHED_CHARACTERS) as parser:
-                answer = decode(parser.tree(statement.text))
+            answer = decode(self._serialized(statement.text))
         except duckdb.Error as exc:
             raise EngineUnavailableError("The engine cannot take statements at the moment.") from exc
         if answer["error"]:
             _raise_parse_error(answer, statement.text, before)
             return None
         if len(answer["statements"]) != 1:
-            raise _not_one()
+            raise StatementNotAllowedError(_ONE_STATEMENT)
         tree: dict[str, Any] = answer["statements"][0]
         return tree
 
-    @contextmanager
-    def _parser(self, *, keep: bool) -> Iterator[_Parser]:
-        """Lend a parser for one text. With *keep*, the next text may use it too, unless this one failed."""
-        try:
-            parser = self._parsers.pop()
-        except IndexError:
-            parser = _Parser(self._connection)
-        try:
-            yield parser
-        except BaseException:
-            parser.close()
-            raise
-        if keep and len(self._parsers) < _IDLE_PARSERS:
-            self._parsers.append(parser)
-            if self._closed:
-                self._close_parsers()
-        else:
-            parser.close()
-
-    def _close_parsers(self) -> None:
-        with suppress(IndexError):
-            while True:
-                self._parsers.pop().close()
-
-    def _is_one_pivot(self, text: str) -> bool:
-        with self._connection.cursor() as cursor:
-            found = cursor.extract_statements(text)
-        return len(found) == 1 and found[0].type == duckdb.StatementType.MULTI
-
-
-class _Parser:
-    """A cursor with the prepared call of `json_serialize_sql`."""
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
-        self._cursor = connection.cursor()
-        (self._call,) = self._cursor.extract_statements(_PARSE)
-
-    def tree(self, sql: str) -> str:
-        """Return the result of `json_serialize_sql`."""
+    def _serialized(self, text: str) -> str:
+        """Return the parser's tree of *text*. A thread keeps its cursor, but not after a long text: it takes memory."""
+        cursor: duckdb.DuckDBPyConnection | None = None
+        if is_short := len(text) <= _CACHED_CHARACTERS:
+            cursor = getattr(self._of_thread, "cursor", None)
+        if cursor is None:
+            cursor = self._connection.cursor()
+            if is_short:
+                self._of_thread.cursor = cursor
         # `execute` releases the GIL; `extract_statements` of the text would hold it.
-        ((answer,),) = self._cursor.execute(self._call, [sql]).fetchall()
+        ((answer,),) = cursor.execute(self._parse_call, [text]).fetchall()
         return str(answer)
-
-    def close(self) -> None:
-        self._cursor.close()
-
-
-class _Verdicts:
-    """Verdicts by the fingerprint of a statement and its relations. Thread-safe; the oldest are dropped first."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._verdicts: dict[tuple[str, frozenset[str]], GatedStatement] = {}
-
-    def find(self, key: str, relations: frozenset[str]) -> GatedStatement | None:
-        return self._verdicts.get((key, relations))
-
-    def keep(self, key: str, relations: frozenset[str], verdict: GatedStatement) -> None:
-        with self._lock:
-            while len(self._verdicts) >= _CACHED:
-                del self._verdicts[next(iter(self._verdicts))]
-            self._verdicts[key, relations] = verdict
 
 
 def _one_statement(found: Scan) -> tuple[str, Scan]:
     """Return the text before the only statement, and the statement without semicolons, comments and space around it."""
-    count = found.size
-    semicolons = found.separators[:]
-    while semicolons and semicolons[-1] == count - 1:
-        count = semicolons.pop()
+    count = found.size_without_end
     if count == 0:
         raise EmptyStatementError
-    if semicolons:
-        raise _not_one()
+    if found.separators and found.separators[0] < count:
+        raise StatementNotAllowedError(_ONE_STATEMENT)
     whole = found.head(count)
     return "" if whole is found else found.text[: found[0].start], whole
-
-
-def _constant_answer(statement: Scan, first: str) -> str | None:
-    if statement.size == 2 and first in ("show", "describe", "desc"):
-        return _CONSTANT_ANSWERS.get(statement[1].word)
-    return None
 
 
 def _explain_prefix(statement: Scan) -> tuple[str, int]:
@@ -337,12 +278,6 @@ def _raise_parse_error(answer: dict[str, Any], text: str, before: str) -> None:
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
         message += f" (line {line}, column {column})"
     raise SqlSyntaxError(f"{message[:1].upper()}{message[1:]}.")
-
-
-def _not_one() -> StatementNotAllowedError:
-    return StatementNotAllowedError(
-        "One statement at a time: send the statements before and after a semicolon separately."
-    )
 
 
 def _not_a_query(statement: Scan) -> StatementNotAllowedError:

@@ -77,7 +77,6 @@ _TOKEN: Final = re.compile(
 )
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 _UNICODE_SPACE: Final = re.compile(f"[{_UNICODE_SPACES}]")
-_PAIRS: Final = frozenset({"()", "[]", "{}"})
 #: The kinds that `_split` compares with, as plain integers.
 _COMPARED: Final = tuple(
     map(int, (Kind.PREFIX, Kind.OPENING, Kind.CLOSING, Kind.PUNCTUATION, Kind.BODY, Kind.STRAY, Kind.OPERATOR))
@@ -113,16 +112,20 @@ class Scan:
     """A statement as tokens. In `text`, the Unicode spaces between tokens have become plain ones."""
 
     def __init__(self, text: str, spans: list[tuple[int, int, int, int]], separators: list[int]) -> None:
-        """
-        Keep the result of `scan`.
-
-        *spans* has (kind, start, end, depth) of each token, as in `Token`, for code that must be fast; *separators* has
-        the indexes of the semicolons among the tokens.
-        """
         self.text = text
-        self.spans = spans
-        self.separators = separators
+        self.spans = spans  # (kind, start, end, depth) of each token, as in `Token`, for code that must be fast
+        self.separators = separators  # the indexes of the semicolons among the tokens
         self.size = len(spans)
+
+    @property
+    def size_without_end(self) -> int:
+        """The number of tokens before the semicolons at the end."""
+        size = self.size
+        for semicolon in reversed(self.separators):
+            if semicolon != size - 1:
+                break
+            size = semicolon
+        return size
 
     @cached_property
     def tokens(self) -> tuple[Token, ...]:
@@ -212,7 +215,7 @@ def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # no
                         weights.append(weight)
                         work += weight * depth  # Tables in nested brackets are read again at each level.
                     elif kind == closing:
-                        if not brackets or brackets.pop() + sql[start] not in _PAIRS:
+                        if not brackets or _CLOSES[brackets.pop()] != sql[start]:
                             raise SqlSyntaxError(f'The brackets do not match: "{sql[start]}" closes nothing.')
                         inside = depth = depth - 1
                         weights.pop()

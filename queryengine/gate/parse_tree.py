@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from queryengine.errors import SqlError, SqlSyntaxError, StatementError, StatementNotAllowedError
 from queryengine.gate import functions
@@ -27,103 +26,92 @@ CATALOG_VIEWS: Final = frozenset({"tables", "columns", "schemata"})
 CATALOG: Final = "_catalog"
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class _Form(NamedTuple):
     """The keys of a kind of node: `parts` are judged in turn, `options` are names and values that are not."""
 
     parts: frozenset[str]
     options: frozenset[str]
 
 
-def _form(parts: str = "", options: str = "", common: str = "") -> _Form:
-    return _Form(frozenset(parts.split()), frozenset(f"{options} {common}".split()))
+def _form(parts: str = "", options: str = "") -> _Form:
+    return _Form(frozenset(parts.split()), frozenset(options.split()))
 
 
 def _expression(parts: str = "", options: str = "") -> _Form:
-    return _form(parts, options, "class type alias query_location query_location_length")
+    return _form(parts, f"{options} class type alias query_location query_location_length")
 
 
 def _table(parts: str = "", options: str = "") -> _Form:
-    return _form(f"{parts} sample", options, "type alias column_name_alias query_location query_location_length")
+    return _form(f"{parts} sample", f"{options} type alias column_name_alias query_location query_location_length")
 
 
 #: By `class`.
-_EXPRESSIONS: Final[Mapping[str, _Form]] = MappingProxyType(
-    {
-        "BETWEEN": _expression("input lower upper"),
-        "CASE": _expression("case_checks else_expr"),
-        "CAST": _expression("child type_expr", "try_cast"),
-        "COLLATE": _expression("child", "collation"),
-        "COLUMN_REF": _expression("", "column_names"),
-        "COMPARISON": _expression("left right"),
-        "CONJUNCTION": _expression("children"),
-        "CONSTANT": _expression("", "literal"),
-        "DEFAULT": _expression(),
-        "FUNCTION": _expression(
-            "arguments filter order_bys", "catalog distinct function_name is_operator qualified_name schema"
-        ),
-        "LAMBDA": _expression("lhs expr", "syntax_type"),
-        "OPERATOR": _expression("children"),
-        "PARAMETER": _expression("", "identifier"),
-        "POSITIONAL_REFERENCE": _expression("", "index"),
-        "STAR": _expression(
-            "expr replace_list", "columns exclude_list qualified_exclude_list relation_name rename_list"
-        ),
-        "SUBQUERY": _expression("child subquery", "comparison_type subquery_type"),
-        "TYPE": _expression("children", "catalog qualified_name schema type_name"),
-        "WINDOW": _expression(
-            "arg_orders arguments default_expr end_expr filter_expr offset_expr orders partitions start_expr",
-            "catalog distinct end exclude_clause function_name has_ignore_nulls ignore_nulls qualified_name schema "
-            "start",
-        ),
-    }
-)
+_EXPRESSIONS: Final[Mapping[str, _Form]] = {
+    "BETWEEN": _expression("input lower upper"),
+    "CASE": _expression("case_checks else_expr"),
+    "CAST": _expression("child type_expr", "try_cast"),
+    "COLLATE": _expression("child", "collation"),
+    "COLUMN_REF": _expression("", "column_names"),
+    "COMPARISON": _expression("left right"),
+    "CONJUNCTION": _expression("children"),
+    "CONSTANT": _expression("", "literal"),
+    "DEFAULT": _expression(),
+    "FUNCTION": _expression(
+        "arguments filter order_bys", "catalog distinct function_name is_operator qualified_name schema"
+    ),
+    "LAMBDA": _expression("lhs expr", "syntax_type"),
+    "OPERATOR": _expression("children"),
+    "PARAMETER": _expression("", "identifier"),
+    "POSITIONAL_REFERENCE": _expression("", "index"),
+    "STAR": _expression("expr replace_list", "columns exclude_list qualified_exclude_list relation_name rename_list"),
+    "SUBQUERY": _expression("child subquery", "comparison_type subquery_type"),
+    "TYPE": _expression("children", "catalog qualified_name schema type_name"),
+    "WINDOW": _expression(
+        "arg_orders arguments default_expr end_expr filter_expr offset_expr orders partitions start_expr",
+        "catalog distinct end exclude_clause function_name has_ignore_nulls ignore_nulls qualified_name schema start",
+    ),
+}
 
 #: By `type`: query nodes, table references and modifiers.
-_NODES: Final[Mapping[str, _Form]] = MappingProxyType(
-    {
-        "SELECT_NODE": _form(
-            "from_table group_expressions having modifiers qualify sample select_list where_clause",
-            "type cte_map aggregate_handling group_sets",
-        ),
-        "SET_OPERATION_NODE": _form("children left right modifiers", "type cte_map setop_all setop_type"),
-        "RECURSIVE_CTE_NODE": _form("left right modifiers key_targets", "type cte_map aliases cte_name union_all"),
-        "BASE_TABLE": _table("", "catalog_name qualified_name schema_name table_name"),
-        "EMPTY": _table(),
-        "EXPRESSION_LIST": _table("values", "expected_names expected_types"),
-        "JOIN": _table(
-            "left right condition duplicate_eliminated_columns ranking_expression",
-            "delim_flipped is_implicit join_type nearest_approx nearest_count nearest_order_type ref_type "
-            "using_columns",
-        ),
-        "PIVOT": _table("aggregates pivots source", "groups include_nulls unpivot_names"),
-        "SHOW_REF": _table("query", "catalog_name qualified_name schema_name show_type table_name"),
-        "SUBQUERY": _table("subquery"),
-        "TABLE_FUNCTION": _table("function", "with_ordinality"),
-        "ORDER_MODIFIER": _form("orders", "type"),
-        "ORDER_DEFAULT": _form("expression", "type null_order"),
-        "ASCENDING": _form("expression", "type null_order"),
-        "DESCENDING": _form("expression", "type null_order"),
-        "DISTINCT_MODIFIER": _form("distinct_on_targets", "type"),
-        "LIMIT_MODIFIER": _form("limit offset", "type limit_type"),
-    }
-)
+_NODES: Final[Mapping[str, _Form]] = {
+    "SELECT_NODE": _form(
+        "from_table group_expressions having modifiers qualify sample select_list where_clause",
+        "type cte_map aggregate_handling group_sets",
+    ),
+    "SET_OPERATION_NODE": _form("children left right modifiers", "type cte_map setop_all setop_type"),
+    "RECURSIVE_CTE_NODE": _form("left right modifiers key_targets", "type cte_map aliases cte_name union_all"),
+    "BASE_TABLE": _table("", "catalog_name qualified_name schema_name table_name"),
+    "EMPTY": _table(),
+    "EXPRESSION_LIST": _table("values", "expected_names expected_types"),
+    "JOIN": _table(
+        "left right condition duplicate_eliminated_columns ranking_expression",
+        "delim_flipped is_implicit join_type nearest_approx nearest_count nearest_order_type ref_type using_columns",
+    ),
+    "PIVOT": _table("aggregates pivots source", "groups include_nulls unpivot_names"),
+    "SHOW_REF": _table("query", "catalog_name qualified_name schema_name show_type table_name"),
+    "SUBQUERY": _table("subquery"),
+    "TABLE_FUNCTION": _table("function", "with_ordinality"),
+    "ORDER_MODIFIER": _form("orders", "type"),
+    "ORDER_DEFAULT": _form("expression", "type null_order"),
+    "ASCENDING": _form("expression", "type null_order"),
+    "DESCENDING": _form("expression", "type null_order"),
+    "DISTINCT_MODIFIER": _form("distinct_on_targets", "type"),
+    "LIMIT_MODIFIER": _form("limit offset", "type limit_type"),
+}
 
 #: Parts without a kind of their own, by the key under which they occur.
-_UNTYPED: Final[Mapping[str, _Form]] = MappingProxyType(
-    {
-        "arguments": _form("expression", "name"),
-        "case_checks": _form("when_expr then_expr"),
-        "cte": _form("key_targets payload_aggregates query_node", "aliases materialized"),
-        "entries": _form("star_expr", "alias"),
-        "pivots": _form("entries pivot_expressions", "pivot_enum unpivot_names"),
-        "replace_list": _form("value", "key"),
-        "sample": _form("sample_size", "is_percentage method repeatable sample_rate seed"),
-        "sample_size": _form("", "is_null type value"),
-        "statements": _form("node", "named_param_map"),
-        "subquery": _form("node", "named_param_map"),
-    }
-)
+_UNTYPED: Final[Mapping[str, _Form]] = {
+    "arguments": _form("expression", "name"),
+    "case_checks": _form("when_expr then_expr"),
+    "cte": _form("key_targets payload_aggregates query_node", "aliases materialized"),
+    "entries": _form("star_expr", "alias"),
+    "pivots": _form("entries pivot_expressions", "pivot_enum unpivot_names"),
+    "replace_list": _form("value", "key"),
+    "sample": _form("sample_size", "is_percentage method repeatable sample_rate seed"),
+    "sample_size": _form("", "is_null type value"),
+    "statements": _form("node", "named_param_map"),
+    "subquery": _form("node", "named_param_map"),
+}
 
 #: Options that are more than a value or a list of values: names and types in the parser's own spelling.
 _NESTED: Final = frozenset(
@@ -134,27 +122,22 @@ _NESTED: Final = frozenset(
 )
 
 #: Constructs that are refused with a reason of their own.
-_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "DELETE_QUERY_NODE": "DELETE statements are not allowed, in a WITH clause neither: this endpoint only reads.",
-        "INSERT_QUERY_NODE": "INSERT statements are not allowed, in a WITH clause neither: this endpoint only reads.",
-        "UPDATE_QUERY_NODE": "UPDATE statements are not allowed, in a WITH clause neither: this endpoint only reads.",
-        "MERGE_QUERY_NODE": "MERGE statements are not allowed, in a WITH clause neither: this endpoint only reads.",
-        "COPY_QUERY_NODE": "COPY statements are not allowed, in a WITH clause neither: this endpoint only reads.",
-        "at_clause": "AT (VERSION or TIMESTAMP) is not allowed: a dataset has no history.",
-        "export_state": "EXPORT_STATE is not allowed: it is internal to the engine.",
-    }
-)
+_REFUSED: Final[Mapping[str, str]] = {
+    **{
+        f"{verb}_QUERY_NODE": f"{verb} statements are not allowed, in a WITH clause neither: this endpoint only reads."
+        for verb in ("DELETE", "INSERT", "UPDATE", "MERGE", "COPY")
+    },
+    "at_clause": "AT (VERSION or TIMESTAMP) is not allowed: a dataset has no history.",
+    "export_state": "EXPORT_STATE is not allowed: it is internal to the engine.",
+}
 
 #: Constructs whose number makes the planner, which no interrupt stops, much slower (measured: 120 joins 1.5 s, 400 over
 #: three minutes; 2,000 branches of UNION ALL 0.35 s, 16,000 minutes; 20 nested lambdas 6 s).
-_COSTLY: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
-    {
-        "JOIN": ("joins", 100),
-        "PIVOT": ("PIVOT and UNPIVOT", 50),
-        "SET_OPERATION_NODE": ("UNION, INTERSECT and EXCEPT branches", 5000),
-    }
-)
+_COSTLY: Final[Mapping[str, tuple[str, int]]] = {
+    "JOIN": ("joins", 100),
+    "PIVOT": ("PIVOT and UNPIVOT", 50),
+    "SET_OPERATION_NODE": ("UNION, INTERSECT and EXCEPT branches", 5000),
+}
 MAX_NESTED_LAMBDAS: Final = 8
 
 _QUALIFIERS: Final = frozenset({(), ("main",), ("runtime",), ("runtime", "main")})
@@ -170,6 +153,7 @@ _SHOWN_SCHEMAS: Final = frozenset({("main", ""), ("runtime", ""), ("runtime", "m
 _FILE: Final = re.compile(r"[/\\:*?.]")
 
 
+@dataclass(slots=True)
 class _Scope:
     """
     The names that are visible at a node: the first `visible` of the common table expressions `names`, and its parent's.
@@ -177,13 +161,10 @@ class _Scope:
     `lambdas` counts the lambda functions around the node.
     """
 
-    __slots__ = ("lambdas", "names", "parent", "visible")
-
-    def __init__(self, names: Mapping[str, int], visible: int, parent: _Scope | None, lambdas: int = 0) -> None:
-        self.names = names
-        self.visible = visible
-        self.parent = parent
-        self.lambdas: int = lambdas + (parent.lambdas if parent else 0)
+    names: Mapping[str, int]
+    visible: int
+    parent: _Scope | None
+    lambdas: int = 0
 
     def sees(self, name: str) -> bool:
         scope: _Scope | None = self
@@ -245,7 +226,7 @@ class Reading:
             if _is_nondeterministic(node):
                 self.deterministic = False
             if class_ == "LAMBDA":
-                scope = _Scope({}, 0, scope, lambdas=1)
+                scope = _Scope({}, 0, scope, scope.lambdas + 1)
                 if scope.lambdas > MAX_NESTED_LAMBDAS:
                     raise SqlSyntaxError(
                         f"More than {MAX_NESTED_LAMBDAS} lambda functions within one another are not allowed: each "
@@ -269,13 +250,12 @@ class Reading:
 
     def _count(self, type_: str, node: dict[str, Any]) -> None:
         """Refuse a statement whose planning would take long: nothing stops the planner."""
-        kind, limit = _COSTLY.get(type_, ("", 0))
-        if kind:
-            self._costly[kind] += max(1, len(node.get("children", ())))
-            if self._costly[kind] > limit:
-                raise SqlSyntaxError(
-                    f"More than {limit:,} {kind} in one statement are not allowed: planning them takes too long."
-                )
+        costly, limit = _COSTLY.get(type_, ("", 0))
+        self._costly[costly] += max(1, len(node.get("children", ())))
+        if costly and self._costly[costly] > limit:
+            raise SqlSyntaxError(
+                f"More than {limit:,} {costly} in one statement are not allowed: planning them takes too long."
+            )
 
     def _with_ctes(self, node: dict[str, Any], scope: _Scope, pending: list[tuple[Any, str, _Scope]]) -> _Scope:
         """Queue the common table expressions of a query node; each sees the earlier ones."""
@@ -289,10 +269,9 @@ class Reading:
                     f"Beside a PIVOT that finds its own columns, {_shown([name])} cannot be the name of a common table "
                     "expression: it means something else to the engine."
                 )
-        pending.extend(
-            (cte["value"], "cte", _Scope(names, index, scope)) for index, cte in reversed([*enumerate(ctes)])
-        )
-        return _Scope(names, len(ctes), scope)
+        scopes = [_Scope(names, visible, scope, scope.lambdas) for visible in range(len(ctes) + 1)]
+        pending.extend((cte["value"], "cte", seen) for cte, seen in reversed([*zip(ctes, scopes, strict=False)]))
+        return scopes[-1]
 
     def _judge_table(self, path: tuple[str, ...], scope: _Scope) -> None:
         *qualifier, name = (lower(part) for part in path)
@@ -334,45 +313,33 @@ _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{}\[\]]|[^\s{}\[\],:"]++
 
 
 def _decode_deep(text: str) -> Any:
-    root: list[Any] = []
-    containers: list[list[Any] | dict[str, Any]] = [root]
-    keys: list[str | None] = [None]
+    containers: list[list[Any]] = [[]]  # of an object, its keys and values in turn
     for match in _JSON_TOKEN.finditer(text):
         piece = match[0]
-        container, key = containers[-1], keys[-1]
-        if piece in ("}", "]"):
-            containers.pop()
-            keys.pop()
-            continue
-        value: Any = {} if piece == "{" else [] if piece == "[" else json.loads(piece)
-        if isinstance(container, list):
-            container.append(value)
-        elif key is None:
-            keys[-1] = value
-            continue
+        if piece in "{[":
+            containers.append([])
+        elif piece in "}]":
+            items = containers.pop()
+            containers[-1].append(items if piece == "]" else dict(zip(items[::2], items[1::2], strict=True)))
         else:
-            container[key] = value
-            keys[-1] = None
-        if isinstance(value, dict | list):
-            containers.append(value)
-            keys.append(None)
-    return root[0]
+            containers[-1].append(json.loads(piece))
+    return containers[0][0]
 
 
 def _known(forms: Mapping[str, _Form], kind: str, node: dict[str, Any]) -> _Form:
     form = forms.get(kind)
     if form is None:
-        what = str(kind).replace("_", " ").lower()
-        raise StatementNotAllowedError(
-            _REFUSED.get(kind, f"The statement has a construct that is not allowed here ({what}).")
-        )
+        raise _not_allowed(kind, kind)
     for key, value in node.items():
         if key not in form.parts and (key not in form.options or not (_is_flat(value) or key in _NESTED)):
-            what = f"{kind} with {key}".replace("_", " ").lower()
-            raise StatementNotAllowedError(
-                _REFUSED.get(key, f"The statement has a construct that is not allowed here ({what}).")
-            )
+            raise _not_allowed(key, f"{kind} with {key}")
     return form
+
+
+def _not_allowed(construct: str, what: str) -> StatementNotAllowedError:
+    what = what.replace("_", " ").lower()
+    message = f"The statement has a construct that is not allowed here ({what})."
+    return StatementNotAllowedError(_REFUSED.get(construct, message))
 
 
 def _is_flat(value: Any) -> bool:
@@ -383,7 +350,7 @@ def _is_flat(value: Any) -> bool:
 
 def _scope_of(key: str, node: dict[str, Any], scope: _Scope) -> _Scope:
     if key == "right" and node.get("type") == "RECURSIVE_CTE_NODE":
-        return _Scope({lower(node["cte_name"]): 0}, 1, scope)
+        return _Scope({lower(node["cte_name"]): 0}, 1, scope, scope.lambdas)
     # The engine runs a query in the IN list of a PIVOT by itself, without the surrounding statement.
     return _NOTHING if key == "entries" else scope
 
@@ -392,18 +359,17 @@ def _judge_expression(node: dict[str, Any], class_: str, part: str) -> None:
     if class_ == "FUNCTION":
         name = lower(node["function_name"])
         functions.check(name, Place.TABLE if part == "function" else Place.EXPRESSION)
-        if name in _TAKE_AN_AGGREGATE:
-            _judge_aggregate_name(node, name)
-        elif name in _TAKE_A_STRUCTURE:
-            _judge_structure(node, name)
+        if name in _TAKE_AN_AGGREGATE | _TAKE_A_STRUCTURE:
+            _judge_named(node, name)
     elif class_ == "WINDOW":
         functions.check(lower(node["function_name"]), Place.WINDOW)
-    elif class_ == "TYPE" and len(_path(node)) > 1:
-        raise StatementNotAllowedError("A type is written without a schema here: there are only the engine's own.")
-    elif class_ == "TYPE" and [lower(part) for part in _path(node)] == ["variant"]:
-        raise StatementNotAllowedError(
-            "A cast to VARIANT is not allowed: write to_variant(x), which takes no value that is nested too deep."
-        )
+    elif class_ == "TYPE":
+        if len(_path(node)) > 1:
+            raise StatementNotAllowedError("A type is written without a schema here: there are only the engine's own.")
+        if lower("".join(_path(node))) == "variant":
+            raise StatementNotAllowedError(
+                "A cast to VARIANT is not allowed: write to_variant(x), which takes no value that is nested too deep."
+            )
 
 
 def _is_nondeterministic(node: dict[str, Any]) -> bool:
@@ -413,33 +379,23 @@ def _is_nondeterministic(node: dict[str, Any]) -> bool:
     )
 
 
-def _judge_aggregate_name(node: dict[str, Any], function: str) -> None:
-    """Judge the aggregate that `list_aggregate([1, 2], 'sum')` names in a text."""
-    if len(node.get("arguments", ())) < 2:
-        return  # DuckDB reports the missing argument.
-    literal = _literal(node, 1)
-    if literal.get("kind") != "STRING":
-        raise StatementNotAllowedError(f"The aggregate of {function} is written as a text: it is judged like a call.")
-    functions.check(lower(literal["text"]), Place.WINDOW)
-
-
-def _literal(node: dict[str, Any], position: int) -> dict[str, Any]:
-    """Return the literal argument of the function *node* at *position*; empty if the argument is not a literal."""
+def _judge_named(node: dict[str, Any], function: str) -> None:
+    """Judge what a text names: the aggregate in `list_aggregate(x, 'sum')`, the structure in `from_json(x, '[]')`."""
     arguments = node.get("arguments", ())
-    literal: dict[str, Any] = {}
-    if position < len(arguments):
-        literal = arguments[position].get("expression", {}).get("literal", {})
-    return literal
-
-
-def _judge_structure(node: dict[str, Any], function: str) -> None:
-    """Judge the structure that `from_json('[1]', '["INTEGER"]')` names in a text."""
-    literal = _literal(node, 1)
-    if literal.get("kind") != "STRING":
-        raise StatementNotAllowedError(f"The structure of {function} is written as a text: its depth is limited.")
-    levels = accumulate((character in "[{") - (character in "]}") for character in literal["text"])
-    if max(levels, default=0) > _MAX_LEVELS:
-        raise SqlSyntaxError(f"The structure of {function} is nested too deep: {_MAX_LEVELS} levels at most.")
+    literal = arguments[1].get("expression", {}).get("literal", {}) if len(arguments) > 1 else {}
+    is_text = literal.get("kind") == "STRING"
+    if function in _TAKE_A_STRUCTURE:
+        if not is_text:
+            raise StatementNotAllowedError(f"The structure of {function} is written as a text: its depth is limited.")
+        levels = accumulate((character in "[{") - (character in "]}") for character in literal["text"])
+        if max(levels, default=0) > _MAX_LEVELS:
+            raise SqlSyntaxError(f"The structure of {function} is nested too deep: {_MAX_LEVELS} levels at most.")
+    elif len(arguments) > 1:  # DuckDB reports a missing argument.
+        if not is_text:
+            raise StatementNotAllowedError(
+                f"The aggregate of {function} is written as a text: it is judged like a call."
+            )
+        functions.check(lower(literal["text"]), Place.WINDOW)
 
 
 def _path(node: dict[str, Any]) -> tuple[str, ...]:
@@ -448,18 +404,17 @@ def _path(node: dict[str, Any]) -> tuple[str, ...]:
 
 def _unknown(path: tuple[str, ...], declared: Iterable[str]) -> StatementError:
     *qualifier, name = (lower(part) for part in path)
+    reason = ""
     if qualifier and (_ENGINE_SCHEMAS.intersection(qualifier) or qualifier[0].startswith("_")):
+        reason = "it belongs to the engine."
         if qualifier[-1] == "information_schema":
-            return StatementNotAllowedError(
-                f"Table {_shown(path)} is not allowed: information_schema has tables, columns and schemata here."
-            )
-        return StatementNotAllowedError(f"Table {_shown(path)} is not allowed: it belongs to the engine.")
-    if name.startswith(_ENGINE_TABLES):
-        return StatementNotAllowedError(f"Table {_shown(path)} is not allowed: it belongs to the engine.")
-    if _FILE.search(name):
-        return StatementNotAllowedError(
-            f"Table {_shown(path)} is not allowed: files cannot be read, only the declared datasets and views."
-        )
+            reason = "information_schema has tables, columns and schemata here."
+    elif name.startswith(_ENGINE_TABLES):
+        reason = "it belongs to the engine."
+    elif _FILE.search(name):
+        reason = "files cannot be read, only the declared datasets and views."
+    if reason:
+        return StatementNotAllowedError(f"Table {_shown(path)} is not allowed: {reason}")
     if qualifier:
         hint = (
             "write it alone, or after main. or runtime.main." if name in declared else "for a list, write unnest(...)."

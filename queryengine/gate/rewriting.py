@@ -45,7 +45,8 @@ def with_pivot_values(scan: Scan) -> str:
     tokens = scan.tokens
     insertions: list[tuple[int, str]] = []
     # The innermost first: if two items end at the same position, its values come first.
-    for on in sorted({on for pivot in _pivots(tokens) if (on := _on(tokens, pivot)) is not None}, reverse=True):
+    found = (_on(tokens, index) for index, token in enumerate(tokens) if token.word in _PIVOT)
+    for on in sorted({on for on in found if on is not None}, reverse=True):
         for first, last in _items(tokens, on):
             insertions += _values(tokens[first : last + 1])
     return _insert(scan.text, insertions)
@@ -92,24 +93,14 @@ def with_hidden_catalog(scan: Scan) -> str:
     pieces: list[str] = []
     kept = 0
     for index, token in enumerate(tokens):
-        if (
-            token.name != "information_schema"
-            or _text(tokens, index + 1) != "."
-            or _name(tokens, index + 2) not in CATALOG_VIEWS
-        ):
-            continue
-        first = index
-        if _text(tokens, index - 1) == "." and _name(tokens, index - 2) == "runtime":
-            first = index - 2
         view = _name(tokens, index + 2)
-        new = f"{view}" if _text(tokens, index + 3) == "." else f"{CATALOG}.main.{view}"
-        pieces += [scan.text[kept : tokens[first].start], new]
+        if token.name != "information_schema" or _text(tokens, index + 1) != "." or view not in CATALOG_VIEWS:
+            continue
+        is_qualified = _text(tokens, index - 1) == "." and _name(tokens, index - 2) == "runtime"
+        new = view if _text(tokens, index + 3) == "." else f"{CATALOG}.main.{view}"
+        pieces += [scan.text[kept : tokens[index - 2 * is_qualified].start], new]
         kept = tokens[index + 2].end
     return "".join([*pieces, scan.text[kept:]])
-
-
-def _pivots(tokens: tuple[Token, ...]) -> Iterator[int]:
-    return (index for index, token in enumerate(tokens) if token.word in _PIVOT)
 
 
 def _on(tokens: tuple[Token, ...], pivot: int) -> int | None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -81,27 +79,3 @@ def wait_until(condition: Callable[[], bool], *, within_s: float = 60.0) -> floa
         assert time.monotonic() - started < within_s, "waited in vain"
         time.sleep(0.005)
     return time.monotonic() - started
-
-
-def open_files(below: Path) -> set[str]:
-    """Names of the files below a directory that this process has open, or one that it started, at any remove."""
-    names = set()
-    for process in _family():
-        with suppress(OSError):  # it ended meanwhile
-            for descriptor in list(Path(f"/proc/{process}/fd").iterdir()):
-                with suppress(OSError):  # it was closed meanwhile
-                    target = descriptor.readlink()
-                    if target.is_relative_to(below):
-                        names.add(target.name)
-    return names
-
-
-def _family() -> set[int]:
-    parents = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-    family = {os.getpid()}
-    while more := {process for process, parent in parents.items() if parent in family} - family:
-        family |= more
-    return family

@@ -30,7 +30,7 @@ VIEWS: Final = {"delays": "SELECT carrier, avg(dep_delay) AS mean_delay FROM fli
 DECLARED: Final = frozenset({*TABLES, *VIEWS})
 
 
-def _lines(name: str) -> list[str]:
+def lines(name: str) -> list[str]:
     lines = (_DATA / name).read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("# ")]
 
@@ -38,7 +38,7 @@ def _lines(name: str) -> list[str]:
 def _refused() -> list[tuple[str, str]]:
     pairs = []
     check = ""
-    for line in _lines("refused.txt"):
+    for line in lines("refused.txt"):
         if line.startswith("["):
             check = line.strip("[]")
         else:
@@ -46,6 +46,6 @@ def _refused() -> list[tuple[str, str]]:
     return pairs
 
 
-READS: Final = tuple(_lines("reads.txt"))
-FAILING: Final = tuple(_lines("failing.txt"))
+READS: Final = tuple(lines("reads.txt"))
+FAILING: Final = tuple(lines("failing.txt"))
 REFUSED: Final = tuple(_refused())

@@ -28,6 +28,7 @@ from queryengine.errors import (
     StatementNotAllowedError,
 )
 from queryengine.manifest import SNAPSHOT_DIRECTORY
+from tests.open_files import open_files
 from tests.queryengine.asking import ask, begin, error_of, rows
 from tests.queryengine.conftest import FLIGHTS, StartEngine
 from tests.queryengine.publishing import (
@@ -36,7 +37,6 @@ from tests.queryengine.publishing import (
     PATIENCE_S,
     SLOW_TO_DESCRIBE,
     Publisher,
-    open_files,
     wait_until,
 )
 
@@ -263,7 +263,8 @@ def test_a_superseded_file_is_freed_without_a_statement(publisher: Publisher, st
 
 def snapshots_open_below(publisher: Publisher) -> set[str]:
     """Names of the snapshots that this process or one below it has open."""
-    return {name for name in open_files(publisher.state_dir / SNAPSHOT_DIRECTORY) if ".duckdb" in name}
+    targets = open_files(publisher.state_dir / SNAPSHOT_DIRECTORY, with_children=True)
+    return {Path(target).name for target in targets if ".duckdb" in target}
 
 
 def test_a_running_statement_keeps_its_data_version(publisher: Publisher, start_engine: StartEngine) -> None:

@@ -15,9 +15,10 @@ from queryengine.engine import Query
 from queryengine.errors import EngineUnavailableError, QueryError, QueryTimeoutError, SqlError
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.errors import ConfigError
+from tests.open_files import open_files
 from tests.queryengine.asking import ask, begin, rows
 from tests.queryengine.conftest import FLIGHTS, MakeEngine
-from tests.queryengine.publishing import ENDLESS, Publisher, open_files, wait_until
+from tests.queryengine.publishing import ENDLESS, Publisher, wait_until
 
 
 @pytest.fixture

@@ -1,19 +1,17 @@
-"""A function or table that is not allowed is refused wherever it stands: in each place of the grammar."""
+"""What is not allowed is refused wherever it stands, and any text is either admitted or refused."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from queryengine.errors import StatementError
 from queryengine.gate.gate import Gate
-
-_FILE = Path(__file__).parent / "data" / "places.txt"
-PLACES = [line for line in _FILE.read_text(encoding="utf-8").splitlines() if not line.startswith("# ")]
+from tests.queryengine.statements import DECLARED, READS, lines
 
 HARMLESS = ("(SELECT 1)", "1")
 REFUSED = (
@@ -27,13 +25,6 @@ REFUSED = (
 RELATIONS = frozenset({"flights"})
 
 
-@pytest.fixture(scope="module")
-def gate() -> Iterator[Gate]:
-    made = Gate()
-    yield made
-    made.close()
-
-
 def is_admitted(gate: Gate, place: str, expression: str) -> bool:
     with suppress(StatementError):
         gate.admit(re.sub(r"\bX\b", lambda _: expression, place), RELATIONS)
@@ -41,7 +32,7 @@ def is_admitted(gate: Gate, place: str, expression: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", lines("places.txt"))
 def test_a_place_is_judged(gate: Gate, place: str) -> None:
     assert any(is_admitted(gate, place, expression) for expression in HARMLESS), "the engine has no such place"
     assert not [expression for expression in REFUSED if is_admitted(gate, place, expression)]
@@ -61,3 +52,34 @@ def test_a_place_is_judged(gate: Gate, place: str) -> None:
 )
 def test_windows_that_nothing_uses_are_admitted_as_written(gate: Gate, sql: str) -> None:
     assert gate.admit(sql, RELATIONS).sql == sql
+
+
+#: Words for texts that are mostly no statements.
+_SINGLE_WORDS = """
+    SELECT FROM flights carrier id * , ( ) 1 'x' WHERE = AND ALL WITH x AS PIVOT UNPIVOT ON USING IN sum count (*)
+    EXPLAIN ANALYZE DESCRIBE SHOW TABLES SUMMARIZE VALUES ; UNION LIMIT JOIN LATERAL [ ] { } : -> lambda ::
+    INTEGER CASE WHEN THEN END OVER NOT ? $1 $a read_csv . main information_schema tables duckdb_tables RECURSIVE
+    DELETE INSERT INTO RETURNING COPY TO -- /* */ E' $$ INTERVAL DAY COLUMNS EXCLUDE FORMAT json
+"""
+_WORDS = (*_SINGLE_WORDS.split(), "GROUP BY", "ORDER BY", "\n", '"', "\xa0", "\xe9")
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(_WORDS), max_size=14).map(" ".join) | st.text(st.characters(codec=None)))
+def test_any_text_is_admitted_or_a_statement_error(gate: Gate, sql: str) -> None:
+    try:
+        assert gate.admit(sql, DECLARED).relations <= DECLARED
+    except StatementError as exc:
+        assert str(exc)  # noqa: PT017 - or it is admitted
+
+
+@settings(deadline=None)
+@given(st.sampled_from(READS), st.sampled_from(_WORDS), st.data())
+def test_a_word_anywhere_in_a_statement_is_admitted_or_a_statement_error(
+    gate: Gate, sql: str, word: str, data: st.DataObject
+) -> None:
+    words = sql.split(" ")
+    words.insert(data.draw(st.integers(0, len(words))), word)
+
+    with suppress(StatementError):
+        assert gate.admit(" ".join(words), DECLARED).relations <= DECLARED

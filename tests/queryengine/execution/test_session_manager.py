@@ -3,16 +3,15 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from queryengine.cancellation import Interruption
 from queryengine.errors import EngineUnavailableError, SqlError
-from queryengine.execution.session_manager import SessionManager
-from queryengine.gate.gate import Gate
+from queryengine.execution.session_manager import Lease, SessionManager
 from queryengine.manifest import (
     SNAPSHOT_DIRECTORY,
     Signature,
@@ -22,32 +21,44 @@ from queryengine.manifest import (
     snapshot_path,
     write_manifest,
 )
-from runtimeconf.model import ViewConfig
+from tests.open_files import open_files
 from tests.queryengine.conftest import MakeManager
-from tests.queryengine.publishing import Publisher, open_files, wait_until
+from tests.queryengine.execution.instances import declared, gate, run, table
+from tests.queryengine.publishing import Publisher, wait_until
+
+FLIGHTS_AND_PLANES = frozenset({"flights", "planes", "joined", "soon"})
+
+
+@contextmanager
+def leased(manager: SessionManager, sql: str | None = None) -> Iterator[Lease]:
+    lease = manager.lease(None if sql is None else gate().admit(sql, FLIGHTS_AND_PLANES))
+    try:
+        yield lease
+    finally:
+        lease.release()
 
 
 def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights") -> int:
-    lease = manager.lease()
-    try:
-        reader = lease.session.run(
-            Gate().admit(sql, frozenset({"flights", "years", "later", "ids"})), None, Interruption()
-        )
-        (batch,) = reader
-        reader.close()
-        return int(batch.column(0)[0].as_py())
-    finally:
-        lease.release()
+    with leased(manager) as lease:
+        reader = run(lease.session, sql, relations=frozenset({"flights", "years", "later", "ids"}))
+        return int(table(reader).column(0)[0].as_py())
+
+
+@pytest.fixture
+def manager(publisher: Publisher, make_manager: MakeManager) -> SessionManager:
+    """A manager over the first version of `flights`."""
+    publisher.publish(flights="SELECT 1 AS id")
+    return make_manager()
 
 
 def test_a_view_that_no_longer_fits_is_logged_once_and_works_again_once_it_fits(
     publisher: Publisher, make_manager: MakeManager, caplog: pytest.LogCaptureFixture
 ) -> None:
-    views = [
-        ViewConfig(name="Years", sql="SELECT day[:4]::INTEGER AS id FROM flights", yaml_path="views[0].sql"),
-        ViewConfig(name="later", sql="SELECT id + 1 AS id FROM years", yaml_path="views[1].sql"),
-        ViewConfig(name="ids", sql="SELECT id FROM flights", yaml_path="views[2].sql"),
-    ]
+    views = declared(
+        Years="SELECT day[:4]::INTEGER AS id FROM flights",
+        later="SELECT id + 1 AS id FROM years",
+        ids="SELECT id FROM flights",
+    )
     publisher.publish(flights="SELECT '2024-01-01' AS day, 1 AS id")
     manager = make_manager(views=views)
     assert [value(manager, f"FROM {name}") for name in ("years", "later", "ids")] == [2024, 2025, 1]
@@ -72,28 +83,19 @@ def test_a_view_that_no_longer_fits_is_logged_once_and_works_again_once_it_fits(
     assert [value(manager, f"FROM {name}") for name in ("years", "later", "ids")] == [2025, 2026, 4]
 
 
-def test_one_session_serves_until_something_is_published(
-    publisher: Publisher, make_manager: MakeManager, opened: list[int]
+def test_one_session_serves_until_something_is_published_or_it_breaks(
+    publisher: Publisher, manager: SessionManager, opened: list[int]
 ) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    manager = make_manager()
 
     assert [value(manager) for _ in range(3)] == [1, 1, 1]
     publisher.publish(flights="SELECT 2 AS id")
     assert [value(manager) for _ in range(3)] == [2, 2, 2]
-
     assert opened == [1, 2]
 
-
-def held_manifests() -> int:
-    found = 0
-    for entry in list(Path("/proc/self/fd").iterdir()):
-        with suppress(OSError):  # it was closed meanwhile
-            found += "manifest" in str(entry.readlink())
-    return found
-
-
-FLIGHTS_AND_PLANES = frozenset({"flights", "planes", "joined", "soon"})
+    with leased(manager) as lease:
+        lease.session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
+    assert [value(manager) for _ in range(2)] == [2, 2]
+    assert opened == [1, 2, 2]
 
 
 def resting(monkeypatch: pytest.MonkeyPatch, superseded_s: float = 1_000_000.0) -> None:
@@ -110,20 +112,16 @@ def test_a_statement_waits_for_a_new_session_only_if_its_data_was_published_agai
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resting(monkeypatch)
-    views = [
-        ViewConfig(name="joined", sql="SELECT id FROM flights UNION FROM planes", yaml_path="views[0].sql"),
-        ViewConfig(name="soon", sql="SELECT id FROM flights WHERE now() IS NOT NULL", yaml_path="views[1].sql"),
-    ]
+    views = declared(
+        joined="SELECT id FROM flights UNION FROM planes",
+        soon="SELECT id FROM flights WHERE now() IS NOT NULL",
+    )
     publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
     manager = make_manager(views=views, relations=("flights", "planes"), datasets=("flights", "planes", "late"))
-    gate = Gate()
 
     def seen(sql: str) -> tuple[int, Signature]:
-        lease = manager.lease(gate.admit(sql, FLIGHTS_AND_PLANES))
-        try:
+        with leased(manager, sql) as lease:
             return lease.session.generation, lease.data_version
-        finally:
-            lease.release()
 
     def published() -> Signature:
         return signature(str(manifest_path(publisher.state_dir)))
@@ -172,13 +170,11 @@ def test_statements_go_on_while_a_session_is_opened_for_others(publisher: Publis
     publisher.publish(planes="SELECT 2 AS id")
     assert slowly.is_opening.wait(30)
 
-    lease = manager.lease(Gate().admit("FROM flights", FLIGHTS_AND_PLANES))
-    assert lease.session.generation == 1
-    slowly.go_on.set()
-    newer = manager.lease(Gate().admit("FROM planes", FLIGHTS_AND_PLANES))
-    assert newer.session.generation == 2
-    lease.release()
-    newer.release()
+    with leased(manager, "FROM flights") as lease:
+        assert lease.session.generation == 1
+        slowly.go_on.set()
+        with leased(manager, "FROM planes") as newer:
+            assert newer.session.generation == 2
 
 
 def test_a_session_that_opens_during_close_is_closed_too(publisher: Publisher, make_manager: MakeManager) -> None:
@@ -193,12 +189,12 @@ def test_a_session_that_opens_during_close_is_closed_too(publisher: Publisher, m
     closing.start()
     wait_until(lambda: manager._closed)
     with pytest.raises(EngineUnavailableError, match="stopping"):
-        manager.lease(Gate().admit("SELECT 1", FLIGHTS_AND_PLANES))
+        manager.lease(gate().admit("SELECT 1", FLIGHTS_AND_PLANES))
     slowly.go_on.set()
     closing.join(30)
 
     assert not closing.is_alive()
-    assert not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
+    wait_until(lambda: not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))
 
 
 def look_three_times(manager: SessionManager) -> None:
@@ -235,12 +231,8 @@ def test_a_superseded_file_is_freed_soon_but_new_data_waits(
     wait_until(lambda: opened == [1, 3])
 
 
-def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
-    publisher: Publisher, make_manager: MakeManager
-) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    manager = make_manager()
-    (old,) = open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
+def test_a_lease_keeps_its_session_and_the_last_release_frees_it(publisher: Publisher, manager: SessionManager) -> None:
+    (old,) = (snapshot.file for snapshot in read_manifest(publisher.state_dir).snapshots)
     leases = [manager.lease(), manager.lease()]
     publisher.publish(flights="SELECT 2 AS id")
     assert value(manager) == 2
@@ -248,22 +240,10 @@ def test_a_lease_keeps_its_session_and_the_last_release_frees_it(
     leases[0].release()
     leases[0].release()
     wait_until(lambda: not manager._wake.is_set())
-    assert any(old in name for name in open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))
+    assert open_files(old)
     leases[1].release()
 
-    wait_until(lambda: not any(old in name for name in open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)))
-
-
-def test_a_manifest_is_noticed_without_a_statement(
-    publisher: Publisher, make_manager: MakeManager, opened: list[int]
-) -> None:
-    lease = make_manager().lease()
-    assert lease.data_version is None
-    lease.release()
-
-    publisher.publish(flights="SELECT 1 AS id")
-
-    wait_until(lambda: opened == [0, 1])
+    wait_until(lambda: not open_files(old))
 
 
 def test_a_snapshot_that_is_superseded_during_the_opening_is_noticed(
@@ -305,9 +285,8 @@ def test_a_damaged_manifest_leaves_the_old_data(
     assert [value(manager) for _ in range(3)] == [1, 1, 1]
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == ["manifest unusable"]
 
-    lease = manager.lease()
-    lease.session.cursors.failure(duckdb.FatalException("FATAL Error: x"))
-    lease.release()
+    with leased(manager) as lease:
+        lease.session.cursors.failure(duckdb.FatalException("FATAL Error: x"))
     with pytest.raises(EngineUnavailableError, match="damaged"):
         manager.lease()
     write_manifest(publisher.state_dir, good)
@@ -315,6 +294,8 @@ def test_a_damaged_manifest_leaves_the_old_data(
 
 
 def test_a_damaged_manifest_at_the_start_means_no_data(publisher: Publisher, make_manager: MakeManager) -> None:
+    with leased(make_manager()) as lease:
+        assert lease.data_version is None, "nothing is published"
     manifest_path(publisher.state_dir).write_text('{"format_version": 99}')
     manager = make_manager()
 
@@ -324,18 +305,6 @@ def test_a_damaged_manifest_at_the_start_means_no_data(publisher: Publisher, mak
     manifest_path(publisher.state_dir).unlink()
     publisher.publish(flights="SELECT 1 AS id")
     assert value(manager) == 1
-
-
-def test_a_broken_session_is_replaced_once(publisher: Publisher, make_manager: MakeManager, opened: list[int]) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    manager = make_manager()
-    lease = manager.lease()
-    lease.session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
-    lease.release()
-
-    assert [value(manager) for _ in range(2)] == [1, 1]
-
-    assert opened == [1, 1]
 
 
 def test_a_session_that_cannot_be_opened_is_tried_again(publisher: Publisher, make_manager: MakeManager) -> None:
@@ -353,39 +322,28 @@ def test_a_session_that_cannot_be_opened_is_tried_again(publisher: Publisher, ma
     assert value(manager) == 2
 
 
-def test_close_waits_for_leases_and_refuses_new_ones(publisher: Publisher, make_manager: MakeManager) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    manager = make_manager()
+def test_close_waits_for_leases_up_to_its_limit_and_refuses_new_ones(
+    publisher: Publisher, manager: SessionManager
+) -> None:
     lease = manager.lease()
-    closing = threading.Thread(target=manager.close, args=(10,))
+    closing = threading.Thread(target=manager.close, args=(30,))
     closing.start()
-
     wait_until(lambda: manager._closed)
+    manager.close(0.05)
+
+    assert closing.is_alive()
     with pytest.raises(EngineUnavailableError, match="stopping"):
         manager.lease()
     assert open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
     lease.release()
-    closing.join(5)
+    closing.join(30)
 
-    assert not closing.is_alive()
-    assert not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
+    assert not manager._thread.is_alive()
+    wait_until(lambda: not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))
     manager.close(1)
 
 
-def test_close_does_not_wait_longer_than_its_limit(publisher: Publisher, make_manager: MakeManager) -> None:
-    manager = make_manager()
-    lease = manager.lease()
-
-    manager.close(0.05)
-
-    assert manager._thread.is_alive()
-    lease.release()
-    wait_until(lambda: not manager._thread.is_alive())
-
-
-def test_a_temporarily_unreadable_manifest_is_read_later(publisher: Publisher, make_manager: MakeManager) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    manager = make_manager()
+def test_a_temporarily_unreadable_manifest_is_read_later(publisher: Publisher, manager: SessionManager) -> None:
     publisher.publish(flights="SELECT 2 AS id")
     # The same file, with the same times, as after a lack of descriptors.
     manifest = manifest_path(publisher.state_dir)
@@ -420,14 +378,14 @@ def test_a_failure_to_open_does_not_stop_the_closing_of_unused_sessions(
 
     manager = make_manager(fail)
     # A manifest that was read stays pinned until a session for it opens.
-    held = held_manifests() + (failing_part == "the session")
+    held = len(open_files("manifest")) + (failing_part == "the session")
     failing.set()
     with monkeypatch.context() as patched:
         if failing_part == "the manifest":
             patched.setattr("queryengine.execution.session_manager.read_manifest", fail)
         publisher.publish(flights="SELECT 2 AS id")
         wait_until(lambda: caplog.text.count("cannot be opened") >= 3, within_s=30)
-        wait_until(lambda: held_manifests() <= held, within_s=30)
+        wait_until(lambda: len(open_files("manifest")) <= held, within_s=30)
         failing.clear()
 
     assert value(manager) == 2
@@ -447,9 +405,8 @@ def test_a_manifest_that_looks_like_an_earlier_one_is_noticed(publisher: Publish
         publish(number)
         publish(number + 20)
         assert value(manager) == number + 20
-        lease = manager.lease()
-        assert lease.data_version == signature(str(manifest_path(publisher.state_dir)))
-        lease.release()
+        with leased(manager) as lease:
+            assert lease.data_version == signature(str(manifest_path(publisher.state_dir)))
 
 
 def test_a_lack_of_descriptors_makes_no_dataset_unavailable(
@@ -469,7 +426,7 @@ def test_a_lack_of_descriptors_makes_no_dataset_unavailable(
     try:
         with pytest.raises(EngineUnavailableError, match=r"^The system allows the engine too few open files\.$"):
             manager.lease()
-        manager.lease(Gate().admit("FROM d1", frozenset({"d1"}))).release()
+        manager.lease(gate().admit("FROM d1", frozenset({"d1"}))).release()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for gap in gaps:

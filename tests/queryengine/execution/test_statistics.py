@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from queryengine.execution.streamed_results import LARGE_ROWS, VECTOR_ROWS, BatchSizes, Pace
+from queryengine.execution.statistics import LARGE_ROWS, VECTOR_ROWS, BatchSizes, Pace
 
 SQL = "FROM t"
 LONG = Pace(rows=LARGE_ROWS)
@@ -35,6 +35,7 @@ def learnt(connection: duckdb.DuckDBPyConnection, sql: str, pace: Pace = LONG) -
 @pytest.mark.parametrize(
     ("selected", "vectors"),
     [
+        pytest.param("name FROM t WHERE false --", 1, id="no texts at all"),
         pytest.param("id", 60, id="numbers"),
         pytest.param("id, even, price, letter, nothing", 30, id="of known width"),
         pytest.param("name, raw", 60, id="short texts"),
@@ -64,14 +65,10 @@ def test_nothing_is_learnt_of_an_answer_that_is(connection: duckdb.DuckDBPyConne
     assert learnt(connection, "SELECT id FROM t", pace) == VECTOR_ROWS
 
 
-def test_an_empty_relation_bounds_no_text(connection: duckdb.DuckDBPyConnection) -> None:
-    assert learnt(connection, "SELECT name FROM t WHERE false") == VECTOR_ROWS
-
-
 def test_the_number_of_statements_is_limited(
     connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.execution.streamed_results._MAX_STATEMENTS", 3)
+    monkeypatch.setattr("queryengine.execution.statistics._MAX_STATEMENTS", 3)
     answers = BatchSizes()
     relation = connection.sql("SELECT id FROM t")
     schema = relation.to_arrow_reader(1).schema

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 
 from queryengine.errors import StatementError
-from queryengine.execution import macros
 from queryengine.pool.client import EngineClient
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import config_of
@@ -22,10 +20,10 @@ OBJECTS = f"repeat('{{\"a\":', {LEVELS}) || '1' || repeat('}}', {LEVELS})"
 
 @pytest.fixture(scope="module", params=["", "-s 256", "-S -s 256"], ids=["usual", "small", "small at first"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineClient]:
-    with ExitStack() as held:
-        publisher = Publisher(tmp_path_factory.mktemp("nesting") / "state")
-        publisher.publish(flights="SELECT 1 AS id")
-        yield held.enter_context(running(config_of(publisher.state_dir, workers=1), stack=request.param))
+    publisher = Publisher(tmp_path_factory.mktemp("nesting") / "state")
+    publisher.publish(flights="SELECT 1 AS id")
+    with running(config_of(publisher.state_dir, workers=1), stack=request.param) as engine:
+        yield engine
 
 
 @pytest.mark.parametrize(
@@ -35,6 +33,8 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         pytest.param("SELECT " + "(SELECT " * 95 + "1" + ")" * 95 + " AS n", id="subqueries"),
         pytest.param("SELECT " + "abs(" * 190 + "1" + ")" * 190 + " AS n", id="functions"),
         pytest.param("SELECT 1" + "+1" * 900 + " AS n", id="operators"),
+        pytest.param("SELECT true" + " OR true" * 20_000, id="OR"),
+        pytest.param("SELECT sum(1) FROM (SELECT 1" + " UNION ALL SELECT 1" * 1000 + ")", id="UNION ALL"),
         pytest.param("SELECT " + "CASE WHEN true THEN " * 190 + "1" + " END" * 190 + " AS n", id="CASE"),
         pytest.param("FROM " + "(FROM " * 95 + "range(1)" + ")" * 95, id="tables"),
         pytest.param("SELECT json_contains(repeat('[', 9000) || repeat(']', 9000), '1') AS n", id="a search"),
@@ -83,9 +83,3 @@ def test_values_as_they_are_mostly_are_taken(engine: EngineClient) -> None:
         "SELECT json_structure('[1]'::JSON) AS a, json_structure('{\"b\": null}') AS b, json_structure({'c': 1}) AS c,"
         " json_structure(NULL) AS d, (SELECT json_group_structure(v) FROM (VALUES ('[1]'::JSON), (NULL)) t (v)) AS e",
     ) == [{"a": '["UBIGINT"]', "b": '{"b":"NULL"}', "c": '{"c":"UBIGINT"}', "d": None, "e": '["UBIGINT"]'}]
-
-
-def test_every_function_of_ours_is_named() -> None:
-
-    for name in macros.NAMES | macros.NAMES_OF_DUCKDB:
-        assert any(f".{name}(" in definition for definition in macros.definitions())

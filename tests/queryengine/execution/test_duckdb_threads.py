@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import closing
-from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -13,12 +11,11 @@ import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError, SqlError
-from queryengine.execution.duckdb_threads import _MAX_PATTERNS, LIGHT_IN_A_ROW, Threads
 from queryengine.execution.instance import EngineInstance
-from queryengine.gate.gate import Gate
-from queryengine.manifest import read_manifest
-from tests.queryengine.bare_engine import Engine, running
-from tests.queryengine.conftest import MakeConfig
+from queryengine.execution.statistics import _MAX_PATTERNS, LIGHT_IN_A_ROW, Threads
+from tests.queryengine.bare_engine import running
+from tests.queryengine.conftest import OpenSession
+from tests.queryengine.execution.instances import gate
 from tests.queryengine.publishing import Publisher, wait_until
 
 CPUS = len(os.sched_getaffinity(0))
@@ -27,82 +24,43 @@ HEAVY = "SELECT count(*) AS n FROM range(20000000) t(i) WHERE i % 7 = 3"
 LONG = "SELECT i FROM range(1000000) t(i)"
 
 
-class Numbers(list[int]):
-    """What a `Threads` has set."""
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        pytest.param([("a", 1 + LIGHT_IN_A_ROW, True)], [], id="few light ones"),
+        pytest.param([("a", 6 + LIGHT_IN_A_ROW, True)], [1], id="light ones"),
+        pytest.param(
+            [("a", 2 + LIGHT_IN_A_ROW, True), ("b", 1, True), ("a", LIGHT_IN_A_ROW, True)], [1, 8], id="a new one"
+        ),
+        pytest.param([("a", 2 + LIGHT_IN_A_ROW, True), ("a", 2, False)], [1, 8], id="light no more"),
+        pytest.param([(None, 2 * LIGHT_IN_A_ROW, True)], [], id="without a pattern"),
+        pytest.param([("heavy", 2 * LIGHT_IN_A_ROW, False)], [], id="heavy ones"),
+        pytest.param(
+            [*((str(i), 1, True) for i in range(_MAX_PATTERNS + 1)), ("1", 1 + LIGHT_IN_A_ROW, True), ("0", 1, True)],
+            [1, 8],
+            id="one pattern too many",
+        ),
+    ],
+)
+def test_light_statements_in_a_row_get_one_thread(
+    statements: list[tuple[str | None, int, bool]], expected: list[int]
+) -> None:
+    """Each item has a pattern, how often it runs, and whether its first rows are the whole result."""
+    numbers: list[int] = []
+    threads = Threads(8, numbers.append)
 
-    def __init__(self) -> None:
-        self.threads = Threads(8, self.append)
-
-    def pass_light(self, pattern: str | None, times: int) -> None:
+    for pattern, times, whole in statements:
         for _ in range(times):
-            self.threads.begin(pattern)
-            self.threads.learn(pattern, whole=True)
+            threads.begin(pattern)
+            threads.learn(pattern, whole=whole)
 
-
-def test_after_some_light_statements_in_a_row_there_is_one_thread() -> None:
-    numbers = Numbers()
-
-    numbers.pass_light("a", 1 + LIGHT_IN_A_ROW)
-    before = list(numbers)
-    numbers.pass_light("a", 5)
-
-    assert (before, numbers) == ([], [1])
-
-
-def test_a_statement_that_is_not_known_to_be_light_has_all_threads_at_once() -> None:
-    numbers = Numbers()
-    numbers.pass_light("a", 2 + LIGHT_IN_A_ROW)
-
-    numbers.pass_light("b", 1)
-    numbers.pass_light("a", LIGHT_IN_A_ROW)
-
-    assert numbers == [1, 8]
-
-
-def test_a_statement_that_was_light_and_is_so_no_more_has_all_threads_the_next_time() -> None:
-    numbers = Numbers()
-    numbers.pass_light("a", 2 + LIGHT_IN_A_ROW)
-
-    numbers.threads.begin("a")
-    numbers.threads.learn("a", whole=False)
-    numbers.threads.begin("a")
-
-    assert numbers == [1, 8]
-
-
-@pytest.mark.parametrize("pattern", [None, "heavy"])
-def test_a_statement_that_is_never_known_to_be_light_changes_nothing(pattern: str | None) -> None:
-    numbers = Numbers()
-    for _ in range(2 * LIGHT_IN_A_ROW):
-        numbers.threads.begin(pattern)
-        numbers.threads.learn(pattern, whole=pattern is None)
-
-    assert numbers == []
-
-
-def test_as_many_patterns_are_known_as_there_is_room_for() -> None:
-    numbers = Numbers()
-    numbers.pass_light("first", 1)
-    for number in range(_MAX_PATTERNS):
-        numbers.pass_light(str(number), 1)
-
-    numbers.pass_light("1", 1 + LIGHT_IN_A_ROW)
-    numbers.pass_light("first", 1)
-
-    assert numbers == [1, 8]
+    assert numbers == expected
 
 
 @pytest.fixture
-def session(make_config: MakeConfig, publisher: Publisher, tmp_path: Path) -> Iterator[EngineInstance]:
+def session(open_session: OpenSession, publisher: Publisher) -> EngineInstance:
     publisher.publish(flights="SELECT i AS id FROM range(1000) t(i)")
-    manifest = read_manifest(publisher.state_dir)
-    with closing(EngineInstance.open(make_config(workers=1), manifest, (), tmp_path / "scratch")) as session:
-        yield session
-
-
-@cache
-def gate() -> Gate:
-    return Gate()
+    return open_session(workers=1)
 
 
 def ask(session: EngineInstance, sql: str) -> None:
@@ -167,35 +125,33 @@ def test_a_number_that_cannot_be_set_is_a_failure_of_the_engine(session: EngineI
         ask(session, HEAVY)
 
 
-def test_statements_side_by_side_have_all_threads(
-    make_config: MakeConfig, publisher: Publisher, tmp_path: Path
-) -> None:
+def test_statements_side_by_side_have_all_threads(open_session: OpenSession, publisher: Publisher) -> None:
     publisher.publish(flights="SELECT 1 AS id")
-    manifest = read_manifest(publisher.state_dir)
-    with closing(EngineInstance.open(make_config(workers=2), manifest, (), tmp_path / "scratch")) as session:
-        for number in range(3 * LIGHT_IN_A_ROW):
-            ask(session, f"SELECT {number}")
-        with session._connection.cursor() as cursor, pytest.raises(duckdb.InvalidInputException, match="locked"):
-            cursor.execute("SET threads = 1")
+    session = open_session(workers=2)
+    for number in range(3 * LIGHT_IN_A_ROW):
+        ask(session, f"SELECT {number}")
+    with session._connection.cursor() as cursor, pytest.raises(duckdb.InvalidInputException, match="locked"):
+        cursor.execute("SET threads = 1")
 
-        assert threads(session) == CPUS
-
-
-def tasks(engine: Engine) -> int:
-    return len(list(Path(f"/proc/{engine.worker()}/task").iterdir()))
+    assert threads(session) == CPUS
 
 
+@pytest.mark.exhaustive
 def test_a_worker_runs_light_statements_without_the_threads_of_heavy_ones(tmp_path: Path) -> None:
     Publisher(tmp_path).publish(flights="SELECT 1 AS id")
     with running(tmp_path) as engine:
-        before = tasks(engine)
+
+        def tasks() -> int:
+            return len(list(Path(f"/proc/{engine.worker()}/task").iterdir()))
+
+        before = tasks()
 
         def has_one_thread_of_duckdb() -> bool:
             assert engine.ask("SELECT 1 AS n").data == b'[{"n":1}]'
-            return tasks(engine) == before - (CPUS - 1)
+            return tasks() == before - (CPUS - 1)
 
         wait_until(has_one_thread_of_duckdb)
         assert engine.ask(HEAVY).code == ""
-        after = tasks(engine)
+        after = tasks()
 
     assert after == before

@@ -17,9 +17,9 @@ from queryengine.execution.arrow_parameters import from_arrow
 DAY = "1970-01-01"
 
 
-def stream(*batches: pa.RecordBatch, schema: pa.Schema | None = None) -> bytes:
+def stream(*batches: pa.RecordBatch) -> bytes:
     sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, schema or batches[0].schema) as writer:
+    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
     return sink.getvalue()
@@ -63,40 +63,33 @@ def test_a_value_keeps_its_type(value: pa.Array, expected: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text", "kind"),
+    ("type_", "text", "kind"),
     [
-        pytest.param(
-            pa.array([1], pa.timestamp("ns")), "1970-01-01 00:00:00.000000001", "TIMESTAMP_NS", id="timestamp"
-        ),
-        pytest.param(
-            pa.array([1], pa.timestamp("ns", "Europe/Berlin")),
-            f"{DAY} 00:00:00.000000001",
-            "TIMESTAMP_NS",
-            id="timestamp with a zone, in UTC",
-        ),
-        pytest.param(pa.array([1], pa.time64("ns")), "00:00:00.000000001", "TIME_NS", id="time"),
+        (pa.timestamp("ns"), f"{DAY} 00:00:00.000000001", "TIMESTAMP_NS"),
+        (pa.timestamp("ns", "Europe/Berlin"), f"{DAY} 00:00:00.000000001", "TIMESTAMP_NS"),  # in UTC
+        (pa.time64("ns"), "00:00:00.000000001", "TIME_NS"),
     ],
 )
-def test_nanoseconds_are_kept(value: pa.Array, text: str, kind: str) -> None:
-    values = from_arrow(stream(row(a=value)), named=False)
+def test_nanoseconds_are_kept(type_: pa.DataType, text: str, kind: str) -> None:
+    values = from_arrow(stream(row(a=pa.array([1], type_))), named=False)
 
-    found = duckdb.connect().execute("SELECT $1::VARCHAR, typeof($1)", values).fetchone()
-    assert found == (text, kind)
-
-
-def test_a_null_in_nanoseconds_is_null() -> None:
-    assert from_arrow(stream(row(a=pa.array([None], pa.timestamp("ns")))), named=False) == [None]
+    assert duckdb.connect().execute("SELECT $1::VARCHAR, typeof($1)", values).fetchone() == (text, kind)
+    assert from_arrow(stream(row(a=pa.array([None], type_))), named=False) == [None]
 
 
-def test_positions() -> None:
-    assert from_arrow(stream(row(b=1, a=2)), named=False) == [1, 2]
-    assert from_arrow(stream(row(**{"$2": 1, "$1": 2})), named=False) == [2, 1]
-    assert from_arrow(stream(row(**{"$2": 1, "$3": 2})), named=False) == [1, 2]
+@pytest.mark.parametrize(
+    ("names", "named", "expected"),
+    [
+        ("b a", False, [1, 2]),
+        ("$2 $1", False, [2, 1]),
+        ("$2 $3", False, [1, 2]),
+        *((f"{mark}b {mark}a", True, {"b": 1, "a": 2}) for mark in ("", "$", ":", "@")),
+    ],
+)
+def test_positions_and_names(names: str, named: bool, expected: object) -> None:
+    values = dict(zip(names.split(), (1, 2), strict=True))
 
-
-@pytest.mark.parametrize("mark", ["", "$", ":", "@"])
-def test_names(mark: str) -> None:
-    assert from_arrow(stream(row(**{f"{mark}b": 1, f"{mark}a": 2})), named=True) == {"a": 2, "b": 1}
+    assert from_arrow(stream(row(**values)), named=named) == expected
 
 
 def test_empty_batches_do_not_count() -> None:

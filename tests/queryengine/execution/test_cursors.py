@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import duckdb
 import pytest
 
-from queryengine.cancellation import Interruption
-from queryengine.engine import GatedStatement
-from queryengine.errors import (
-    SqlError,
-    StatementNotAllowedError,
-)
+from queryengine.errors import SqlError, StatementNotAllowedError
 from queryengine.execution.instance import EngineInstance
-from queryengine.gate.gate import Gate
 from tests.queryengine.conftest import OpenSession
-from tests.queryengine.instances import run, table
+from tests.queryengine.execution.instances import rows, run, run_ungated, table
 from tests.queryengine.publishing import Publisher
 
 
@@ -46,9 +40,9 @@ def test_a_deterministic_query_is_bound_once_on_a_cursor(
     monkeypatch.setattr("queryengine.execution.cursors._REUSED_S", 3600.0)
     session = open_session()
     for value, sql in ((1, "SELECT 1::UHUGEINT AS a"), (2, "SELECT 2 AS a"), (3, "SELECT 3 AS a")) * 3:
-        assert table(run(session, sql)).to_pylist() == [{"a": str(value) if value == 1 else value}]
+        assert rows(session, sql) == [{"a": str(value) if value == 1 else value}]
     for value in (4, 5):  # a parameter has another value each time
-        assert table(run(session, "SELECT $1 AS a", [value])).to_pylist() == [{"a": value}]
+        assert rows(session, "SELECT $1 AS a", [value]) == [{"a": value}]
 
     (kept,) = session.cursors._idle
 
@@ -58,13 +52,12 @@ def test_a_deterministic_query_is_bound_once_on_a_cursor(
 def test_a_bound_query_fails_with_the_same_words_again(open_session: OpenSession) -> None:
     sql = "SELECT CAST(a AS INTEGER)::UHUGEINT AS a FROM (SELECT 'x' || range AS a FROM range(3))"
     session = open_session()
-    sentences = []
-    for _ in range(2):
-        with pytest.raises(SqlError) as caught:
-            table(run(session, sql))
-        sentences.append(str(caught.value))
+    with pytest.raises(SqlError) as first:
+        table(run(session, sql))
+    with pytest.raises(SqlError) as second:
+        table(run(session, sql))
 
-    assert sentences[0] == sentences[1]
+    assert str(first.value) == str(second.value)
 
 
 @pytest.mark.exhaustive
@@ -103,7 +96,7 @@ def test_random_numbers_and_the_clock_are_not_shared(open_session: OpenSession) 
     def ask() -> Any:
         table(run(session, "SELECT setseed(0.5)"))
         table(run(session, "SELECT 1"))
-        return table(run(session, "SELECT random() AS r, epoch_us(now()) AS t")).to_pylist()[0]
+        return rows(session, "SELECT random() AS r, epoch_us(now()) AS t")[0]
 
     first, second = ask(), ask()
     assert first["r"] != second["r"]
@@ -176,7 +169,7 @@ def test_a_text_that_is_not_one_query_shares_no_cursor(open_session: OpenSession
     session = open_session()
 
     with pytest.raises(StatementNotAllowedError, match="not one query"):
-        session.run(GatedStatement(sql, "select", frozenset(), frozenset(), deterministic=True), None, Interruption())
+        run_ungated(session, sql)
 
     assert idle(session) == 0
 
@@ -188,29 +181,18 @@ def test_a_query_cannot_write_on_a_shared_cursor(open_session: OpenSession, publ
     sql = "WITH x AS (INSERT INTO flights VALUES (2) RETURNING *) FROM x"
 
     with pytest.raises(SqlError):
-        session.run(GatedStatement(sql, "select", frozenset(), frozenset(), deterministic=True), None, Interruption())
+        run_ungated(session, sql)
 
     assert table(run(session, "FROM flights")).num_rows == 1
 
 
 def test_many_threads_share_cursors(open_session: OpenSession) -> None:
     session = open_session()
-    gate = Gate()
-    wrong: list[Any] = []
 
     def ask(thread: int) -> None:
-        for number in range(1, 60):
-            statement = gate.admit(f"SELECT {thread * 1000 + number} AS a FROM range(3)", frozenset())
-            found = table(session.run(statement, None, Interruption())).to_pylist()
-            if found != [{"a": thread * 1000 + number}] * 3:
-                wrong.append(found)
+        for number in range(1000 * thread, 1000 * thread + 60):
+            assert rows(session, f"SELECT {number} AS a FROM range(3)") == [{"a": number}] * 3
 
-    threads = [threading.Thread(target=ask, args=(thread,)) for thread in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    gate.close()
-
-    assert wrong == []
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(ask, range(4)))
     assert 1 <= idle(session) <= 4

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from queryengine.gate.gate import Gate
+
+
+@pytest.fixture(scope="session")
+def gate() -> Iterator[Gate]:
+    with closing(Gate()) as made:
+        yield made

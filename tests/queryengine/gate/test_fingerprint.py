@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from queryengine.engine import GatedStatement
+from queryengine.errors import QueryError, SqlSyntaxError
+from queryengine.gate.fingerprint import fingerprint, normal_form, pattern
+from queryengine.gate.gate import _CACHED, Gate
+from queryengine.gate.lexer import Kind, Scan, scan
+from tests.queryengine.statements import DECLARED, READS, REFUSED, lines
+
+#: The numbers that each mark stands for.
+_STANDS_FOR = {
+    "\0i": st.one_of(st.sampled_from([1, 2, 10, 100, 101, 65_536, 999_999_999]), st.integers(1, 999_999_999)).map(str),
+    "\0l": st.one_of(st.sampled_from([10**9, 2**31 - 1, 2**31, 2**32, 10**18 - 1]), st.integers(10**9, 10**18 - 1)).map(
+        str
+    ),
+    "\0d": st.builds("{}.{}".format, st.integers(0, 999_999_999), st.text("0123456789", min_size=1, max_size=9)),
+}
+
+_PLACES = lines("numbers.txt")
+
+_WORDS = """
+    SELECT FROM flights WHERE id AND OR NOT IN ( ) ( ) , = - + * | < > % :: $ # ? [ ] : . LIMIT OFFSET BY GROUP ORDER AS
+    CASE WHEN THEN ELSE END DECIMAL TIMESTAMP INTEGER INTERVAL DAY SAMPLE USING VALUES UNION ALL BETWEEN x "x" 'x' abs
+    OVER ROWS PRECEDING DESC HAVING QUALIFY ON JOIN DISTINCT e _ -- /* */ PERCENT
+"""
+_PIECES = (*_WORDS.split(), " ")
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[Gate]:
+    with closing(Gate()) as made:
+        yield made
+
+
+def judged(gate: Gate, statement: Scan) -> tuple[Any, ...]:
+    """Give the verdict without any memory, and the tree without values and places."""
+    try:
+        verdict = gate._judge(statement, DECLARED, "")
+    except QueryError as exc:
+        return (type(exc),)
+    tree = gate._tree(statement, "")[1] if verdict.kind == "select" else None
+    rewritten = verdict.sql != statement.text
+    places = ("query_location", "query_location_length", "group_sets", "group_expressions")
+    bare = without_values(without(tree, *places))
+    return (verdict.kind, verdict.relations, verdict.parameters, verdict.deterministic, rewritten, bare)
+
+
+def without(value: Any, *keys: str) -> Any:
+    """Leave *keys* out of a tree, which say where something stands or how it is numbered."""
+    if isinstance(value, dict):
+        return {key: without(inner, *keys) for key, inner in value.items() if key not in keys}
+    return [without(inner, *keys) for inner in value] if isinstance(value, list) else value
+
+
+def without_values(value: Any) -> Any:
+    """Leave out of a tree what its constants are worth."""
+    if isinstance(value, dict):
+        if value.get("class") == "CONSTANT":
+            return {"class": "CONSTANT", "kind": value["literal"].get("kind")}
+        return {key: without_values(inner) for key, inner in value.items()}
+    return [without_values(inner) for inner in value] if isinstance(value, list) else value
+
+
+def filled(draw: st.DrawFn, marked: str) -> str:
+    for mark, numbers in _STANDS_FOR.items():
+        while mark in marked:
+            marked = marked.replace(mark, draw(numbers), 1)
+    return marked
+
+
+@st.composite
+def alike(draw: st.DrawFn, statements: st.SearchStrategy[str]) -> tuple[Scan, Scan]:
+    """Two statements that have one shape."""
+    try:
+        first = scan(draw(statements))
+    except SqlSyntaxError:
+        assume(condition=False)
+    assume(first.size and "\0" in (marked := fingerprint(first)))
+    second = scan(filled(draw, marked))
+    assert fingerprint(second) == marked
+    return first, second
+
+
+NUMBERS = st.one_of(
+    *_STANDS_FOR.values(),
+    st.sampled_from(
+        ["0", "00", "07", "1e5", "1e400", "1_000", "0x1F", "1.", ".5", "9" * 19, "9" * 40, "1." + "0" * 40]
+    ),
+)
+
+
+@st.composite
+def in_places(draw: st.DrawFn) -> str:
+    place = draw(st.sampled_from(_PLACES))
+    return place.format(*(draw(NUMBERS) for _ in range(place.count("{}"))))
+
+
+soup = st.lists(st.sampled_from(_PIECES) | NUMBERS, min_size=1, max_size=9).map(
+    lambda words: "SELECT " + " ".join(words)
+)
+
+
+@settings(deadline=None, max_examples=600)
+@given(alike(in_places() | st.sampled_from([*READS, *(sql for _, sql in REFUSED)]) | soup))
+def test_statements_of_one_shape_have_one_verdict_and_one_tree(gate: Gate, pair: tuple[Scan, Scan]) -> None:
+    first, second = pair
+
+    assert judged(gate, first) == judged(gate, second)
+
+
+@pytest.mark.exhaustive
+@settings(deadline=None, max_examples=300)
+@given(alike(in_places() | soup))
+def test_the_gate_says_the_same_with_and_without_its_memory(
+    gate: Gate, forgetful: Gate, pair: tuple[Scan, Scan]
+) -> None:
+    for statement in pair:
+        forgetful._verdicts.clear()
+        assert answer(gate.admit, statement.text) == answer(forgetful._admit, statement.text)
+
+
+def answer(admit: Any, sql: str) -> GatedStatement | type[QueryError]:
+    try:
+        found: GatedStatement = admit(sql, DECLARED)
+    except QueryError as exc:
+        return type(exc)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT 1, 12345678901, 0.50", "SELECT \0i, \0l, \0d"),
+        ("SELECT 999999999, 1000000000", "SELECT \0i, \0l"),
+        (
+            "select id from t where id=7 and (v IN (1, 2)) limit 5",
+            "select id from t where id=\0i and (v IN (\0i, \0i)) limit \0i",
+        ),
+        ("SELECT /* 1 */ -5 -- 6", "SELECT /* 1 */ -\0i -- 6"),
+        ("WITH a AS (SELECT 1) FROM a", "WITH a AS (SELECT \0i) FROM a"),
+    ],
+)
+def test_a_number_that_is_only_a_value_is_taken_out(sql: str, expected: str) -> None:
+    assert fingerprint(scan(sql)) == expected
+
+
+@pytest.mark.parametrize("sql", lines("not_values.txt"))
+def test_a_number_that_may_be_more_than_a_value_stays(sql: str) -> None:
+    assert fingerprint(scan(sql)) == sql
+
+
+def test_refused_and_rewritten_statements_have_no_cached_verdict() -> None:
+    refused = ("SELECT nosuch(1) + 1", "SHOW TABLES; 1")
+    rewritten = ("FROM information_schema.tables WHERE 1 = 1", "EXPLAIN SELECT 1", "PIVOT flights ON id + 1")
+    with closing(Gate()) as gate:
+        for sql in refused + rewritten:
+            answer(gate.admit, sql)
+
+        assert gate._verdicts == {}
+
+
+def test_a_verdict_gives_each_statement_its_own_text(gate: Gate) -> None:
+    first = gate.admit(" SELECT id FROM flights WHERE id = 1; -- a", DECLARED)
+    second = gate.admit("SELECT id FROM flights WHERE id = 23", DECLARED)
+
+    assert (first.sql, second.sql) == ("SELECT id FROM flights WHERE id = 1", "SELECT id FROM flights WHERE id = 23")
+    assert {(found.relations, found.deterministic) for found in (first, second)} == {(frozenset({"flights"}), True)}
+
+
+def test_memory_is_bounded(gate: Gate) -> None:
+    for number in range(_CACHED + 20):
+        gate.admit(f"SELECT 1 AS a{number}", frozenset())
+    gate.admit("SELECT '" + "x" * 5000 + "'", frozenset())
+
+    assert len(gate._verdicts) == _CACHED
+    assert not any(len(key) > 4200 for key, _ in gate._verdicts)
+
+
+def test_a_pattern_is_without_texts() -> None:
+    assert pattern(fingerprint(scan("SELECT 'a', 'it''s' FROM flights WHERE id = 7"))) == pattern(
+        fingerprint(scan("SELECT 'b', 'it''s' FROM flights WHERE id = 8"))
+    )
+    assert pattern("SELECT \0i") == "SELECT \0i"
+
+
+#: What may stand between two tokens; it makes no difference to the normal form.
+GAPS = st.sampled_from(
+    [" ", "  ", "\n", "\t\r\n", "/**/", " -- a comment; 'with' \"quotes\"\n", "/* a /* b */ ' */", "\u00a0"]
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("SELECT 1", "  SELECT\n\t1 ; ; -- done"),
+        ("SELECT 1", "/* why */ SELECT/**/1;"),
+        ("SELECT 'a  b'", "SELECT   'a  b'"),
+        ("SELECT a FROM t WHERE b = 1", "SELECT a\nFROM t -- which\nWHERE b = 1"),
+        ("SELECT\u00a01", "SELECT 1"),
+        ("SELECT $$ a;  b $$", "SELECT  $$ a;  b $$;"),
+    ],
+)
+def test_what_no_parser_looks_at_does_not_count(one: str, other: str) -> None:
+    assert normal_form(one) == normal_form(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("SELECT 'a  b'", "SELECT 'a b'"),
+        ("SELECT 'A'", "SELECT 'a'"),
+        ("SELECT 'a--b'", "SELECT 'a'"),
+        ("SELECT $$a  b$$", "SELECT $$a b$$"),
+        ("SELECT E'a\\n'", "SELECT E'a\\\\n'"),
+        ('SELECT "A"', 'SELECT "a"'),
+        ('SELECT "a  b"', 'SELECT "a b"'),
+        ("SELECT a", "SELECT A"),
+        ("SELECT 1", "select 1"),
+        ("SELECT 1", "SELECT 1.0"),
+        ("SELECT 1 - -1", "SELECT 1 --1"),
+        ("SELECT 'a'\n'b'", "SELECT 'a' 'b'"),
+        ("SELECT x'41'", "SELECT x '41'"),
+        ("SELECT a.b", "SELECT a .b"),
+        ("SELECT 1; SELECT 2", "SELECT 1 SELECT 2"),
+        ("SELECT '\u00a0'", "SELECT ' '"),
+        ("SELECT 'not closed", "SELECT  'not closed"),
+    ],
+)
+def test_everything_else_counts(one: str, other: str) -> None:
+    assert normal_form(one) != normal_form(other)
+
+
+def test_a_long_text_is_not_looked_into() -> None:
+    sql = "SELECT  '" + "a" * 5000 + "'"
+
+    assert normal_form(sql) == sql
+
+
+@given(data=st.data(), sql=st.sampled_from([sql for sql in READS if len(sql) < 1000]))
+def test_one_normal_form_is_one_tree(gate: Gate, data: st.DataObject, sql: str) -> None:
+    found = scan(sql)
+    pieces, end, before = [], 0, Kind.WORD
+    for token in found.tokens:
+        keeps = token.start == end or before is token.kind is Kind.STRING
+        pieces += [found.text[end : token.start] if keeps else data.draw(GAPS), token.text]
+        end, before = token.end, token.kind
+    other = "".join([data.draw(GAPS), *pieces, data.draw(GAPS)])
+
+    assert normal_form(sql) == normal_form(other)
+    assert parsed(gate, sql) == parsed(gate, other) == parsed(gate, normal_form(sql))
+
+
+def parsed(gate: Gate, sql: str) -> Any:
+    """Return the tree, or the kind of error, without places."""
+    return without(json.loads(gate._serialized(scan(sql).text)), "query_location", "query_location_length", "position")
