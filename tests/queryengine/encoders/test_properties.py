@@ -167,7 +167,8 @@ def test_every_floating_point_number(kind: str, arrow: pa.DataType, form: str) -
             else:
                 assert row["v"] is None
         words = from_arrow({"v": kind}, batch, encoding="csv").decode().split()[1:]
-        assert [struct.pack(form, float(word)) for word in words] == [struct.pack(form, value) for value in values]
+        expected = [math.nan if math.isnan(value) else value for value in values]  # text has only one NaN
+        assert [struct.pack(form, float(word)) for word in words] == [struct.pack(form, value) for value in expected]
 
     check()
 
