@@ -9,25 +9,19 @@ from typing import Any
 import pytest
 
 from datasources.refresh.refresher import Refresher
-from queryengine.gate.gate import Gate
 from runtimeconf.model import DatasetConfig
 from tests.datasources.support import configure
 
 
-@pytest.fixture(scope="module")
-def gate() -> Gate:
-    return Gate()
-
-
 @pytest.fixture
-def start(tmp_path: Path, gate: Gate) -> Iterator[Callable[..., Refresher]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Refresher]]:
     """Start refreshers over the state directory of the test, one at a time; the last is stopped at the end."""
     started: list[Refresher] = []
 
     def start_one(*datasets: DatasetConfig, **options: Any) -> Refresher:
         stop_all()
         (tmp_path / "state").mkdir(exist_ok=True)
-        refresher = Refresher(configure(tmp_path, *datasets), gate, **options)
+        refresher = Refresher(configure(tmp_path, *datasets), **options)
         started.append(refresher)
         refresher.start()
         return refresher

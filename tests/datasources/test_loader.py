@@ -25,7 +25,6 @@ from datasources.refresh import loader, refresher
 from datasources.refresh.loader import LoaderFaultError, LoaderProcess
 from datasources.refresh.loader_process import NICENESS, SPARE_BYTES
 from datasources.snapshots.snapshot import Order
-from queryengine.gate.gate import Gate
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import (
     MIB,
@@ -95,7 +94,7 @@ def parquet(directory: Path) -> None:
 
 def test_an_idle_loader_process_ends(process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresher, "REST_S", 0.01)
-    service = refresher.Refresher(configure(tmp_path, declare(tmp_path, "a.csv")), Gate(), builders=[process])
+    service = refresher.Refresher(configure(tmp_path, declare(tmp_path, "a.csv")), builders=[process])
     service.start()
     wait_for(service.is_loaded, "the load of the start")
     wait_for(lambda: process._child is None, "the end of the process")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from datasources.control import AdmittedSql
 from datasources.deadline import Deadline
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.snapshot import Order, SnapshotBuilder
@@ -110,7 +111,7 @@ class Slow:
             pass
         return self._builder.build(order, deadline)
 
-    def rest(self) -> None:
+    def close(self) -> None:
         """Nothing is kept."""
 
 
@@ -192,7 +193,7 @@ def test_a_caller_who_joins_a_scheduled_run_has_the_source_read(
     refresher = start(*datasets, builders=[Slow(tmp_path, [], go_on) for _ in range(2)])
 
     first, second = refresher.history("c")[0], refresher.history("d")[0]
-    asked = refresher.request_refresh("c", "SELECT * FROM c WHERE a = 2")
+    asked = refresher.request_refresh("c", AdmittedSql("SELECT * FROM c WHERE a = 2"))
     # A request of the clock does not undo that of a caller.
     with refresher._condition:
         refresher._enqueue(refresher._entries["c"], None, skips=True)

@@ -9,7 +9,6 @@ import pytest
 
 from datasources.errors import UnknownDatasetError
 from datasources.refresh.refresher import Refresher
-from queryengine.gate.gate import Gate
 from queryengine.manifest import SNAPSHOT_DIRECTORY
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import configure, files_below
@@ -19,7 +18,7 @@ from tests.datasources.test_refresher import accelerated, finished, held_up, ser
 
 
 @pytest.mark.parametrize("skip_unchanged", [True, False])
-def test_each_is_loaded_once_and_nothing_is_scheduled(tmp_path: Path, gate: Gate, skip_unchanged: bool) -> None:
+def test_each_is_loaded_once_and_nothing_is_scheduled(tmp_path: Path, skip_unchanged: bool) -> None:
     put(tmp_path, "a.csv")
     (tmp_path / "state").mkdir()
     datasets = [
@@ -29,7 +28,7 @@ def test_each_is_loaded_once_and_nothing_is_scheduled(tmp_path: Path, gate: Gate
     ]
 
     for is_again in (False, True):
-        refresher = Refresher(configure(tmp_path, *datasets), gate)
+        refresher = Refresher(configure(tmp_path, *datasets))
         (good, first), (bad, second) = refresher.load_once(["good", "BAD", "Good"], skip_unchanged=skip_unchanged)
         assert refresher.stop(30)
 
@@ -39,10 +38,10 @@ def test_each_is_loaded_once_and_nothing_is_scheduled(tmp_path: Path, gate: Gate
         assert [len(refresher.history(name)) for name in ("good", "bad", "other")] == [1 + is_again, 1 + is_again, 0]
 
 
-def test_loading_once_what_is_unknown_loads_nothing(tmp_path: Path, gate: Gate) -> None:
+def test_loading_once_what_is_unknown_loads_nothing(tmp_path: Path) -> None:
     put(tmp_path, "a.csv")
     (tmp_path / "state").mkdir()
-    refresher = Refresher(configure(tmp_path, accelerated(tmp_path)), gate)
+    refresher = Refresher(configure(tmp_path, accelerated(tmp_path)))
 
     with pytest.raises(UnknownDatasetError):
         refresher.load_once(["d", "nope"], skip_unchanged=True)
@@ -116,10 +115,10 @@ def test_r21_many_refreshes_leave_no_descriptor_thread_or_file(tmp_path: Path, s
     assert count() < before + 10, "one per refresh would be 20; other tests of this process may add or close some"
 
 
-def test_a_refresher_that_was_never_started_stops(tmp_path: Path, gate: Gate) -> None:
+def test_a_refresher_that_was_never_started_stops(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
 
-    refresher = Refresher(configure(tmp_path, accelerated(tmp_path)), gate)
+    refresher = Refresher(configure(tmp_path, accelerated(tmp_path)))
 
-    assert [(state.status, state.loaded_once) for state in refresher.datasets()] == [("Initializing", False)]
+    assert [(state.status, state.rows) for state in refresher.datasets()] == [("Initializing", None)]
     assert refresher.stop(1)

@@ -17,14 +17,12 @@ from typing import Any
 
 import pytest
 
+from datasources.control import AdmittedSql
 from datasources.errors import AccelerationDisabledError, DatasetsUnavailableError, UnknownDatasetError
 from datasources.refresh import refresher, schedule
 from datasources.refresh import service as module
-from datasources.refresh.control_socket import SOCKET_NAME
+from datasources.refresh.control_socket import SOCKET_NAME, ControlClient
 from datasources.refresh.service import DatasetService
-from queryengine.engine import GatedStatement
-from queryengine.errors import EngineBusyError, QueryError, StatementNotAllowedError
-from queryengine.gate.gate import Gate
 from queryengine.manifest import MANIFEST_NAME, SNAPSHOT_DIRECTORY, ManifestError, read_manifest
 from runtimeconf.model import AccelerationConfig, RuntimeConfig
 from system.errors import StateDirectoryError
@@ -263,8 +261,25 @@ def test_a_follower_asks_the_holder(tmp_path: Path, start: Callable[..., Dataset
         follower.history("nope")
     with pytest.raises(AccelerationDisabledError):
         follower.request_refresh("once")
-    with pytest.raises(StatementNotAllowedError):
-        follower.request_refresh("d", "DELETE FROM d")
+
+
+def test_a_client_asks_the_holder_and_never_takes_over(tmp_path: Path, start: Callable[..., DatasetService]) -> None:
+    put(tmp_path, "a.csv")
+    client = ControlClient(tmp_path / "state")
+    assert not client.is_loaded()
+    with pytest.raises(DatasetsUnavailableError):
+        client.datasets()
+
+    service = start()
+    wait_for(client.is_loaded, "the load")
+    assert [state.name for state in client.datasets()] == ["d"]
+
+    service.stop(30)
+    assert client.is_loaded()
+    with pytest.raises(DatasetsUnavailableError):
+        client.datasets()
+    start()
+    assert client.datasets()[0].rows == 1
 
 
 def test_r12_twenty_requests_through_several_processes_need_two_reads_at_most(
@@ -398,7 +413,7 @@ def test_a_load_that_does_not_end_keeps_the_lock(
     put(tmp_path, "a.csv")
     service = start()
     wait_for(service.is_loaded, "the load")
-    service.request_refresh("d", "SELECT count(*) AS n FROM d, range(100000000000) r")
+    service.request_refresh("d", AdmittedSql("SELECT count(*) AS n FROM d, range(100000000000) r"))
     wait_for(lambda: service.datasets()[0].status == "Refreshing", "the slow load")
 
     service.stop(0)
@@ -407,56 +422,20 @@ def test_a_load_that_does_not_end_keeps_the_lock(
     assert "A load did not end in time" in caplog.text
 
 
-class Judge:
-    """Takes nothing but what it was told to."""
-
-    def __init__(self, outcome: GatedStatement | QueryError) -> None:
-        self.outcome = outcome
-        self.asked: list[tuple[str, frozenset[str]]] = []
-
-    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
-        self.asked.append((sql, relations))
-        if isinstance(self.outcome, QueryError):
-            raise self.outcome
-        return self.outcome
-
-
-def test_another_process_may_check_refresh_sql(tmp_path: Path) -> None:
-    put(tmp_path, "a.csv")
-    judge = Judge(GatedStatement("SELECT a + 1 AS a, b FROM d", "select", frozenset({"d"}), frozenset()))
-    service = DatasetService(
-        configure(tmp_path, declare(tmp_path, "a.csv", acceleration=AccelerationConfig())), exclusive=True, judge=judge
-    )
-    service.start()
-    try:
-        wait_for(service.is_loaded, "the load")
-        run = service.request_refresh("d", "no SQL at all")
-        wait_for(lambda: service.history("d")[0].id == run.id and service.history("d")[0].finished_at, "the refresh")
-
-        assert judge.asked == [("no SQL at all", frozenset({"d"}))]
-        assert served(tmp_path) == [(2, "x")]
-
-        judge.outcome = EngineBusyError()
-        with pytest.raises(EngineBusyError):
-            service.request_refresh("d", "SELECT 1")
-    finally:
-        service.stop(30)
-
-
 def test_loading_once_locks_the_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "a.csv")
     monkeypatch.setattr(module, "_START_WAIT_S", 0.1)
     config = configure(tmp_path, declare(tmp_path, "a.csv"))
-    ((_, run),) = module.load_once(config, [], Gate(), [])
+    ((_, run),) = module.load_once(config, [], [])
     assert (run.status, run.rows) == ("succeeded", 1)
     lock = StateLock(config.state_dir)
     assert lock.acquire()
 
     with pytest.raises(StateDirectoryError, match=rf"in use by process {os.getpid()}: ask .*`manage\.py refresh"):
-        module.load_once(config, ["d"], Gate(), [])
+        module.load_once(config, ["d"], [])
     with pytest.raises(UnknownDatasetError):
-        module.load_once(config, ["nope"], Gate(), [])
+        module.load_once(config, ["nope"], [])
 
     lock.release()
-    ((name, run),) = module.load_once(config, ["D"], Gate(), [])
+    ((name, run),) = module.load_once(config, ["D"], [])
     assert (name, run.status, run.unchanged) == ("d", "succeeded", False)

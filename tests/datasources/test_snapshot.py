@@ -58,9 +58,9 @@ def test_an_interrupted_verification_does_not_affect_the_next(tmp_path: Path, mo
         with monkeypatch.context() as patched:
             patched.setattr("datasources.snapshots.snapshot.count_of", break_off)
             with pytest.raises(MemoryError):
-                verifier.verify(first)
+                verifier.verify_content(first)
         assert open_below(tmp_path) == []
-        verifier.verify(second)
+        verifier.verify_content(second)
 
 
 @pytest.mark.parametrize("name", ["a*b", "a[b]", "**", "a{b}", "it's", 'a"b', "a%20b", "a#b", "a;b"])
