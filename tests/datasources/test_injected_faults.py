@@ -31,19 +31,16 @@ from pathlib import Path
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.service import DatasetService
 from datasources.snapshots.snapshot import SnapshotBuilder
-from tests.datasources.support import configure, declare, wait_for
+from tests.datasources.support import configure, declare, finished, settled
 directory, count, where = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 config = configure(directory, declare(directory, "a.parquet", on_schema_change="accept"))
 builder = SnapshotBuilder.of(config)
 builders = [LoaderProcess(builder)] if where == "process" else [builder]
 service = DatasetService(config, exclusive=True, builders=builders)
 service.start()
-def ended(run):
-    return next((other for other in service.history("d") if other.id == run.id and other.finished_at), None)
-wait_for(lambda: service.history("d") and all(run.finished_at for run in service.history("d")), "the start")
+settled(service)
 for version in range(1, count + 1):
-    run = service.request_refresh("d", f"SELECT {version} AS version, n FROM d")
-    run = wait_for(lambda: ended(run), "the refresh")
+    run = finished(service, service.request_refresh("d", f"SELECT {version} AS version, n FROM d"))
     with suppress(OSError):
         os.write(1, f"{version} {run.status} {run.error}\n".encode())  # whole, or not at all
 service.stop(30)

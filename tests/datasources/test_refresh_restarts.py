@@ -2,17 +2,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from datasources.control import AdmittedSql
 from datasources.errors import UnknownDatasetError
 from datasources.refresh.refresher import Refresher
 from queryengine.manifest import SNAPSHOT_DIRECTORY
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import configure, files_below
-from tests.datasources.test_refresher import accelerated, finished, held_up, served, settled, state
+from tests.datasources.support import (
+    Start,
+    accelerated,
+    configure,
+    files_below,
+    finished,
+    served,
+    settled,
+    state,
+    wait_for,
+)
 
 # --- loading once -----------------------------------------------------------------------------------------------------
 
@@ -53,36 +62,29 @@ def test_loading_once_what_is_unknown_loads_nothing(tmp_path: Path) -> None:
 # --- stop and restart -------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_interrupts_the_load_and_lists_its_run_as_failed(
-    tmp_path: Path, start: Callable[..., Refresher]
-) -> None:
-    put(tmp_path, "a.csv")
-    refresher = start(accelerated(tmp_path))
-    settled(refresher)
+def test_a_stop_interrupts_the_load_and_lists_its_run_as_failed(tmp_path: Path, refresher: Refresher) -> None:
     began = time.monotonic()
-    with held_up(refresher):
-        refresher.request_refresh("d")
-        assert refresher.stop(30)
+    refresher.request_refresh("d", AdmittedSql("SELECT count(*) AS n FROM d, range(100000000000) r"))
+    wait_for(lambda: refresher.history("d")[0].status == "running", "the slow run")
+    refresher.request_refresh("d")
+    assert refresher.stop(30)
 
     assert time.monotonic() - began < 30
-    queued, running, first = refresher.history("d")
-    assert (queued.status, running.status, first.status) == ("failed", "failed", "succeeded")
-    assert (queued.error, running.error) == ("interrupted", "interrupted")
-    assert queued.finished_at is not None
-    assert running.finished_at is not None
+    assert [(run.status, run.error) for run in refresher.history("d")] == [
+        ("failed", "interrupted"),
+        ("failed", "interrupted"),
+        ("succeeded", None),
+    ]
+    assert all(run.finished_at for run in refresher.history("d"))
     assert len(list((tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir())) == 1
 
 
 def test_a_restart_serves_the_last_good_data_at_once_and_refreshes_behind_it(
-    tmp_path: Path, start: Callable[..., Refresher]
+    tmp_path: Path, start: Start, refresher: Refresher
 ) -> None:
-    put(tmp_path, "a.csv")
-    dataset = accelerated(tmp_path)
-    first = start(dataset)
-    settled(first)
     (tmp_path / "a.csv").unlink()
 
-    second = start(dataset)
+    second = start(accelerated(tmp_path))
     assert second.is_loaded()
     assert served(tmp_path) == [(1, "x")]
     settled(second)
@@ -91,16 +93,11 @@ def test_a_restart_serves_the_last_good_data_at_once_and_refreshes_behind_it(
     assert state(second).rows == 1
     assert [run.status for run in second.history("d")] == ["failed", "succeeded"]
     put(tmp_path, "a.csv", "a,b\n2,y\n")
-    third = start(dataset)
-    settled(third)
+    settled(start(accelerated(tmp_path)))
     assert served(tmp_path) == [(2, "y")]
 
 
-def test_r21_many_refreshes_leave_no_descriptor_thread_or_file(tmp_path: Path, start: Callable[..., Refresher]) -> None:
-    put(tmp_path, "a.csv")
-    refresher = start(accelerated(tmp_path))
-    settled(refresher)
-
+def test_r21_many_refreshes_leave_no_descriptor_thread_or_file(tmp_path: Path, refresher: Refresher) -> None:
     def names() -> list[str]:
         return [name.rsplit("-", 1)[0] for name in files_below(tmp_path)]
 
