@@ -110,9 +110,7 @@ def error_from(fields: Mapping[str, Any], name: str = "") -> DatasetError:
     if not isinstance(fields, Mapping) or not isinstance(message := fields.get("message"), str):
         raise ValueError("an error has a message")  # noqa: TRY004 (what callers catch)
     code = str(fields.get("code"))
-    if code in _OF_A_NAME:
-        return _OF_A_NAME[code](name)
-    return _OF_A_MESSAGE.get(code, DatasetError)(message)
+    return _OF_A_NAME[code](name) if code in _OF_A_NAME else _OF_A_MESSAGE.get(code, DatasetError)(message)
 
 
 _OF_A_NAME = {kind.code: kind for kind in (UnknownDatasetError, AccelerationDisabledError, TimeColumnMissingError)}

@@ -123,9 +123,7 @@ class LoadingEngine:
             table = f"_snapshot.main.{identifier(dataset.name)}"
             view = f"runtime.main.{identifier(dataset.name)}"
             with deadline.guard(connection), self._explained(connection, scan):
-                self._confine(connection, path, scan)
-                relation = scan.bind(connection)
-                rows = f"SELECT * FROM {relation}"  # noqa: S608 - quoted by the source
+                rows = self._bound(connection, path, scan)
                 columns = columns_of(connection, rows) if refresh_sql is None else _viewed(connection, view, rows)
                 refuse_excess(dataset.name, columns)
                 scan.accept(connection, [column.name for column in columns])
@@ -165,8 +163,7 @@ class LoadingEngine:
         deadline = load.deadline
         with source_of(dataset).open(load) as scan, self._connection(load, scan) as connection:
             with deadline.guard(connection), self._explained(connection, scan):
-                self._confine(connection, load.scratch / "columns.duckdb", scan)
-                rows = f"SELECT * FROM {scan.bind(connection)}"  # noqa: S608 - quoted by the source
+                rows = self._bound(connection, load.scratch / "columns.duckdb", scan)
                 if refresh_sql is not None:
                     _viewed(connection, f"runtime.main.{identifier(dataset.name)}", rows)
             with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
@@ -227,7 +224,8 @@ class LoadingEngine:
         finally:
             connection.close()
 
-    def _confine(self, connection: duckdb.DuckDBPyConnection, path: Path, scan: Scan) -> None:
+    def _bound(self, connection: duckdb.DuckDBPyConnection, path: Path, scan: Scan) -> str:
+        """Confine the engine to *scan* and the new file *path*, and return a SELECT of all rows of the source."""
         connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (STORAGE_VERSION 'latest')")
         connection.execute("ATTACH ':memory:' AS runtime")
         connection.execute("USE runtime")
@@ -235,6 +233,7 @@ class LoadingEngine:
         # this directory; descriptors of files with a name never are.
         needs_descriptors = any(path.startswith(f"{DESCRIPTORS}/") for path in scan.paths)
         lock_down(connection, allowed_paths=scan.paths, allowed_directories=[DESCRIPTORS] if needs_descriptors else [])
+        return f"SELECT * FROM {scan.bind(connection)}"  # noqa: S608 - quoted by the source
 
     @contextlib.contextmanager
     def _explained(

@@ -176,27 +176,20 @@ class ControlServer:
         self._socket.close()
 
     def _accept(self) -> None:
-        while True:
-            self._connections.acquire()
-            connection = self._next_connection()
-            if connection is None:
-                return
-            threading.Thread(target=self._serve, args=(connection,), name="control-request", daemon=True).start()
-
-    def _next_connection(self) -> socket.socket | None:
-        """Wait for a client and keep the socket file in place meanwhile; None when closed."""
+        """Answer each client in a thread, and keep the socket file in place meanwhile, until closed."""
         while not self._is_closed.is_set():
+            self._connections.acquire()
             self._socket.listener.settimeout(_POLL_S)
             try:
                 connection, _ = self._socket.listener.accept()
-                if not self._is_closed.is_set():
-                    return connection
-                connection.close()
-            except TimeoutError:
-                self._restore_socket()
-            except OSError:  # closed, or out of descriptors
-                self._is_closed.wait(_POLL_S)
-        return None
+            except OSError as exc:
+                self._connections.release()
+                if isinstance(exc, TimeoutError):
+                    self._restore_socket()
+                else:  # out of descriptors
+                    self._is_closed.wait(_POLL_S)
+            else:
+                threading.Thread(target=self._serve, args=(connection,), name="control-request", daemon=True).start()
 
     def _restore_socket(self) -> None:
         if self._socket.is_there:

@@ -49,8 +49,7 @@ class History:
         self._path = state_dir / HISTORY_NAME
         self._lock = threading.Lock()
         self._is_saved = True
-        self._is_told = False  # whether the failure to save was logged
-        self._document_bytes = self._lines_bytes = 0
+        self._room_bytes = 0  # for lines after the document
         found = self._read()
         self._runs = {name: found.get(name, []) for name in datasets}
         self.interrupt()
@@ -105,13 +104,10 @@ class History:
         return found
 
     def _append(self, lines: bytes) -> None:
-        if self._is_saved and self._lines_bytes + len(lines) <= max(self._document_bytes, _LEAST_LINES_BYTES):
-            try:
+        if self._is_saved and len(lines) <= self._room_bytes:
+            with suppress(OSError):  # A part of them may have been written.
                 _write(self._path, os.O_APPEND, lines)
-            except OSError:
-                self._is_saved = False  # A part of them may have been written.
-            else:
-                self._lines_bytes += len(lines)
+                self._room_bytes -= len(lines)
                 return
         self._write()
 
@@ -124,14 +120,13 @@ class History:
             temporary.replace(self._path)
         except OSError as exc:
             # The list in memory is right; a full disk must not stop a refresh, which may free space.
-            if not self._is_told:
+            if self._is_saved:
                 logger.warning("The list of refreshes cannot be saved: %s", exc.strerror)
-            self._is_saved, self._is_told = False, True
+            self._is_saved = False
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
         else:
-            self._is_saved, self._is_told = True, False
-            self._document_bytes, self._lines_bytes = len(document), 0
+            self._is_saved, self._room_bytes = True, max(len(document), _LEAST_LINES_BYTES)
 
 
 def _write(path: Path, flags: int, data: bytes) -> None:

@@ -37,8 +37,8 @@ GRACE_S = 1.0
 _POLL_S = 0.05
 #: The longest wait for a process that was told to end, or killed (seconds).
 _END_S = 2.0
-#: The longest wait for a process to take a request (whole seconds).
-_SEND_S = 10
+#: The longest pause within a message, to or from a process (whole seconds). One that stalls longer is killed.
+_STALL_S = 10
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,16 +86,15 @@ class LoaderProcess:
             "limit_s": deadline.limit_s,
             "left_s": deadline.left_s,
         }
-        answer: dict[str, Any] | None = None
-        try:
-            answer = child.ask(json.dumps(request).encode(), deadline)
-        finally:
-            if answer is None or answer["worn_out"]:
-                self._child = None
-                reason = child.end(kill=answer is None)
-            if answer is None:
-                self._clean_up(order.file)
+        answer = child.ask(json.dumps(request).encode(), deadline)
+        if answer is None or answer["worn_out"]:
+            self._child = None
+            reason = child.end(kill=answer is None)
         if answer is None:
+            # Delete what a process that did not end by itself leaves.
+            remove(self._builder.state_dir / SNAPSHOT_DIRECTORY / order.file)
+            scratch = scratch_directory(self._builder.state_dir, order.file)
+            remove_ours(scratch.parent, re.compile(re.escape(scratch.name)))
             deadline.check()
             raise SnapshotError(
                 f"The load of {order.dataset.name} ended with its process ({reason}): a fault of the engine, "
@@ -120,12 +119,6 @@ class LoaderProcess:
                 raise SnapshotError(f"The process that loads data cannot be started: {exc.strerror}.") from exc
         return self._child
 
-    def _clean_up(self, file: str) -> None:
-        """Delete the files of a load whose process did not end by itself."""
-        remove(self._builder.state_dir / SNAPSHOT_DIRECTORY / file)
-        scratch = scratch_directory(self._builder.state_dir, file)
-        remove_ours(scratch.parent, re.compile(re.escape(scratch.name)))
-
 
 class _Child:
     """
@@ -137,8 +130,8 @@ class _Child:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        # A load that takes no request for this long is at fault, like one that does not end.
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_S, 0))
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _STALL_S, 0))
         self._connection: Connection[dict[str, Any], bytes] = Connection(ours.detach())
         try:
             with theirs:
@@ -177,18 +170,12 @@ class _Child:
     def end(self, *, kill: bool = False) -> str:
         """Close the connection, on which the process ends, or *kill* it. Return how it ended, for an error message."""
         self._connection.close()
-        if kill and self._process.poll() is None:
-            # If the process is ending by itself, wait for its exit code: it says more than our own signal.
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_POLL_S)
-        if kill:
-            self._process.kill()
-        try:
+        # If the process is ending by itself, wait for its exit code: it says more than our own signal.
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_POLL_S if kill else _END_S)
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_S)
         return _reason(self._process.returncode)
 
 

@@ -117,7 +117,10 @@ class Refresher:
         self._publication = Publication(config.state_dir, config.datasets)
         self._history = History(config.state_dir, [dataset.name for dataset in config.datasets])
         # Names of datasets are case-insensitive, as in SQL.
-        self._entries = {dataset.name.lower(): self._entry_of(dataset) for dataset in config.datasets}
+        self._entries = {dataset.name.lower(): _Dataset(dataset) for dataset in config.datasets}
+        for entry in self._entries.values():
+            succeeded = (run for run in self._history.runs(entry.config.name) if run.status == "succeeded")
+            entry.checked_at = next((run.finished_at for run in succeeded), None)
         self._queue: deque[_QueueEntry] = deque()
         self._condition = threading.Condition()
         self._stop = threading.Event()
@@ -221,19 +224,13 @@ class Refresher:
         except KeyError:
             raise UnknownDatasetError(name) from None
 
-    def _entry_of(self, dataset: DatasetConfig) -> _Dataset:
-        succeeded = (run.finished_at for run in self._history.runs(dataset.name) if run.status == "succeeded")
-        return _Dataset(dataset, checked_at=next(succeeded, None))
-
     def _state(self, entry: _Dataset) -> DatasetState:
         snapshot = self._publication.snapshot(entry.config.name)
-        status: DatasetStatus
+        status: DatasetStatus = "Initializing" if snapshot is None else "Ready"
         if entry.is_running and snapshot is not None:
             status = "Refreshing"
         elif entry.error is not None:
             status = "Error"
-        else:
-            status = "Initializing" if snapshot is None else "Ready"
         # The list of runs may be lost, or older than a snapshot from a backup.
         checked_at = None if snapshot is None else max(snapshot.created_at, entry.checked_at or "")
         return DatasetState(

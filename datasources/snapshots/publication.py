@@ -125,7 +125,18 @@ class Publication:
         Raises:
             OSError: This process lacks descriptors or memory to check; nothing is withdrawn.
         """
-        faults = self._faults()
+        faults = {}
+        for snapshot in self._manifest.snapshots:
+            stamp = self._stamp(snapshot.file)
+            if stamp is not None and stamp == self._stamps.get(snapshot.file):
+                continue
+            try:
+                # Its content was checked before it was published, so comparing the bytes is enough.
+                verify_file(self._state_dir, snapshot)
+            except SnapshotError as exc:
+                faults[snapshot.file] = str(exc)
+            else:
+                self._stamps[snapshot.file] = stamp
         if not faults:
             return {}
         with self._lock:
@@ -194,25 +205,6 @@ class Publication:
 
     def _signature(self) -> Signature:
         return signature(str(manifest_path(self._state_dir)))
-
-    def _faults(self) -> dict[str, str]:
-        """
-        Return the faults of published snapshots, by the name of their file.
-
-        Their content was checked before they were published, so comparing their bytes is enough.
-        """
-        faults = {}
-        for snapshot in self._manifest.snapshots:
-            stamp = self._stamp(snapshot.file)
-            if stamp is not None and stamp == self._stamps.get(snapshot.file):
-                continue
-            try:
-                verify_file(self._state_dir, snapshot)
-            except SnapshotError as exc:
-                faults[snapshot.file] = str(exc)
-            else:
-                self._stamps[snapshot.file] = stamp
-        return faults
 
     def _stamp(self, file: str) -> _Stamp | None:
         """Return a stamp that changes whenever the file of a snapshot does: nobody can set its ctime."""
