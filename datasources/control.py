@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NewType, Protocol
 
 from datasources.errors import DatasetError
 from queryengine.manifest import Signature, manifest_path, signature
@@ -20,6 +20,9 @@ from runtimeconf.model import RefreshMode
 DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disabled"]
 RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
 RefreshPhase = Literal["opening", "loading", "publishing"]
+
+#: A SELECT for one dataset that the gate has admitted: see `datasources.refresh.declarations.admit_refresh_sql`.
+AdmittedSql = NewType("AdmittedSql", str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,6 @@ class DatasetState:
     refreshed_at: str | None
     snapshot: str | None
     error: str | None
-    loaded_once: bool
     checked_at: str | None
     next_refresh_at: str | None
     age_s: int | None
@@ -81,14 +83,14 @@ class DatasetControl(Protocol):
         """Return whether every dataset has data to serve."""
 
     def request_refresh(
-        self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+        self, name: str, sql: AdmittedSql | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
     ) -> RefreshRun:
         """
         Request a refresh. If one is queued already, join it and return its run.
 
         Args:
             name: The dataset; case is ignored.
-            refresh_sql: The SELECT that this run applies to the source; None: as declared.
+            sql: The `refresh_sql` of this run, which is not checked again; None: as declared.
             mode: Whether this run replaces the served rows or appends to them; None: as declared.
             jitter_max_s: The longest random delay before this run begins, in seconds.
 

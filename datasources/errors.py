@@ -15,6 +15,9 @@ The errors of this room.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 #: The error of a run that the end of the runtime interrupted.
 INTERRUPTED = "interrupted"
 
@@ -60,8 +63,8 @@ class DatasetsUnavailableError(DatasetError):
 
     code = "datasets_unavailable"
 
-    def __init__(self) -> None:
-        super().__init__("The refresher does not answer at the moment: try again.")
+    def __init__(self, message: str = "The refresher does not answer at the moment: try again.") -> None:
+        super().__init__(message)
 
 
 class SourceError(DatasetError):
@@ -88,6 +91,32 @@ class SnapshotError(DatasetError):
     """A snapshot cannot be built, verified or published."""
 
     code = "snapshot_error"
+
+
+def error_fields(error: DatasetError) -> dict[str, str]:
+    """Return *error* as JSON types, for another process."""
+    return {"code": error.code, "message": str(error)}
+
+
+def error_from(fields: Mapping[str, Any], name: str = "") -> DatasetError:
+    """
+    Return the error that `error_fields` made *fields* of; it concerns the dataset *name*, as the caller wrote it.
+
+    An unknown code gives a `DatasetError`.
+
+    Raises:
+        ValueError: *fields* are not an error.
+    """
+    if not isinstance(fields, Mapping) or not isinstance(message := fields.get("message"), str):
+        raise ValueError("an error has a message")  # noqa: TRY004 (what callers catch)
+    code = str(fields.get("code"))
+    return _OF_A_NAME[code](name) if code in _OF_A_NAME else _OF_A_MESSAGE.get(code, DatasetError)(message)
+
+
+_OF_A_NAME = {kind.code: kind for kind in (UnknownDatasetError, AccelerationDisabledError, TimeColumnMissingError)}
+_OF_A_MESSAGE: dict[str, type[DatasetError]] = {
+    kind.code: kind for kind in (DatasetsUnavailableError, SourceError, SchemaChangedError, SnapshotError)
+}
 
 
 def not_written(what: str, reason: str | None) -> SnapshotError:

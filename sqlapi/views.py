@@ -23,11 +23,13 @@ from authkeys.principal import Principal
 from authkeys.state import get_access
 from datasources.control import DatasetControl, RefreshRun
 from datasources.errors import DatasetsUnavailableError, UnknownDatasetError
+from datasources.refresh.declarations import admit_refresh_sql, check_refresh
 from datasources.state import get_datasets
 from queryengine.engine import EngineStatus, Query
 from queryengine.errors import EngineUnavailableError
 from queryengine.ids import new_id
 from queryengine.state import get_engine
+from runtimeconf.model import DatasetConfig
 from runtimeconf.state import get_config
 from sqlapi import negotiation
 from sqlapi.answers import Answer
@@ -260,11 +262,15 @@ class RefreshView(ApiView):
         _refuse_csv(request)
         asked = read_refresh_request(request.META, get_config().http.max_body_bytes)
         control = get_datasets()
-        declared_name = _declared_name(control, name)
+        dataset = _declared(control, name)
+        sql = None
+        if asked.refresh_sql is not None:
+            check_refresh(dataset, asked.refresh_mode)
+            sql = admit_refresh_sql(get_engine(), dataset, asked.refresh_sql)
         run = control.request_refresh(
-            declared_name, asked.refresh_sql, mode=asked.refresh_mode, jitter_max_s=asked.refresh_jitter_max_s
+            dataset.name, sql, mode=asked.refresh_mode, jitter_max_s=asked.refresh_jitter_max_s
         )
-        message = f"Dataset refresh triggered for {declared_name}."
+        message = f"Dataset refresh triggered for {dataset.name}."
         return _json({"message": message, "refresh": {"id": run.id, "status": run.status}}, status=201)
 
 
@@ -323,10 +329,11 @@ def _refresh_status() -> str:
     return "Ready" if control.is_loaded() else "Initializing"
 
 
-def _declared_name(control: DatasetControl, name: str) -> str:
-    for state in control.datasets():
-        if state.name.lower() == name.lower():
-            return state.name
+def _declared(control: DatasetControl, name: str) -> DatasetConfig:
+    served = {state.name for state in control.datasets()}
+    for dataset in get_config().datasets:
+        if dataset.name.lower() == name.lower() and dataset.name in served:
+            return dataset
     raise UnknownDatasetError(name)
 
 

@@ -7,7 +7,6 @@ newer and never the greatest: the first load takes such rows, later ones leave t
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -42,8 +41,6 @@ _HINTS = {
     "TIMESTAMPTZ_NS": "({}::TIMESTAMPTZ AT TIME ZONE 'UTC') - INTERVAL 1 MICROSECOND",
 }
 
-#: Errors of a file system that does not support copy_file_range.
-_CANNOT_COPY = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV})
 _COPY_BYTES = 64 * 1024 * 1024
 
 
@@ -160,9 +157,7 @@ def copy(source: Path, target: Path, deadline: Deadline) -> None:
         try:
             while os.copy_file_range(old.fileno(), new.fileno(), _COPY_BYTES):
                 deadline.check()
-        except OSError as exc:
-            if exc.errno not in _CANNOT_COPY:
-                raise
+        except OSError:  # The file system does not support it, or fails again here.
             shutil.copyfileobj(old, new)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
 
 import duckdb
 
@@ -13,23 +12,14 @@ from datasources.sql import identifier
 from queryengine.manifest import Column
 from runtimeconf.model import DatasetConfig
 
-IndexKind = Literal["enabled", "unique", "primary"]
 
-
-class Index(NamedTuple):
-    """The declared index of one column."""
-
-    column: str
-    kind: IndexKind
-
-
-def declared(dataset: DatasetConfig) -> tuple[Index, ...]:
-    """Return the declared indexes of *dataset*; none if its acceleration is off."""
+def declared(dataset: DatasetConfig) -> tuple[tuple[str, str], ...]:
+    """Return column and kind (primary, unique, enabled) of each index of *dataset*; none if its acceleration is off."""
     acceleration = dataset.acceleration
     if not acceleration.enabled:
         return ()
-    primary = () if acceleration.primary_key is None else (Index(acceleration.primary_key, "primary"),)
-    return *primary, *(Index(index.column, "unique" if index.unique else "enabled") for index in acceleration.indexes)
+    primary = () if acceleration.primary_key is None else ((acceleration.primary_key, "primary"),)
+    return *primary, *((index.column, "unique" if index.unique else "enabled") for index in acceleration.indexes)
 
 
 def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[Column], dataset: DatasetConfig) -> None:
@@ -39,23 +29,21 @@ def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[C
     Raises:
         SourceError: A column is missing or cannot have an index, or its values violate a constraint.
     """
-    for number, index in enumerate(declared(dataset)):
-        found = find_column(index.column, columns)
+    for number, (name, kind) in enumerate(declared(dataset)):
+        found = find_column(name, columns)
         if found is None:
-            raise SourceError(f"The indexed column {index.column} of {dataset.name} does not exist.")
+            raise SourceError(f"The indexed column {name} of {dataset.name} does not exist.")
         column = identifier(found.name)
         try:
-            if index.kind == "primary":
+            if kind == "primary":
                 connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({column})")
             else:
-                unique = "UNIQUE" if index.kind == "unique" else ""
+                unique = "UNIQUE" if kind == "unique" else ""
                 connection.execute(f"CREATE {unique} INDEX _index_{number} ON {table} ({column})")
         except duckdb.ConstraintException as exc:
-            raise refusal(dataset.name, index.column) from exc
+            raise refusal(dataset.name, name) from exc
         except duckdb.InvalidTypeException as exc:
-            raise SourceError(
-                f"The column {index.column} of {dataset.name} has a type that cannot be indexed."
-            ) from exc
+            raise SourceError(f"The column {name} of {dataset.name} has a type that cannot be indexed.") from exc
 
 
 def refusal(dataset: str, column: str = "") -> SourceError:

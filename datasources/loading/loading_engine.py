@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -53,8 +53,24 @@ _COLUMNS_READ = (
 #: The temporary table for a stream that a SELECT may read more than once.
 _KEPT = "_rows"
 
-#: The memory of a client library is taken from that of the engine: at most 1 / this of it.
+#: At most 1 / this of the memory of the engine is left to a client library.
 _MAX_HELD_PART = 2
+
+
+def open_engine(settings: Mapping[str, str | bool]) -> duckdb.DuckDBPyConnection:
+    """Return an engine in memory with one thread, *settings*, and nothing that loads code."""
+    # The stacks of threads count as memory of the process that loads.
+    one_thread = {"threads": 1, "async_threads": 1}
+    nothing_else = {"autoload_known_extensions": False, "python_enable_replacements": False}
+    return duckdb.connect(":memory:", config={**one_thread, **nothing_else, **settings})
+
+
+def lock_down(connection: duckdb.DuckDBPyConnection, **allowed: Sequence[str]) -> None:
+    """Confine the engine to the files that *allowed* lists (`allowed_paths`, `allowed_directories`), for good."""
+    for setting, paths in allowed.items():
+        connection.execute(f"SET GLOBAL {setting} = {literals(paths)}")
+    connection.execute("SET GLOBAL enable_external_access = false")
+    connection.execute("SET GLOBAL lock_configuration = true")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +123,7 @@ class LoadingEngine:
             table = f"_snapshot.main.{identifier(dataset.name)}"
             view = f"runtime.main.{identifier(dataset.name)}"
             with deadline.guard(connection), self._explained(connection, scan):
-                self._confine(connection, path, scan)
-                relation = scan.bind(connection)
-                rows = f"SELECT * FROM {relation}"  # noqa: S608 - quoted by the source
+                rows = self._bound(connection, path, scan)
                 columns = columns_of(connection, rows) if refresh_sql is None else _viewed(connection, view, rows)
                 refuse_excess(dataset.name, columns)
                 scan.accept(connection, [column.name for column in columns])
@@ -149,8 +163,7 @@ class LoadingEngine:
         deadline = load.deadline
         with source_of(dataset).open(load) as scan, self._connection(load, scan) as connection:
             with deadline.guard(connection), self._explained(connection, scan):
-                self._confine(connection, load.scratch / "columns.duckdb", scan)
-                rows = f"SELECT * FROM {scan.bind(connection)}"  # noqa: S608 - quoted by the source
+                rows = self._bound(connection, load.scratch / "columns.duckdb", scan)
                 if refresh_sql is not None:
                     _viewed(connection, f"runtime.main.{identifier(dataset.name)}", rows)
             with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
@@ -191,22 +204,18 @@ class LoadingEngine:
 
     @contextlib.contextmanager
     def _connection(self, load: Load, scan: Scan | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-        connection = duckdb.connect(
-            ":memory:",
-            config={
-                "threads": 1,
-                # The stacks of threads count as memory of the process that loads.
-                "async_threads": 1,
-                "memory_limit": f"{self._engine_bytes(scan)}B",
+        # The memory of a client library is taken from that of the engine.
+        held_bytes = min(scan.held_bytes if scan is not None else 0, self.memory_limit_bytes // _MAX_HELD_PART)
+        connection = open_engine(
+            {
+                "memory_limit": f"{self.memory_limit_bytes - held_bytes}B",
                 "temp_directory": str(load.scratch),
                 "max_temp_directory_size": f"{load.scratch_bytes}B",
                 "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
                 "allow_community_extensions": False,
-                "python_enable_replacements": False,
                 # A column without any value gets a type that tables and results support.
                 "legacy_disable_null_type": True,
-            },
+            }
         )
         try:
             with self._explained(connection, scan):
@@ -215,22 +224,16 @@ class LoadingEngine:
         finally:
             connection.close()
 
-    def _engine_bytes(self, scan: Scan | None) -> int:
-        """Return the memory limit of the engine while it reads *scan*."""
-        held_bytes = scan.held_bytes if scan is not None else 0
-        return self.memory_limit_bytes - min(held_bytes, self.memory_limit_bytes // _MAX_HELD_PART)
-
-    def _confine(self, connection: duckdb.DuckDBPyConnection, path: Path, scan: Scan) -> None:
+    def _bound(self, connection: duckdb.DuckDBPyConnection, path: Path, scan: Scan) -> str:
+        """Confine the engine to *scan* and the new file *path*, and return a SELECT of all rows of the source."""
         connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (STORAGE_VERSION 'latest')")
         connection.execute("ATTACH ':memory:' AS runtime")
         connection.execute("USE runtime")
-        connection.execute(f"SET GLOBAL allowed_paths = {literals(scan.paths)}")
-        if any(path.startswith(f"{DESCRIPTORS}/") for path in scan.paths):
-            # The engine compares the current name of a file. A file that was replaced has none, and is found only below
-            # this directory; descriptors of files with a name never are.
-            connection.execute(f"SET GLOBAL allowed_directories = {literals([DESCRIPTORS])}")
-        connection.execute("SET GLOBAL enable_external_access = false")
-        connection.execute("SET GLOBAL lock_configuration = true")
+        # The engine compares the current name of a file. A file that was replaced has none, and is found only below
+        # this directory; descriptors of files with a name never are.
+        needs_descriptors = any(path.startswith(f"{DESCRIPTORS}/") for path in scan.paths)
+        lock_down(connection, allowed_paths=scan.paths, allowed_directories=[DESCRIPTORS] if needs_descriptors else [])
+        return f"SELECT * FROM {scan.bind(connection)}"  # noqa: S608 - quoted by the source
 
     @contextlib.contextmanager
     def _explained(

@@ -170,7 +170,7 @@ def _comparisons(node: _Node) -> Iterator[tuple[_Node, Operator, _Node]]:
 
 
 def _column(node: _Node) -> str | None:
-    names: list[str] = node.get("column_names", []) if node.get("class") == "COLUMN_REF" else []
+    names: list[str] = node["column_names"] if node.get("class") == "COLUMN_REF" else []
     return names[0].lower() if len(names) == 1 else None
 
 
@@ -187,14 +187,10 @@ def _value(node: _Node, connection: duckdb.DuckDBPyConnection) -> Value | None:
         case "INTEGER":
             return int(text)
         case "NUMERIC":
-            return _number(text)
+            if "e" in text.lower():
+                return float(text)
+            return Decimal(text) if sum(map(str.isdigit, text)) <= _MAX_DECIMAL_DIGITS else None
     return None
-
-
-def _number(text: str) -> Value | None:
-    if "e" in text.lower():
-        return float(text)
-    return Decimal(text) if sum(map(str.isdigit, text)) <= _MAX_DECIMAL_DIGITS else None
 
 
 def _time(text: str, kind: str, connection: duckdb.DuckDBPyConnection) -> date | datetime | None:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from queryengine.engine import GatedStatement
+from datasources.control import AdmittedSql
+from datasources.errors import AccelerationDisabledError, TimeColumnMissingError
+from queryengine.engine import QueryEngine
 from queryengine.errors import StatementError, StatementNotAllowedError
 from runtimeconf.errors import ConfigFault
-from runtimeconf.model import DatasetConfig, RuntimeConfig
+from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
+
+if TYPE_CHECKING:  # The process that serves HTTP loads no gate.
+    from queryengine.gate.gate import Gate
 
 
-class StatementJudge(Protocol):
-    """Decides whether a statement may run: the gate of this process, or an engine with a gate of its own."""
-
-    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
-        """
-        Check *sql*, which may read *relations* (names in lower case).
-
-        Raises:
-            StatementError: It cannot be parsed or is not allowed.
-            QueryError: It cannot be checked at the moment.
-        """
-
-
-def faults(config: RuntimeConfig, gate: StatementJudge) -> tuple[ConfigFault, ...]:
+def faults(config: RuntimeConfig, gate: Gate) -> tuple[ConfigFault, ...]:
     """Return a fault for each `refresh_sql` in the YAML that may not run."""
     found = []
     for dataset in config.datasets:
@@ -37,7 +29,20 @@ def faults(config: RuntimeConfig, gate: StatementJudge) -> tuple[ConfigFault, ..
     return tuple(found)
 
 
-def admit_refresh_sql(gate: StatementJudge, dataset: DatasetConfig, sql: str) -> str:
+def check_refresh(dataset: DatasetConfig, mode: RefreshMode | None) -> None:
+    """
+    Check whether a caller may request a refresh of *dataset* in *mode*.
+
+    Raises:
+        AccelerationDisabledError, TimeColumnMissingError: As `DatasetControl.request_refresh`.
+    """
+    if not dataset.acceleration.enabled:
+        raise AccelerationDisabledError(dataset.name)
+    if mode == "append" and dataset.time_column is None:
+        raise TimeColumnMissingError(dataset.name)
+
+
+def admit_refresh_sql(gate: Gate | QueryEngine, dataset: DatasetConfig, sql: str) -> AdmittedSql:
     """
     Return the SQL to run for *sql*, which must be one query over the rows of its own dataset.
 
@@ -56,4 +61,4 @@ def admit_refresh_sql(gate: StatementJudge, dataset: DatasetConfig, sql: str) ->
         raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} may not read information_schema.")
     if statement.parameters:
         raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} takes no parameters.")
-    return statement.sql
+    return AdmittedSql(statement.sql)

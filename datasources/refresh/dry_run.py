@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -92,16 +92,10 @@ class _Stage:
         manifest = Manifest(generation=1, snapshots=tuple(self._snapshots))
         config = replace(self._config, state_dir=self._directory)
         names = frozenset(dataset.name.lower() for dataset in config.datasets)
-        gate = Gate()
-        try:
+        with closing(Gate()) as gate:
             views = gate_views(config.views, names, gate, config.file)
-        finally:
-            gate.close()
-        engine = EngineInstance.open(config, manifest, views, self._directory, tolerant=True)
-        try:
+        with closing(EngineInstance.open(config, manifest, views, self._directory, tolerant=True)) as engine:
             unfit = {view.yaml_path: " ".join(view.reason.split()) for view in engine.unfit_views.values()}
-        finally:
-            engine.close()
         for view in config.views:
             if view.yaml_path in unfit:
                 self.errors.append(self._fault(view.line, view.yaml_path, unfit[view.yaml_path]))
@@ -116,14 +110,12 @@ class _Stage:
             scratch=scratch,
             scratch_bytes=self._config.query.temp_directory_limit_bytes,
         )
-        source = self._try(self.warnings, dataset, "from", lambda: engine.columns(dataset, None, load))
+        source = columns = self._try(self.warnings, dataset, "from", lambda: engine.columns(dataset, None, load))
         if source is None:
             return None
-        columns = source
-        refresh_sql = refresh_sql_of(dataset)
-        if refresh_sql is not None:
+        if (sql := refresh_sql_of(dataset)) is not None:
             path = "acceleration.refresh_sql"
-            columns = self._try(self.errors, dataset, path, lambda: engine.columns(dataset, refresh_sql, load)) or ()
+            columns = self._try(self.errors, dataset, path, lambda: engine.columns(dataset, sql, load))
         if append.time_column_of(dataset) is not None:
             self._try(self.errors, dataset, "time_column", lambda: _check_time(dataset, source, columns))
         return columns
@@ -160,7 +152,7 @@ class _Stage:
         return ConfigFault(file=self._config.file, line=line, yaml_path=yaml_path, message=message)
 
 
-def _check_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tuple[Column, ...]) -> None:
+def _check_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tuple[Column, ...] | None) -> None:
     time = append.find_time_column(dataset, source)
     if columns:
         append.check_result(dataset, time, columns)

@@ -33,8 +33,6 @@ MAX_RUNS = 100
 #: The file is rewritten only when the later lines have at least this many bytes.
 _LEAST_LINES_BYTES = 256 * 1024
 
-_STATUSES = get_args(RefreshStatus)
-
 #: Exceptions from reading a damaged file.
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
@@ -51,8 +49,7 @@ class History:
         self._path = state_dir / HISTORY_NAME
         self._lock = threading.Lock()
         self._is_saved = True
-        self._is_told = False  # whether the failure to save was logged
-        self._document_bytes = self._lines_bytes = 0
+        self._room_bytes = 0  # for lines after the document
         found = self._read()
         self._runs = {name: found.get(name, []) for name in datasets}
         self.interrupt()
@@ -65,9 +62,11 @@ class History:
     def put(self, *changes: tuple[str, RefreshRun]) -> None:
         """Add each run to its dataset, or replace the run with the same id."""
         with self._lock:
-            for dataset, run in changes:
+            new = [(dataset, run) for dataset, run in changes if run not in self._runs[dataset]]
+            for dataset, run in new:
                 _put(self._runs[dataset], run)
-            self._append(b"".join(_line({"dataset": dataset, "run": asdict(run)}) for dataset, run in changes))
+            if new:
+                self._append(b"".join(_line({"dataset": dataset, "run": asdict(run)}) for dataset, run in new))
 
     def interrupt(self) -> None:
         """List every run that has not finished as failed."""
@@ -75,9 +74,7 @@ class History:
         with self._lock:
             for name, runs in self._runs.items():
                 self._runs[name] = [
-                    replace(run, status="failed", finished_at=now, error=INTERRUPTED)
-                    if run.finished_at is None
-                    else run
+                    run if run.finished_at else replace(run, status="failed", finished_at=now, error=INTERRUPTED)
                     for run in runs
                 ]
             self._write()
@@ -89,7 +86,7 @@ class History:
             if document["format_version"] != FORMAT_VERSION:
                 logger.warning("The list of past refreshes is of another release: it starts anew")
                 return {}
-            found = {name: [_kept(item) for item in runs] for name, runs in document["datasets"].items()}
+            found = {name: [run_of(item) for item in runs] for name, runs in document["datasets"].items()}
         except FileNotFoundError:
             return {}
         except (OSError, *_UNREADABLE):
@@ -99,7 +96,7 @@ class History:
         for line in lines[:-1]:  # The last one is empty, or was cut off.
             try:
                 change = json.loads(line)
-                _put(found.setdefault(change["dataset"], []), _kept(change["run"]))
+                _put(found.setdefault(change["dataset"], []), run_of(change["run"]))
             except _UNREADABLE:
                 damaged += 1
         if damaged:
@@ -107,37 +104,29 @@ class History:
         return found
 
     def _append(self, lines: bytes) -> None:
-        if self._is_saved and self._lines_bytes + len(lines) <= max(self._document_bytes, _LEAST_LINES_BYTES):
-            try:
+        if self._is_saved and len(lines) <= self._room_bytes:
+            with suppress(OSError):  # A part of them may have been written.
                 _write(self._path, os.O_APPEND, lines)
-            except OSError:
-                self._is_saved = False  # A part of them may have been written.
-            else:
-                self._lines_bytes += len(lines)
+                self._room_bytes -= len(lines)
                 return
         self._write()
 
     def _write(self) -> None:
-        document = _line(
-            {
-                "format_version": FORMAT_VERSION,
-                "datasets": {name: [asdict(run) for run in runs] for name, runs in self._runs.items()},
-            }
-        )
+        runs = {name: [asdict(run) for run in runs] for name, runs in self._runs.items()}
+        document = _line({"format_version": FORMAT_VERSION, "datasets": runs})
         temporary = self._path.with_name(f"{HISTORY_NAME}.tmp")
         try:
             _write(temporary, os.O_CREAT | os.O_TRUNC, document)
             temporary.replace(self._path)
         except OSError as exc:
             # The list in memory is right; a full disk must not stop a refresh, which may free space.
-            if not self._is_told:
+            if self._is_saved:
                 logger.warning("The list of refreshes cannot be saved: %s", exc.strerror)
-            self._is_saved, self._is_told = False, True
+            self._is_saved = False
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
         else:
-            self._is_saved, self._is_told = True, False
-            self._document_bytes, self._lines_bytes = len(document), 0
+            self._is_saved, self._room_bytes = True, max(len(document), _LEAST_LINES_BYTES)
 
 
 def _write(path: Path, flags: int, data: bytes) -> None:
@@ -152,12 +141,11 @@ def _line(fields: dict[str, Any]) -> bytes:
 
 
 def _put(runs: list[RefreshRun], run: RefreshRun) -> None:
-    for index, other in enumerate(runs):
-        if other.id == run.id:
-            runs[index] = run
-            return
-    runs.insert(0, run)
-    del runs[MAX_RUNS:]
+    at = next((index for index, other in enumerate(runs) if other.id == run.id), None)
+    if at is None:
+        runs[:] = [run, *runs[: MAX_RUNS - 1]]
+    else:
+        runs[at] = run
 
 
 def run_of(item: dict[str, Any]) -> RefreshRun:
@@ -166,17 +154,11 @@ def run_of(item: dict[str, Any]) -> RefreshRun:
 
     Raises:
         TypeError: It does not have the fields of a run.
-        ValueError: Its status is unknown.
+        ValueError: Its status is unknown, or its end is not a time, from which the age of data is computed.
     """
     run = RefreshRun(**item)
-    if run.status not in _STATUSES or not isinstance(run.id, str):
+    if run.status not in get_args(RefreshStatus) or not isinstance(run.id, str):
         raise ValueError("not a run")
-    return run
-
-
-def _kept(item: dict[str, Any]) -> RefreshRun:
-    """Return a run as `run_of` does, after checking its end time, from which the age of data is computed."""
-    run = run_of(item)
     if run.finished_at is not None:
         seconds_since(run.finished_at)
     return run

@@ -8,24 +8,24 @@ killed. Unfinished files are then deleted, and the next load starts another proc
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
-import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from datasources.deadline import Deadline
-from datasources.errors import SnapshotError
-from datasources.refresh import error_codec
+from datasources.errors import SnapshotError, error_from
 from datasources.snapshots.snapshot import Order, SnapshotBuilder, remove, scratch_directory
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot
-from queryengine.pool.frames import FrameDecoder, FrameError, Kind, decode_json, encode_json
 from runtimeconf import handover
 from system.state_directory import remove_ours
 
@@ -37,7 +37,8 @@ GRACE_S = 1.0
 _POLL_S = 0.05
 #: The longest wait for a process that was told to end, or killed (seconds).
 _END_S = 2.0
-_RECEIVE_BYTES = 64 * 1024
+#: The longest pause within a message, to or from a process (whole seconds). One that stalls longer is killed.
+_STALL_S = 10
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,12 +64,8 @@ class LoaderProcess:
         with suppress(SnapshotError):
             self._running()
 
-    def rest(self) -> None:
-        """As `Builder.rest`: end the process."""
-        self.close()
-
     def close(self) -> None:
-        """End the process."""
+        """As `Builder.close`: end the process."""
         if self._child is not None:
             self._child.end()
             self._child = None
@@ -89,16 +86,15 @@ class LoaderProcess:
             "limit_s": deadline.limit_s,
             "left_s": deadline.left_s,
         }
-        answer: dict[str, Any] | None = None
-        try:
-            answer = child.ask(encode_json(Kind.REQUEST, request), deadline)
-        finally:
-            if answer is None or answer["worn_out"]:
-                self._child = None
-                reason = child.end(kill=answer is None)
-            if answer is None:
-                self._clean_up(order.file)
+        answer = child.ask(json.dumps(request).encode(), deadline)
+        if answer is None or answer["worn_out"]:
+            self._child = None
+            reason = child.end(kill=answer is None)
         if answer is None:
+            # Delete what a process that did not end by itself leaves.
+            remove(self._builder.state_dir / SNAPSHOT_DIRECTORY / order.file)
+            scratch = scratch_directory(self._builder.state_dir, order.file)
+            remove_ours(scratch.parent, re.compile(re.escape(scratch.name)))
             deadline.check()
             raise SnapshotError(
                 f"The load of {order.dataset.name} ended with its process ({reason}): a fault of the engine, "
@@ -110,25 +106,18 @@ class LoaderProcess:
             snapshot: Snapshot | None = handover.rebuilt(Snapshot | None, answer["snapshot"])
             return snapshot
         if "error" in answer:
-            raise error_codec.decode(answer["error"])
+            raise error_from(answer["error"])
         raise LoaderFaultError(answer["fault"])
 
     def _running(self) -> _Child:
         if self._child is not None and not self._child.is_alive:
-            self._child.end()
-            self._child = None
+            self.close()
         if self._child is None:
             try:
                 self._child = _Child()
             except OSError as exc:
                 raise SnapshotError(f"The process that loads data cannot be started: {exc.strerror}.") from exc
         return self._child
-
-    def _clean_up(self, file: str) -> None:
-        """Delete the files of a load whose process did not end by itself."""
-        remove(self._builder.state_dir / SNAPSHOT_DIRECTORY / file)
-        scratch = scratch_directory(self._builder.state_dir, file)
-        remove_ours(scratch.parent, re.compile(re.escape(scratch.name)))
 
 
 class _Child:
@@ -140,17 +129,15 @@ class _Child:
     """
 
     def __init__(self) -> None:
-        self._connection, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair()
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _STALL_S, 0))
+        self._connection: Connection[dict[str, Any], bytes] = Connection(ours.detach())
         try:
             with theirs:
+                program = [sys.executable, "-m", "datasources.refresh.loader_process"]
                 self._process = subprocess.Popen(  # noqa: S603 (our own program)
-                    [
-                        sys.executable,
-                        "-m",
-                        "datasources.refresh.loader_process",
-                        str(theirs.fileno()),
-                        str(os.getpid()),
-                    ],
+                    [*program, str(theirs.fileno()), str(os.getpid())],
                     cwd=_ROOT,
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
@@ -158,7 +145,6 @@ class _Child:
         except BaseException:
             self._connection.close()
             raise
-        self._connection.setblocking(False)
 
     @property
     def is_alive(self) -> bool:
@@ -171,42 +157,25 @@ class _Child:
 
         None if the process died, the runtime is stopping, or `GRACE_S` passed after the deadline without an answer.
         """
-        decoder = FrameDecoder()
-        unsent = memoryview(request)
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        try:
+            self._connection.send_bytes(request)
             while not deadline.stopped and deadline.left_s > -GRACE_S:
-                ready = sum(events for _, events in selector.select(_POLL_S))
-                try:
-                    if ready & selectors.EVENT_WRITE:
-                        unsent = unsent[self._connection.send(unsent) :]
-                        if not unsent:
-                            selector.modify(self._connection, selectors.EVENT_READ)
-                    if ready & selectors.EVENT_READ:
-                        data = self._connection.recv(_RECEIVE_BYTES)
-                        if not data:
-                            return None
-                        for _, payload in decoder.feed(data):
-                            return decode_json(payload)
-                except (OSError, FrameError):
-                    return None
+                if self._connection.poll(_POLL_S):
+                    answer: dict[str, Any] = json.loads(self._connection.recv_bytes())
+                    return answer
+        except (OSError, EOFError, ValueError):
+            pass
         return None
 
     def end(self, *, kill: bool = False) -> str:
         """Close the connection, on which the process ends, or *kill* it. Return how it ended, for an error message."""
         self._connection.close()
-        if kill and self._process.poll() is None:
-            # If the process is ending by itself, wait for its exit code: it says more than our own signal.
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_POLL_S)
-        if kill:
-            self._process.kill()
-        try:
+        # If the process is ending by itself, wait for its exit code: it says more than our own signal.
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_POLL_S if kill else _END_S)
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_S)
         return _reason(self._process.returncode)
 
 

@@ -7,25 +7,26 @@ when the connection does. Its parent decides when it ends, so it ignores signals
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import signal
-import socket
 import sys
 import threading
 import traceback
+from contextlib import suppress
+from logging.handlers import BufferingHandler
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from datasources.deadline import Deadline
-from datasources.errors import SnapshotError, SourceError
+from datasources.errors import SnapshotError, SourceError, error_fields
 from datasources.loading.loading_engine import TOO_LARGE
-from datasources.refresh import error_codec
-from datasources.snapshots.snapshot import Order, SnapshotBuilder, Verifier
+from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from datasources.sources.registry import import_source
-from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
 from runtimeconf import handover
 from runtimeconf.connectors import CONNECTORS
 from runtimeconf.model import MIB
@@ -50,31 +51,9 @@ _WORN_BYTES = 64 * MIB
 _FREE_PART = 20
 _FREE_BYTES = 1024 * MIB
 
-_RECEIVE_BYTES = 64 * 1024
-
 #: Environment variables for client libraries. The default allocator of pyarrow reserves a gibibyte; Rust starts a
 #: thread with a stack for each CPU.
-_FOR_LIBRARIES = {
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "TOKIO_WORKER_THREADS": "1",
-}
-
-
-class _Records(logging.Handler):
-    """Keeps what a load has to say, for the log of the parent."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._records: list[tuple[int, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the level and the message."""
-        self._records.append((record.levelno, record.getMessage()))
-
-    def take(self) -> list[tuple[int, str]]:
-        """Return the records since the last call."""
-        said, self._records = self._records, []
-        return said
+_FOR_LIBRARIES = {"ARROW_DEFAULT_MEMORY_POOL": "system", "TOKIO_WORKER_THREADS": "1"}
 
 
 def main(descriptor: int, parent: int) -> None:
@@ -86,43 +65,42 @@ def main(descriptor: int, parent: int) -> None:
     # The largest snapshot depends on the disk, and is set for each load.
     is_nice = os.getpriority(os.PRIO_PROCESS, 0)
     process_limits.confine(file_bytes=None, niceness=max(0, NICENESS - is_nice))
-    records = _Records()
+    records = BufferingHandler(sys.maxsize)
+    records.setLevel(logging.WARNING)
     logging.getLogger().addHandler(records)
     memory = process_limits.Memory()
     base = memory.use().resident
-    decoder = FrameDecoder()
-    verifier: Verifier | None = None
-    with socket.socket(fileno=descriptor) as connection:
-        while data := connection.recv(_RECEIVE_BYTES):
-            for _, payload in decoder.feed(data):
-                request = decode_json(payload)
-                # Importing a library takes memory once, which is not counted against the load or the process.
-                if import_source(request["order"]["dataset"]["connector"]):
-                    base = memory.use().resident
-                allowance = int(MEMORY_PARTS * request["builder"]["memory_limit_bytes"])
-                memory.limit(allowance + SPARE_BYTES)
-                builder: SnapshotBuilder = handover.rebuilt(SnapshotBuilder, request["builder"])
-                verifier = verifier or Verifier(builder.state_dir)
-                answer = _loaded(request, builder, verifier)
-                answer["log"] = records.take()
-                _hide_secrets(answer, request["order"]["dataset"])
-                process_limits.give_memory_back()
-                answer["worn_out"] = answer.get("is_broken", False) or memory.use().resident > base + _WORN_BYTES
-                connection.sendall(encode_json(Kind.END, answer))
+    builder: SnapshotBuilder | None = None
+    connection: Connection[bytes, dict[str, Any]] = Connection(descriptor)
+    with connection, suppress(EOFError, ConnectionError):
+        while True:
+            request = json.loads(connection.recv_bytes())
+            # Importing a library takes memory once, which is not counted against the load or the process.
+            if import_source(request["order"]["dataset"]["connector"]):
+                base = memory.use().resident
+            memory.limit(int(MEMORY_PARTS * request["builder"]["memory_limit_bytes"]) + SPARE_BYTES)
+            builder = builder or handover.rebuilt(SnapshotBuilder, request["builder"])
+            answer = _loaded(request, builder)
+            answer["log"] = [(record.levelno, record.getMessage()) for record in records.buffer]
+            records.flush()
+            _hide_secrets(answer, request["order"]["dataset"])
+            process_limits.give_memory_back()
+            answer["worn_out"] = answer.get("is_broken", False) or memory.use().resident > base + _WORN_BYTES
+            connection.send_bytes(json.dumps(answer).encode())
 
 
-def _loaded(request: dict[str, Any], builder: SnapshotBuilder, verifier: Verifier) -> dict[str, Any]:
+def _loaded(request: dict[str, Any], builder: SnapshotBuilder) -> dict[str, Any]:
     """Build what *request* asks for, and return the answer."""
     try:
         order: Order = handover.rebuilt(Order, request["order"])
         # The event is never set: when the runtime stops, the parent kills this process.
         deadline = Deadline(request["limit_s"], threading.Event(), left_s=request["left_s"])
         with process_limits.limited_files(_room(builder.state_dir)):
-            return {"snapshot": handover.plain(builder.carry_out(order, deadline, verifier))}
+            return {"snapshot": handover.plain(builder.build(order, deadline))}
     except (SourceError, SnapshotError) as exc:
-        return {"error": error_codec.encode(exc), "is_broken": isinstance(exc, SourceError) and exc.broke_library}
+        return {"error": error_fields(exc), "is_broken": isinstance(exc, SourceError) and exc.broke_library}
     except MemoryError:
-        return {"error": error_codec.encode(SnapshotError(TOO_LARGE))}
+        return {"error": error_fields(SnapshotError(TOO_LARGE))}
     except Exception:  # noqa: BLE001 (the parent logs it)
         return {"fault": traceback.format_exc(), "is_broken": True}
 

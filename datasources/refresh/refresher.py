@@ -22,19 +22,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from datasources.control import DatasetState, DatasetStatus, RefreshPhase, RefreshRun, RefreshStatus
+from datasources.control import AdmittedSql, DatasetState, DatasetStatus, RefreshPhase, RefreshRun, RefreshStatus
 from datasources.deadline import Deadline
-from datasources.errors import (
-    AccelerationDisabledError,
-    DatasetError,
-    SchemaChangedError,
-    SnapshotError,
-    TimeColumnMissingError,
-    UnknownDatasetError,
-)
+from datasources.errors import DatasetError, SchemaChangedError, SnapshotError, UnknownDatasetError
 from datasources.loading.columns import refuse_changes
 from datasources.refresh import schedule
-from datasources.refresh.declarations import StatementJudge, admit_refresh_sql
+from datasources.refresh.declarations import check_refresh
 from datasources.refresh.history import History
 from datasources.snapshots.publication import Publication
 from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, refresh_sql_of
@@ -82,6 +75,7 @@ class _Dataset:
     waiting: _QueueEntry | None = None
     is_running: bool = False
     began: float = 0.0  # of the running load
+    file: str | None = None  # of the snapshot that the running load builds
     is_publishing: bool = False
     error: str | None = None
     failures: int = 0  # in a row
@@ -89,12 +83,6 @@ class _Dataset:
     checked_at: str | None = None  # the end of the last run that succeeded
     due: float | None = None
     logged: float | None = None
-
-
-def _phase(entry: _Dataset, written: int | None) -> RefreshPhase:
-    if entry.is_publishing:
-        return "publishing"
-    return "opening" if written is None else "loading"
 
 
 def _milliseconds_since(began: float) -> int:
@@ -107,7 +95,6 @@ class Refresher:
 
     Args:
         config: The runtime's configuration.
-        gate: Checks the `refresh_sql` of callers.
         builders: The builders to load with, each in a thread of its own. If there are none, this process loads by
             itself.
         now: The monotonic clock for intervals, in seconds.
@@ -120,26 +107,27 @@ class Refresher:
     def __init__(
         self,
         config: RuntimeConfig,
-        gate: StatementJudge,
         *,
         builders: Sequence[Builder] = (),
         now: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = _random.random,
     ) -> None:
-        self._gate = gate
         self._now = now
         self._chance = chance
         self._publication = Publication(config.state_dir, config.datasets)
         self._history = History(config.state_dir, [dataset.name for dataset in config.datasets])
         # Names of datasets are case-insensitive, as in SQL.
-        self._entries = {dataset.name.lower(): self._entry_of(dataset) for dataset in config.datasets}
+        self._entries = {dataset.name.lower(): _Dataset(dataset) for dataset in config.datasets}
+        for entry in self._entries.values():
+            succeeded = (run for run in self._history.runs(entry.config.name) if run.status == "succeeded")
+            entry.checked_at = next((run.finished_at for run in succeeded), None)
         self._queue: deque[_QueueEntry] = deque()
         self._condition = threading.Condition()
         self._stop = threading.Event()
         self._is_scheduled = True
         self._threads = [
             threading.Thread(target=self._work, args=(builder,), name="refresher", daemon=True)
-            for builder in builders or [SnapshotBuilder.of(config)] * MAX_LOADS
+            for builder in builders or [SnapshotBuilder.of(config) for _ in range(MAX_LOADS)]
         ]
         self._watcher = threading.Thread(target=self._watch, name="refresher", daemon=True)
 
@@ -152,10 +140,10 @@ class Refresher:
                 if delay_s and self._publication.snapshot(entry.config.name) is not None:
                     entry.due = self._now() + delay_s
                 else:
-                    first.append((entry.config.name, self._queued(entry, refresh_sql_of(entry.config), skips=True)))
-            self._history.put(*first)
-        self._start_threads()
-        self._watcher.start()
+                    first.append(entry)
+            self._load_soon(first)
+        for thread in (*self._threads, self._watcher):
+            thread.start()
 
     def load_once(self, names: Collection[str], *, skip_unchanged: bool) -> tuple[tuple[str, RefreshRun], ...]:
         """
@@ -169,13 +157,12 @@ class Refresher:
         entries = [self._entry(name) for name in dict.fromkeys(name.lower() for name in names)]
         with self._condition:
             self._is_scheduled = False
-            asked = [
-                (entry, self._enqueue(entry, refresh_sql_of(entry.config), skips=skip_unchanged)) for entry in entries
-            ]
-            self._start_threads()
+            asked = self._load_soon(entries, skips=skip_unchanged)
+            for thread in self._threads:
+                thread.start()
             self._condition.wait_for(lambda: not any(entry.waiting or entry.is_running for entry in entries))
-        runs = {run.id: run for entry in entries for run in self._history.runs(entry.config.name)}
-        return tuple((entry.config.name, runs[run.id]) for entry, run in asked)
+        runs = {run.id: run for name, _ in asked for run in self._history.runs(name)}
+        return tuple((name, runs[run.id]) for name, run in asked)
 
     def stop(self, timeout_s: float) -> bool:
         """
@@ -206,26 +193,16 @@ class Refresher:
             return tuple(map(self._state, self._entries.values()))
 
     def request_refresh(
-        self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+        self, name: str, sql: AdmittedSql | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
     ) -> RefreshRun:
-        """
-        As `DatasetControl.request_refresh`.
-
-        Raises:
-            StatementError: *refresh_sql* may not run.
-            QueryError: It cannot be checked at the moment.
-        """
+        """As `DatasetControl.request_refresh`."""
         entry = self._entry(name)
-        if not entry.config.acceleration.enabled:
-            raise AccelerationDisabledError(entry.config.name)
-        if mode == "append" and entry.config.time_column is None:
-            raise TimeColumnMissingError(entry.config.name)
-        if refresh_sql is None:
-            sql = entry.config.acceleration.refresh_sql
-        else:
-            sql = admit_refresh_sql(self._gate, entry.config, refresh_sql)
+        check_refresh(entry.config, mode)
         with self._condition:
-            return self._enqueue(entry, sql, skips=False, mode=mode, delay_s=self._chance() * jitter_max_s)
+            select, delay_s = sql or entry.config.acceleration.refresh_sql, self._chance() * jitter_max_s
+            run = self._enqueue(entry, select, skips=False, mode=mode, delay_s=delay_s)
+            self._history.put((entry.config.name, run))
+        return run
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""
@@ -237,9 +214,9 @@ class Refresher:
             )
 
     def _with_progress(self, entry: _Dataset, run: RefreshRun) -> RefreshRun:
-        written = self._publication.built_bytes(entry.config)
-        duration_ms = _milliseconds_since(entry.began)
-        return replace(run, phase=_phase(entry, written), bytes=written, duration_ms=duration_ms)
+        written = None if entry.file is None else self._publication.built_bytes(entry.file)
+        phase: RefreshPhase = "publishing" if entry.is_publishing else "opening" if written is None else "loading"
+        return replace(run, phase=phase, bytes=written, duration_ms=_milliseconds_since(entry.began))
 
     def _entry(self, name: str) -> _Dataset:
         try:
@@ -247,19 +224,13 @@ class Refresher:
         except KeyError:
             raise UnknownDatasetError(name) from None
 
-    def _entry_of(self, dataset: DatasetConfig) -> _Dataset:
-        succeeded = (run.finished_at for run in self._history.runs(dataset.name) if run.status == "succeeded")
-        return _Dataset(dataset, checked_at=next(succeeded, None))
-
     def _state(self, entry: _Dataset) -> DatasetState:
         snapshot = self._publication.snapshot(entry.config.name)
-        status: DatasetStatus
+        status: DatasetStatus = "Initializing" if snapshot is None else "Ready"
         if entry.is_running and snapshot is not None:
             status = "Refreshing"
         elif entry.error is not None:
             status = "Error"
-        else:
-            status = "Initializing" if snapshot is None else "Ready"
         # The list of runs may be lost, or older than a snapshot from a backup.
         checked_at = None if snapshot is None else max(snapshot.created_at, entry.checked_at or "")
         return DatasetState(
@@ -271,49 +242,47 @@ class Refresher:
             refreshed_at=None if snapshot is None else snapshot.created_at,
             snapshot=None if snapshot is None else Path(snapshot.file).stem,
             error=entry.error,
-            loaded_once=snapshot is not None,
             checked_at=checked_at,
             next_refresh_at=None if entry.due is None else utc_in(max(0.0, entry.due - self._now())),
             age_s=None if checked_at is None else int(seconds_since(checked_at)),
             bytes=None if snapshot is None else snapshot.size_bytes,
         )
 
+    def _load_soon(self, entries: Collection[_Dataset], *, skips: bool = True) -> list[tuple[str, RefreshRun]]:
+        """Queue a load of each dataset as declared, and save the runs in the history at once."""
+        runs = [
+            (entry.config.name, self._enqueue(entry, refresh_sql_of(entry.config), skips=skips)) for entry in entries
+        ]
+        self._history.put(*runs)
+        return runs
+
     def _enqueue(
         self, entry: _Dataset, sql: str | None, *, skips: bool, mode: RefreshMode | None = None, delay_s: float = 0.0
     ) -> RefreshRun:
-        """Queue a load of the dataset. *skips* marks a request by the clock, which does not change a queued run."""
+        """
+        Queue a load of the dataset, or join the queued one; the caller saves its run in the history.
+
+        *skips* marks a request by the clock, which changes a queued run only in that it may begin sooner.
+        """
+        mode = mode or entry.config.acceleration.refresh_mode
+        begins = self._now() + delay_s
         queued = entry.waiting
         if queued is None:
-            run = self._queued(entry, sql, skips=skips, mode=mode, delay_s=delay_s)
-            self._history.put((entry.config.name, run))
-        else:
-            run = queued.run
-            queued.begins = min(queued.begins, self._now() + delay_s)
-            if not skips:
-                queued.sql, queued.skips = sql, False
-                if (mode or entry.config.acceleration.refresh_mode) == "full":
-                    queued.mode = "full"
+            run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
+            queued = entry.waiting = _QueueEntry(entry, run, sql, skips, mode, begins)
+            self._queue.append(queued)
+        queued.begins = min(queued.begins, begins)
+        if not skips:
+            queued.sql, queued.skips = sql, False
+            queued.mode = "full" if mode == "full" else queued.mode
         self._condition.notify_all()
-        return run
-
-    def _queued(
-        self, entry: _Dataset, sql: str | None, *, skips: bool, mode: RefreshMode | None = None, delay_s: float = 0.0
-    ) -> RefreshRun:
-        run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
-        mode = mode or entry.config.acceleration.refresh_mode
-        entry.waiting = _QueueEntry(entry, run, sql, skips, mode, self._now() + delay_s)
-        self._queue.append(entry.waiting)
-        return run
-
-    def _start_threads(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        return queued.run
 
     def _work(self, builder: Builder) -> None:
         while not self._stop.is_set():
             queued = self._next(REST_S)
             if queued is None:
-                builder.rest()
+                builder.close()
                 queued = self._next(math.inf)
             if queued is not None:
                 self._refresh(queued, builder)
@@ -324,10 +293,10 @@ class Refresher:
         with self._condition:
             while not self._stop.is_set():
                 now = self._now()
-                for entry in self._entries.values():
-                    if entry.due is not None and entry.due <= now:
-                        entry.due = None
-                        self._enqueue(entry, refresh_sql_of(entry.config), skips=True)
+                due = [entry for entry in self._entries.values() if entry.due is not None and entry.due <= now]
+                for entry in due:
+                    entry.due = None
+                self._load_soon(due)
                 # The run of a dataset that is being loaded stays in the queue; later runs overtake it.
                 free = [queued for queued in self._queue if not queued.entry.is_running]
                 queued = next((queued for queued in free if queued.begins <= now), None)
@@ -338,8 +307,9 @@ class Refresher:
                 left_s = end - time.monotonic()
                 if left_s <= 0:
                     return None
-                due = (entry.due - now for entry in self._entries.values() if entry.due is not None)
-                wait_s = min([left_s, *due, *(queued.begins - now for queued in free)])
+                times = [entry.due for entry in self._entries.values() if entry.due is not None]
+                times += [queued.begins for queued in free]
+                wait_s = min([left_s, *(at - now for at in times)])
                 self._condition.wait(max(0.0, wait_s) if wait_s < math.inf else None)
             return None
 
@@ -347,7 +317,7 @@ class Refresher:
         entry = queued.entry
         queued.run = replace(queued.run, status="running", started_at=utc_now())
         entry.waiting, entry.is_running, entry.due = None, True, None
-        entry.began, entry.is_publishing = time.monotonic(), False
+        entry.began, entry.file, entry.is_publishing = time.monotonic(), None, False
         self._history.put((entry.config.name, queued.run))
 
     def _refresh(self, queued: _QueueEntry, builder: Builder) -> None:
@@ -375,6 +345,7 @@ class Refresher:
         served = self._publication.snapshot(dataset.name)
         try:
             order = Order(dataset, queued.sql, served=served, skip_unchanged=queued.skips, mode=queued.mode)
+            queued.entry.file = order.file
             snapshot = builder.build(order, deadline)
             if snapshot is None:
                 self._publication.restore()
@@ -414,7 +385,7 @@ class Refresher:
                 logger.warning("%s It is loaded from the source again.", fault)
                 entry = self._entry(name)
                 entry.error, entry.loaded_here = fault, False
-                self._enqueue(entry, refresh_sql_of(entry.config), skips=True)
+                self._load_soon([entry])
 
     def _next_due(self, entry: _Dataset) -> float | None:
         if not self._is_scheduled:

@@ -11,14 +11,13 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
-from datasources.control import DatasetControl, DatasetState, Loaded, RefreshRun
+from datasources.control import AdmittedSql, DatasetControl, DatasetState, Loaded, RefreshRun
 from datasources.errors import DatasetError, DatasetsUnavailableError, UnknownDatasetError
 from datasources.refresh.control_socket import ControlClient, ControlServer
-from datasources.refresh.declarations import StatementJudge
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.snapshot import Builder
-from queryengine.gate.gate import Gate
 from runtimeconf.model import RefreshMode, RuntimeConfig
 from system.errors import StateDirectoryError
 from system.lock import StateLock
@@ -39,7 +38,7 @@ def _acquire(lock: StateLock, remedy: str) -> None:
 
 
 def load_once(
-    config: RuntimeConfig, names: Collection[str], judge: StatementJudge, builders: Sequence[Builder]
+    config: RuntimeConfig, names: Collection[str], builders: Sequence[Builder]
 ) -> tuple[tuple[str, RefreshRun], ...]:
     """
     Load the datasets of these *names*, or, if there are none, all datasets whose sources have changed.
@@ -61,16 +60,13 @@ def load_once(
     prepare_state_dir(config.state_dir)
     lock = StateLock(config.state_dir)
     _acquire(lock, "ask that runtime with `manage.py refresh DATASET`, or stop it first.")
-    is_ended = True
+    refresher = None
     try:
-        refresher = Refresher(config, judge, builders=builders)
-        try:
-            return refresher.load_once(names or declared.values(), skip_unchanged=not names)
-        finally:
-            is_ended = refresher.stop(config.shutdown_timeout_s)
+        refresher = Refresher(config, builders=builders)
+        return refresher.load_once(names or declared.values(), skip_unchanged=not names)
     finally:
         # A load that is still writing keeps the lock; both end with this process.
-        if is_ended:
+        if refresher is None or refresher.stop(config.shutdown_timeout_s):
             lock.release()
 
 
@@ -81,21 +77,12 @@ class DatasetService:
     Args:
         config: The runtime's configuration.
         exclusive: Whether this process must be the one that refreshes.
-        judge: Checks the `refresh_sql` of callers; None: a gate of this process.
         builders: The builders to load with; none: this process itself loads.
     """
 
-    def __init__(
-        self,
-        config: RuntimeConfig,
-        *,
-        exclusive: bool,
-        judge: StatementJudge | None = None,
-        builders: Sequence[Builder] = (),
-    ) -> None:
+    def __init__(self, config: RuntimeConfig, *, exclusive: bool, builders: Sequence[Builder] = ()) -> None:
         self._config = config
         self._exclusive = exclusive
-        self._judge = judge
         self._builders = builders
         self._lock = StateLock(config.state_dir)
         self._client = ControlClient(config.state_dir)
@@ -147,10 +134,10 @@ class DatasetService:
         return self._control().datasets()
 
     def request_refresh(
-        self, name: str, refresh_sql: str | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+        self, name: str, sql: AdmittedSql | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        return self._control().request_refresh(name, refresh_sql, mode=mode, jitter_max_s=jitter_max_s)
+        return self._control().request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""
@@ -164,7 +151,7 @@ class DatasetService:
     def _hold(self) -> None:
         """Become the process that refreshes; this process has the lock."""
         try:
-            refresher = Refresher(self._config, self._judge or Gate(), builders=self._builders)
+            refresher = Refresher(self._config, builders=self._builders)
             self._server = ControlServer(self._config.state_dir, refresher)
         except BaseException:
             self._lock.release()
@@ -174,17 +161,15 @@ class DatasetService:
         self._refresher = refresher
 
     def _take_over(self) -> bool:
-        if not self._lock.acquire():
-            return False
-        self._hold()
-        return True
+        if is_free := self._lock.acquire():
+            self._hold()
+        return is_free
 
     def _holder_answers(self) -> bool:
-        try:
+        with suppress(DatasetError):
             self._client.datasets()
-        except DatasetError:
-            return False
-        return True
+            return True
+        return False
 
     def _watch(self) -> None:
         while not self._stopping.wait(_POLL_S):

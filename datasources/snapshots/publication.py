@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from datasources.errors import SnapshotError, not_written
@@ -18,7 +17,6 @@ from datasources.snapshots.snapshot import (
     TEMPORARY_DIRECTORY,
     Verifier,
     fingerprint,
-    new_file_name,
     remove,
     verify_file,
 )
@@ -67,7 +65,11 @@ class Publication:
         try:
             (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
             self._serve(self._recover(datasets))
-            self._sweep()
+            # Delete unfinished builds, and logs of the engine that would be replayed into a snapshot.
+            published = {snapshot.file for snapshot in self._manifest.snapshots}
+            remove_ours(state_dir / SNAPSHOT_DIRECTORY, SNAPSHOT_FILES, keep=published)
+            remove_ours(state_dir / TEMPORARY_DIRECTORY, SCRATCH_DIRECTORIES)
+            remove_ours(state_dir, _UNFINISHED_MANIFESTS)
         except OSError as exc:
             raise StateDirectoryError(f"The state directory cannot be written: {exc.strerror}.") from exc
 
@@ -75,17 +77,10 @@ class Publication:
         """Return the served snapshot of *dataset*; None if it has not been loaded."""
         return self._snapshots.get(dataset)
 
-    def built_bytes(self, dataset: DatasetConfig) -> int | None:
-        """Return how many bytes of a snapshot being built are written so far; None if it has no file yet."""
-        complete = {snapshot.file for snapshot in (*self._manifest.snapshots, *self._superseded)}
-        # The names of all files of a dataset have the same prefix.
-        pattern = f"{new_file_name(dataset).rpartition('-')[0]}-*.duckdb"
-        sizes = []
-        for path in (self._state_dir / SNAPSHOT_DIRECTORY).glob(pattern):
-            if path.name not in complete:
-                with suppress(OSError):  # It may be deleted at any moment.
-                    sizes.append(path.stat().st_size)
-        return max(sizes, default=None)
+    def built_bytes(self, file: str) -> int | None:
+        """Return how many bytes of the snapshot *file* are written so far; None if there is no file yet."""
+        found = self._stamp(file)
+        return None if found is None else found[1]
 
     def publish(self, snapshot: Snapshot) -> None:
         """
@@ -102,15 +97,13 @@ class Publication:
             snapshots = {**self._snapshots}
             superseded = snapshots.pop(snapshot.dataset, None)
             snapshots[snapshot.dataset] = snapshot
-            manifest = Manifest(generation=self._manifest.generation + 1, snapshots=tuple(snapshots.values()))
             try:
-                is_durable = write_manifest(self._state_dir, manifest)
-            except OSError as exc:
+                is_durable = self._write(self._next(tuple(snapshots.values())))
+            except SnapshotError:
                 self.discard(snapshot)
-                raise not_written("The manifest of published data", exc.strerror) from exc
+                raise
             if superseded is not None:
                 self._superseded.append(superseded)
-            self._serve(manifest)
             if not is_durable:
                 logger.warning(
                     "The disk does not confirm the new data of %s: a loss of power may undo it", snapshot.dataset
@@ -132,7 +125,18 @@ class Publication:
         Raises:
             OSError: This process lacks descriptors or memory to check; nothing is withdrawn.
         """
-        faults = self._faults()
+        faults = {}
+        for snapshot in self._manifest.snapshots:
+            stamp = self._stamp(snapshot.file)
+            if stamp is not None and stamp == self._stamps.get(snapshot.file):
+                continue
+            try:
+                # Its content was checked before it was published, so comparing the bytes is enough.
+                verify_file(self._state_dir, snapshot)
+            except SnapshotError as exc:
+                faults[snapshot.file] = str(exc)
+            else:
+                self._stamps[snapshot.file] = stamp
         if not faults:
             return {}
         with self._lock:
@@ -140,7 +144,7 @@ class Publication:
             if not withdrawn:  # They were superseded meanwhile.
                 return {}
             kept = tuple(snapshot for snapshot in self._manifest.snapshots if snapshot.file not in faults)
-            manifest = Manifest(generation=self._manifest.generation + 1, snapshots=kept)
+            manifest = self._next(kept)
             # Do this before anybody can read the new manifest: its readers ask what is served.
             self._serve(manifest)
             self._seen = None
@@ -174,47 +178,33 @@ class Publication:
             except ManifestError as exc:
                 reason = str(exc)
             logger.warning("%s It is written again.", reason)
-            manifest = replace(self._manifest, generation=self._manifest.generation + 1)
-            try:
-                write_manifest(self._state_dir, manifest)
-            except OSError as exc:
-                raise not_written("The manifest of published data", exc.strerror) from exc
-            self._serve(manifest)
+            self._write(self._next(self._manifest.snapshots))
 
     def discard(self, snapshot: Snapshot) -> None:
         """Delete the file of a snapshot that is not published."""
         remove(snapshot_path(self._state_dir, snapshot))
 
+    def _next(self, snapshots: tuple[Snapshot, ...]) -> Manifest:
+        return Manifest(generation=self._manifest.generation + 1, snapshots=snapshots)
+
+    def _write(self, manifest: Manifest) -> bool:
+        """Write *manifest* and serve it; return whether the disk confirms it."""
+        try:
+            is_durable = write_manifest(self._state_dir, manifest)
+        except OSError as exc:
+            raise not_written("The manifest of published data", exc.strerror) from exc
+        self._serve(manifest)
+        return is_durable
+
     def _serve(self, manifest: Manifest) -> None:
         """Remember the manifest that was written."""
         self._manifest, self._seen = manifest, self._signature()
         self._snapshots = {snapshot.dataset: snapshot for snapshot in manifest.snapshots}
-
-        self._stamps = {
-            file: self._stamps.get(file) or self._stamp(file) for file in (one.file for one in manifest.snapshots)
-        }
+        files = [snapshot.file for snapshot in manifest.snapshots]
+        self._stamps = {file: self._stamps.get(file) or self._stamp(file) for file in files}
 
     def _signature(self) -> Signature:
         return signature(str(manifest_path(self._state_dir)))
-
-    def _faults(self) -> dict[str, str]:
-        """
-        Return the faults of published snapshots, by the name of their file.
-
-        Their content was checked before they were published, so comparing their bytes is enough.
-        """
-        faults = {}
-        for snapshot in self._manifest.snapshots:
-            stamp = self._stamp(snapshot.file)
-            if stamp is not None and stamp == self._stamps.get(snapshot.file):
-                continue
-            try:
-                verify_file(self._state_dir, snapshot)
-            except SnapshotError as exc:
-                faults[snapshot.file] = str(exc)
-            else:
-                self._stamps[snapshot.file] = stamp
-        return faults
 
     def _stamp(self, file: str) -> _Stamp | None:
         """Return a stamp that changes whenever the file of a snapshot does: nobody can set its ctime."""
@@ -242,13 +232,6 @@ class Publication:
             found = Manifest(generation=found.generation + 1, snapshots=kept)
             write_manifest(self._state_dir, found)
         return found
-
-    def _sweep(self) -> None:
-        """Delete unreferenced files: unfinished builds, and logs that would be replayed into a snapshot."""
-        published = {snapshot.file for snapshot in self._manifest.snapshots}
-        remove_ours(self._state_dir / SNAPSHOT_DIRECTORY, SNAPSHOT_FILES, keep=published)
-        remove_ours(self._state_dir / TEMPORARY_DIRECTORY, SCRATCH_DIRECTORIES)
-        remove_ours(self._state_dir, _UNFINISHED_MANIFESTS)
 
 
 def _is_good(snapshot: Snapshot, dataset: DatasetConfig | None, verifier: Verifier) -> bool:

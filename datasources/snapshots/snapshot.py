@@ -17,6 +17,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -26,10 +27,10 @@ from datasources.deadline import Deadline
 from datasources.errors import SchemaChangedError, SnapshotError, not_written
 from datasources.loading import append, indexes
 from datasources.loading.columns import columns_of, count_of, refuse_changes
-from datasources.loading.loading_engine import TOO_LARGE, Loaded, LoadingEngine
+from datasources.loading.loading_engine import TOO_LARGE, Loaded, LoadingEngine, lock_down, open_engine
 from datasources.sources.registry import source_of
 from datasources.sources.source import Load
-from datasources.sql import identifier, literal, literals
+from datasources.sql import identifier, literal
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
 from runtimeconf.connectors import CONNECTORS
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
@@ -39,7 +40,7 @@ from system.wallclock import utc_now
 #: Below the state directory: scratch directories of loads. It is emptied at each start.
 TEMPORARY_DIRECTORY = "refresh_tmp"
 
-#: The names that `new_file_name` returns, with the files of the engine beside them, and those of `scratch_directory`.
+#: The names of new files, with those of the engine beside them, and of scratch directories.
 SNAPSHOT_FILES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}\.duckdb.*")
 SCRATCH_DIRECTORIES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}")
 
@@ -47,8 +48,6 @@ logger = logging.getLogger(__name__)
 
 #: Errors that mean that the process or the machine is short of resources.
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-
-_HASH_BLOCK_BYTES = 4 * 1024 * 1024
 
 
 def fingerprint(dataset: DatasetConfig) -> str:
@@ -91,26 +90,15 @@ class Verifier:
             connection.close()
 
     def is_good(self, snapshot: Snapshot) -> bool:
-        """Return whether `verify` finds no fault; log a fault."""
-        try:
-            self.verify(snapshot)
-        except SnapshotError as exc:
-            logger.warning("%s It is loaded from the source again.", exc)
-            return False
-        return True
-
-    def verify(self, snapshot: Snapshot) -> None:
-        """
-        Compare the file of a snapshot with the manifest: size, checksum, columns and number of rows.
-
-        Raises:
-            SnapshotError: It is missing or damaged, or this engine cannot read it.
-        """
+        """Return whether the file of a snapshot is as the manifest says; log a fault."""
         try:
             verify_file(self._state_dir, snapshot)
-        except OSError as exc:
-            raise _unreadable(snapshot, exc) from exc
-        self.verify_content(snapshot)
+            self.verify_content(snapshot)
+        except (SnapshotError, OSError) as exc:
+            fault = _unreadable(snapshot, exc) if isinstance(exc, OSError) else exc
+            logger.warning("%s It is loaded from the source again.", fault)
+            return False
+        return True
 
     def verify_content(self, snapshot: Snapshot) -> None:
         """
@@ -119,12 +107,12 @@ class Verifier:
         Raises:
             SnapshotError: They differ, or this engine cannot read it.
         """
-        path = snapshot_path(self._state_dir, snapshot)
         table = f"_snapshot.main.{identifier(snapshot.dataset)}"
         try:
             connection = self._connection or self._opened()
             # Attached, not opened: all connections that open the same file in a process must share their settings.
-            connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (READ_ONLY)")
+            path = literal(str(snapshot_path(self._state_dir, snapshot)))
+            connection.execute(f"ATTACH {path} AS _snapshot (READ_ONLY)")
             same = columns_of(connection, table) == snapshot.columns and count_of(connection, table) == snapshot.rows
             connection.execute("DETACH _snapshot")
         except BaseException as exc:
@@ -136,17 +124,8 @@ class Verifier:
             raise SnapshotError(f"The snapshot of {snapshot.dataset} does not hold the rows and columns it should.")
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
-        config: dict[str, str | bool | int | float | list[str]] = {
-            "threads": 1,
-            "async_threads": 1,
-            "autoload_known_extensions": False,
-            "python_enable_replacements": False,
-        }
-        self._connection = duckdb.connect(":memory:", config=config)
-        directory = literals([str(self._state_dir / SNAPSHOT_DIRECTORY)])
-        self._connection.execute(f"SET GLOBAL allowed_directories = {directory}")
-        self._connection.execute("SET GLOBAL enable_external_access = false")
-        self._connection.execute("SET GLOBAL lock_configuration = true")
+        self._connection = open_engine({})
+        lock_down(self._connection, allowed_directories=[str(self._state_dir / SNAPSHOT_DIRECTORY)])
         return self._connection
 
 
@@ -172,12 +151,6 @@ def _unreadable(snapshot: Snapshot, error: OSError) -> SnapshotError:
     return SnapshotError(f"The snapshot of {snapshot.dataset} cannot be read: {error.strerror}.")
 
 
-def new_file_name(dataset: DatasetConfig) -> str:
-    """Return a file name that no snapshot has yet."""
-    slug = re.sub(r"[^a-z0-9_]", "_", dataset.name.lower())[:40]
-    return f"{slug}-{secrets.token_hex(8)}.duckdb"
-
-
 @dataclass(frozen=True, slots=True)
 class Order:
     """
@@ -190,7 +163,7 @@ class Order:
         skip_unchanged: Whether a source that has not changed since *served* may be left unread.
         mode: Whether to replace all rows, or to add the newer ones to *served*; None: as *dataset* says. Appending
             needs a `time_column`.
-        file: The name of the new file in the snapshot directory; by default a name that no snapshot has yet.
+        file: The name of the new file in the snapshot directory: one that no snapshot has yet.
     """
 
     dataset: DatasetConfig
@@ -203,7 +176,8 @@ class Order:
 
     def __post_init__(self) -> None:
         if not self.file:
-            object.__setattr__(self, "file", new_file_name(self.dataset))
+            slug = re.sub(r"[^a-z0-9_]", "_", self.dataset.name.lower())[:40]
+            object.__setattr__(self, "file", f"{slug}-{secrets.token_hex(8)}.duckdb")
 
 
 class Builder(Protocol):
@@ -224,14 +198,14 @@ class Builder(Protocol):
             SnapshotError: The file cannot be written, or *deadline* passed. No file is left.
         """
 
-    def rest(self) -> None:
+    def close(self) -> None:
         """Release the resources that are kept for the next build, which then takes longer to start."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SnapshotBuilder:
     """
-    Builds snapshots below *state_dir*, in the calling thread.
+    Builds snapshots below *state_dir*, in the calling thread. For one thread at a time.
 
     A load uses at most *memory_limit_bytes* of memory, *temp_directory_limit_bytes* of temporary space, and one thread,
     so it takes at most one core from running statements.
@@ -250,27 +224,31 @@ class SnapshotBuilder:
             temp_directory_limit_bytes=config.query.temp_directory_limit_bytes,
         )
 
+    @cached_property
+    def _verifier(self) -> Verifier:
+        return Verifier(self.state_dir)
+
+    @cached_property
+    def _engine(self) -> LoadingEngine:
+        return LoadingEngine(self.state_dir, self.memory_limit_bytes)
+
+    def close(self) -> None:
+        """As `Builder.close`."""
+        self._verifier.close()
+
     def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """As `Builder.build`."""
-        with contextlib.closing(Verifier(self.state_dir)) as verifier:
-            return self.carry_out(order, deadline, verifier)
-
-    def rest(self) -> None:
-        """As `Builder.rest`: this builder keeps nothing."""
-
-    def carry_out(self, order: Order, deadline: Deadline, verifier: Verifier) -> Snapshot | None:
-        """As `Builder.build`; *verifier* checks the new file."""
         dataset, path = order.dataset, self.state_dir / SNAPSHOT_DIRECTORY / order.file
         try:
             with self._load(order.file, deadline) as load:
-                loaded = self._content(order, path, load, verifier)
+                loaded = self._content(order, path, load)
             if loaded is None:
                 return None
             path.chmod(0o600)
-            _sync(path)
+            with path.open("rb+", buffering=0) as file:
+                os.fsync(file.fileno())
             sync_directory(path.parent)
             size, checksum = _measure(path)
-            version = loaded.version
             snapshot = Snapshot(
                 dataset=dataset.name,
                 file=path.name,
@@ -279,29 +257,27 @@ class SnapshotBuilder:
                 sha256=checksum,
                 created_at=utc_now(),
                 source=fingerprint(dataset),
-                source_version=None if version is None else _version_prefix(order.refresh_sql) + version,
+                source_version=None if loaded.version is None else _version_prefix(order.refresh_sql) + loaded.version,
                 columns=loaded.columns,
             )
-            verifier.verify_content(snapshot)
+            self._verifier.verify_content(snapshot)
             deadline.check()
-        except OSError as exc:
+        except BaseException as exc:
             remove(path)
-            raise not_written(f"The snapshot of {dataset.name}", exc.strerror) from exc
-        except MemoryError as exc:
-            remove(path)
-            raise SnapshotError(TOO_LARGE) from exc
-        except BaseException:
-            remove(path)
+            if isinstance(exc, OSError):
+                raise not_written(f"The snapshot of {dataset.name}", exc.strerror) from exc
+            if isinstance(exc, MemoryError):
+                raise SnapshotError(TOO_LARGE) from exc
             raise
         return snapshot
 
-    def _content(self, order: Order, path: Path, load: Load, verifier: Verifier) -> Loaded | None:
+    def _content(self, order: Order, path: Path, load: Load) -> Loaded | None:
         """Write the file; return None if the served snapshot stays."""
         dataset, served = append.in_mode(order.dataset, order.mode), order.served
         may_skip = served is not None and order.skip_unchanged and self._is_unchanged(order, served, load)
         by_time = None if order.mode == "full" else append.time_column_of(dataset)
         may_append = served is not None and by_time is not None and served.source == fingerprint(order.dataset)
-        if served is None or not (may_skip or may_append) or not verifier.is_good(served):
+        if served is None or not (may_skip or may_append) or not self._verifier.is_good(served):
             return self._engine.load(dataset, order.refresh_sql, path, load)
         if may_skip:
             return None
@@ -342,10 +318,6 @@ class SnapshotBuilder:
         version = loaded.version if dataset is order.dataset else None
         return replace(loaded, rows=self._engine.add(dataset.name, new, path, load), version=version)
 
-    @property
-    def _engine(self) -> LoadingEngine:
-        return LoadingEngine(self.state_dir, self.memory_limit_bytes)
-
     @contextlib.contextmanager
     def _load(self, file: str, deadline: Deadline) -> Iterator[Load]:
         """Begin a load with a scratch directory, which is deleted at the end."""
@@ -376,17 +348,6 @@ def _version_prefix(refresh_sql: str | None) -> str:
 
 def _measure(path: Path) -> tuple[int, str]:
     """Return the size of a file in bytes and its SHA-256, from one read."""
-    size, digest = 0, hashlib.sha256()
     with path.open("rb", buffering=0) as file:
-        while block := file.read(_HASH_BLOCK_BYTES):
-            size += len(block)
-            digest.update(block)
-    return size, digest.hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), checksum

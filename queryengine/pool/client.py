@@ -20,11 +20,8 @@ from queryengine.engine import (
 )
 from queryengine.errors import EngineUnavailableError
 from queryengine.pool.client_result import ClientResult
-from queryengine.pool.exchange import ERRORS
 from queryengine.pool.slots import SlotPool
 from runtimeconf.model import RuntimeConfig
-
-__all__ = ["ERRORS", "EngineClient"]  # the refresher's socket sends the same errors
 
 
 class EngineClient:

@@ -23,7 +23,7 @@ _I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 PLAIN, RLE_DICTIONARY, DELTA_BINARY_PACKED = 0, 8, 5
 UNCOMPRESSED, GZIP = 0, 2
-INT32, INT64, BYTE_ARRAY = 1, 2, 6
+INT64, BYTE_ARRAY = 2, 6
 
 #: One field of a struct: its type and its encoded value.
 _Field = tuple[int, bytes]
@@ -106,7 +106,6 @@ class Parquet:
     schema_items: int | None = None
     groups: int | None = None
     footer_length: int | None = None
-    footer_tail: bytes = b""
 
     def content(self) -> bytes:
         """Return the file."""
@@ -124,7 +123,7 @@ class Parquet:
         size = len(self.body) if self.uncompressed is None else self.uncompressed
         length = len(page) if self.compressed is None else self.compressed
         out.write(_page(_DATA_PAGE, size, length, 5, head) + page)
-        footer = self._footer(dictionary_at, data_at, out.tell()) + self.footer_tail
+        footer = self._footer(dictionary_at, data_at, out.tell())
         length = len(footer) if self.footer_length is None else self.footer_length
         return out.getvalue() + footer + struct.pack("<I", length) + MAGIC
 

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import duckdb
 import pytest
 
+from datasources.control import DatasetControl, DatasetState, RefreshRun
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, Verifier
+from datasources.refresh.refresher import Refresher
+from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, Verifier, verify_file
 from datasources.sources.source import Load
-from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path
+from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, read_manifest, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig, QueryConfig, RuntimeConfig
 
 _T = TypeVar("_T")
+
+#: Starts refreshers over the state directory of a test: see the fixture `start`.
+Start = Callable[..., Refresher]
 
 MIB = 1024 * 1024
 
@@ -37,6 +43,24 @@ def wait_for(condition: Callable[[], _T | None], what: str, patience_s: float = 
     raise AssertionError(f"waited {patience_s:g} s for {what}")
 
 
+@contextmanager
+def meanwhile(step: Callable[[], object], pause_s: float = 0.005) -> Iterator[None]:
+    """Repeat *step* in a thread until the block ends."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(pause_s):
+            step()
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def deadline(limit_s: float = 60.0) -> Deadline:
     return Deadline(limit_s, threading.Event())
 
@@ -49,9 +73,10 @@ def new_load(directory: Path, limit_s: float = 60.0) -> Load:
 
 
 def verify(state_dir: Path, snapshot: Snapshot) -> None:
-    """Compare *snapshot* with its file: see `Verifier.verify`."""
+    """Compare *snapshot* with its file: size, checksum, columns and number of rows."""
+    verify_file(state_dir, snapshot)
     with closing(Verifier(state_dir)) as verifier:
-        verifier.verify(snapshot)
+        verifier.verify_content(snapshot)
 
 
 def declare(
@@ -71,12 +96,50 @@ def declare(
     )
 
 
+def accelerated(directory: Path, text: str = "a.csv", *, name: str = "d", **settings: Any) -> DatasetConfig:
+    return declare(directory, text, name=name, acceleration=AccelerationConfig(**settings))
+
+
 def configure(directory: Path, *datasets: DatasetConfig, **more: Any) -> RuntimeConfig:
     """Make the configuration of a runtime whose state directory is `state` in *directory*."""
     query = QueryConfig(memory_limit_bytes=256 * MIB, temp_directory_limit_bytes=256 * MIB)
     return RuntimeConfig(
         file=directory / "runtime.yaml", state_dir=directory / "state", datasets=datasets, query=query, **more
     )
+
+
+def state(refresher: Refresher, name: str = "d") -> DatasetState:
+    return next(state for state in refresher.datasets() if state.name == name)
+
+
+def settled(control: DatasetControl, name: str = "d") -> RefreshRun:
+    """Wait until no run of the dataset is unfinished, and return the newest."""
+
+    def newest() -> RefreshRun | None:
+        runs = control.history(name)
+        return runs[0] if runs and all(run.finished_at for run in runs) else None
+
+    return wait_for(newest, f"{name} to settle")
+
+
+def finished(control: DatasetControl, run: RefreshRun, name: str = "d") -> RefreshRun:
+    """Wait for the end of *run*."""
+
+    def found() -> RefreshRun | None:
+        return next((other for other in control.history(name) if other.id == run.id and other.finished_at), None)
+
+    return wait_for(found, f"{run.id} to finish")
+
+
+def served(directory: Path, name: str = "d", sql: str = "") -> list[tuple[Any, ...]]:
+    """Return what a statement that begins now reads, or what *sql* gives over it."""
+    while True:
+        snapshots = {snapshot.dataset: snapshot for snapshot in read_manifest(directory / "state").snapshots}
+        try:
+            return rows(directory, snapshots[name], sql)
+        except duckdb.IOException:
+            # Superseded between the two lines: a reader takes the manifest again.
+            assert not snapshot_path(directory / "state", snapshots[name]).exists()
 
 
 class FullBuilder(SnapshotBuilder):
@@ -128,6 +191,17 @@ def files_below(directory: Path) -> list[str]:
     """Return the names of all files below the state directory, but for its lock and socket."""
     found = [str(path.relative_to(directory / "state")) for path in (directory / "state").rglob("*") if path.is_file()]
     return sorted(name for name in found if name not in {"lock", "control.sock"})
+
+
+@contextmanager
+def file_limit(size: int) -> Iterator[None]:
+    """Have every file of this process end at *size* bytes, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def open_below(directory: Path) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from datasources.errors import SnapshotError
 from datasources.snapshots.snapshot import Order
 from tests.datasources.sources.loads import table
 from tests.datasources.sources.test_files import put_parquet
-from tests.datasources.support import builder, deadline
+from tests.datasources.support import builder, deadline, file_limit
 
 #: How to get a mount of one's own: root by right, others in a namespace where they are root.
 UNSHARE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
@@ -31,8 +30,7 @@ from pathlib import Path
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.service import DatasetService
 from datasources.snapshots.snapshot import Order, SnapshotBuilder
-from queryengine.manifest import read_manifest
-from tests.datasources.support import configure, declare, files_below, rows, wait_for
+from tests.datasources.support import configure, declare, files_below, finished, served, wait_for
 directory = Path(sys.argv[1])
 config = configure(directory, declare(directory, "a.parquet", on_schema_change="accept"))
 loader = LoaderProcess(SnapshotBuilder.of(config))
@@ -40,13 +38,10 @@ service = DatasetService(config, exclusive=True, builders=[loader])
 service.start()
 wait_for(service.is_loaded, "the first load")
 def step(sql=None):
-    run = service.request_refresh("d", sql)
-    run = wait_for(lambda: next((other for other in service.history("d") if other.id == run.id and other.finished_at),
-                                None), "the refresh")
-    (snapshot,) = read_manifest(config.state_dir).snapshots
+    run = finished(service, service.request_refresh("d", sql))
     state = service.datasets()[0]
     return {"status": run.status, "error": run.error, "shown": state.error, "is_loaded": service.is_loaded(),
-            "total": rows(directory, snapshot, "SELECT sum(n)::BIGINT FROM d")[0][0], "files": files_below(directory)}
+            "total": served(directory, sql="SELECT sum(n)::BIGINT FROM d")[0][0], "files": files_below(directory)}
 hashes = ", ".join(f"hash(n, i, {number}) AS h{number}" for number in range(12))
 large = f"SELECT n, {hashes} FROM d, range(150000) t(i)"
 said = {"large": step(large)}
@@ -109,10 +104,6 @@ def test_r04_a_full_disk_costs_refreshes_only_and_needs_no_restart(tmp_path: Pat
 def test_a_full_disk_is_not_blamed_on_the_delta_table(tmp_path: Path) -> None:
     write_deltalake((tmp_path / "t").as_uri(), pa.table({"n": [1]}))
     made = builder(tmp_path)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-        with pytest.raises(SnapshotError, match=r"^The snapshot of d cannot be .* state directory: File too large\.$"):
-            made.build(Order(table(tmp_path, "delta:t")), deadline())
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    said = r"^The snapshot of d cannot be .* state directory: File too large\.$"
+    with file_limit(100), pytest.raises(SnapshotError, match=said):
+        made.build(Order(table(tmp_path, "delta:t")), deadline())

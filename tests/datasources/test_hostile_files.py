@@ -11,7 +11,6 @@ import io
 import json
 import random
 import re
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -42,7 +41,7 @@ from tests.datasources.hostile import (
     varint,
 )
 from tests.datasources.support import MIB, builder, deadline, declare, files_below, loaded, rows
-from tests.datasources.test_loader import child_of, peak_bytes
+from tests.datasources.test_loader import child_of, peak_bytes, peaks_of
 
 MEMORY_LIMIT_BYTES = 64 * MIB
 
@@ -80,25 +79,9 @@ class Process:
     def refusal(self, name: str, limit_s: float = 60.0) -> DatasetError:
         """Load a file that is refused, and return the error."""
         self.loader.start()
-        child = child_of(self.loader)
-        peak, ended = [0], threading.Event()
-
-        def watch() -> None:
-            while not ended.wait(0.01):
-                try:
-                    peak.append(peak_bytes(child))
-                except (OSError, ValueError):
-                    return
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        try:
-            with pytest.raises(DatasetError) as caught:
-                self.loader.build(Order(declare(self.directory, name)), deadline(limit_s))
-        finally:
-            ended.set()
-            watcher.join()
-        assert max(peak) < self._base_bytes + 1.25 * MEMORY_LIMIT_BYTES + SPARE_BYTES
+        with peaks_of(child_of(self.loader)) as peaks, pytest.raises(DatasetError) as caught:
+            self.loader.build(Order(declare(self.directory, name)), deadline(limit_s))
+        assert max(peaks, default=0) < self._base_bytes + 1.25 * MEMORY_LIMIT_BYTES + SPARE_BYTES
         assert files_below(self.directory) == []
         assert re.fullmatch(r"[^\n]{1,500}\.", str(caught.value))
         assert str(self.directory) not in str(caught.value)

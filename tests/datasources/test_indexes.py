@@ -23,6 +23,10 @@ def indexed(directory: Path, text: str = "a.csv", **settings: Any) -> DatasetCon
     return declare(directory, text, acceleration=AccelerationConfig(**settings))
 
 
+def build(directory: Path, text: str = "a.csv", sql: str | None = None, **settings: Any) -> Snapshot:
+    return builder(directory).build(Order(indexed(directory, text, **settings), sql), deadline())
+
+
 def indexes_of(directory: Path, snapshot: Snapshot) -> list[tuple[str, bool, bool]]:
     """Return the column of each index, whether it is unique, and whether it is the primary key."""
     with duckdb.connect(str(snapshot_path(directory / "state", snapshot)), read_only=True) as connection:
@@ -37,12 +41,7 @@ def indexes_of(directory: Path, snapshot: Snapshot) -> list[tuple[str, bool, boo
 def test_a_snapshot_has_the_declared_indexes(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "a,b,c\n1,x,1\n2,y,1\n")
 
-    made = builder(tmp_path).build(
-        Order(
-            indexed(tmp_path, primary_key="a", indexes=(IndexConfig(column="B", unique=True), IndexConfig(column="c")))
-        ),
-        deadline(),
-    )
+    made = build(tmp_path, primary_key="a", indexes=(IndexConfig(column="B", unique=True), IndexConfig(column="c")))
 
     assert indexes_of(tmp_path, made) == [("a", True, True), ("b", True, False), ("c", False, False)]
     assert rows(tmp_path, made) == [(1, "x", 1), (2, "y", 1)]
@@ -53,7 +52,7 @@ def test_a_look_up_by_an_indexed_column_reads_the_index(tmp_path: Path) -> None:
     duckdb.execute(
         f"COPY (SELECT i AS a, i % 7 AS b FROM range(300000) t(i) ORDER BY hash(i)) TO '{tmp_path}/s.parquet'"
     )
-    made = builder(tmp_path).build(Order(indexed(tmp_path, "s.parquet", indexes=(UNIQUE_A,))), deadline())
+    made = build(tmp_path, "s.parquet", indexes=(UNIQUE_A,))
 
     assert rows(tmp_path, made, "SELECT a, b FROM d WHERE a = 4711") == [(4711, 0)]
     ((_, plan),) = rows(tmp_path, made, "EXPLAIN ANALYZE SELECT b FROM d WHERE a = 4711")
@@ -74,7 +73,7 @@ def test_data_that_violates_an_index_is_refused(tmp_path: Path, text: str, setti
     put(tmp_path, "a.csv", text)
 
     with pytest.raises(SourceError, match=said):
-        builder(tmp_path).build(Order(indexed(tmp_path, **settings)), deadline())
+        build(tmp_path, **settings)
     assert files_below(tmp_path) == []
 
 
@@ -82,16 +81,15 @@ def test_a_type_that_cannot_be_indexed_is_reported(tmp_path: Path) -> None:
     duckdb.execute(f"COPY (SELECT [1] AS a) TO '{tmp_path}/s.parquet'")
 
     with pytest.raises(SourceError, match="The column a of d has a type that cannot be indexed"):
-        builder(tmp_path).build(Order(indexed(tmp_path, "s.parquet", indexes=(BY_A,))), deadline())
+        build(tmp_path, "s.parquet", indexes=(BY_A,))
 
 
 @pytest.mark.parametrize("column", ['a"b', "select", "rowid", "x\ny", "Ümlaut", "_index_0"])
 def test_a_column_is_found_whatever_its_name(tmp_path: Path, column: str) -> None:
     quoted = column.replace('"', '""')
     duckdb.execute(f"""COPY (SELECT 7 AS "{quoted}") TO '{tmp_path}/s.parquet'""")
-    acceleration = {"primary_key": column.upper(), "indexes": (IndexConfig(column=column.lower()),)}
 
-    made = builder(tmp_path).build(Order(indexed(tmp_path, "s.parquet", **acceleration)), deadline())
+    made = build(tmp_path, "s.parquet", primary_key=column.upper(), indexes=(IndexConfig(column=column.lower()),))
 
     assert [kinds for _, *kinds in indexes_of(tmp_path, made)] == [[True, True], [False, False]]
     assert rows(tmp_path, made) == [(7,)]
@@ -100,9 +98,7 @@ def test_a_column_is_found_whatever_its_name(tmp_path: Path, column: str) -> Non
 def test_an_index_is_of_what_the_refresh_sql_gives(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "x\n1\n1\n2\n")
 
-    made = builder(tmp_path).build(
-        Order(indexed(tmp_path, primary_key="a"), "SELECT x AS a, count(*) AS n FROM d GROUP BY x"), deadline()
-    )
+    made = build(tmp_path, sql="SELECT x AS a, count(*) AS n FROM d GROUP BY x", primary_key="a")
 
     assert sorted(rows(tmp_path, made)) == [(1, 2), (2, 1)]
 
@@ -110,7 +106,7 @@ def test_an_index_is_of_what_the_refresh_sql_gives(tmp_path: Path) -> None:
 def test_equal_values_and_nulls_may_be_in_an_index_that_is_not_unique(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "a,b\n1,x\n1,y\n,z\n")
 
-    made = builder(tmp_path).build(Order(indexed(tmp_path, indexes=(BY_A,))), deadline())
+    made = build(tmp_path, indexes=(BY_A,))
 
     assert indexes_of(tmp_path, made) == [("a", False, False)]
     assert rows(tmp_path, made, "SELECT b FROM d WHERE a = 1 ORDER BY b") == [("x",), ("y",)]

@@ -17,7 +17,6 @@ import pytest
 
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.publication import Publication
-from queryengine.gate.gate import Gate
 from tests.datasources.sources.test_files import put_parquet
 from tests.datasources.support import configure, declare, files_below, rows, verify
 
@@ -32,29 +31,20 @@ from pathlib import Path
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.service import DatasetService
 from datasources.snapshots.snapshot import SnapshotBuilder
-from queryengine.engine import GatedStatement
-from tests.datasources.support import configure, declare, wait_for
+from tests.datasources.support import configure, declare, finished, settled
 directory, count, where = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-class Judge:
-    def admit(self, sql, relations):
-        return GatedStatement(sql, "select", relations, frozenset())
 config = configure(directory, declare(directory, "a.parquet", on_schema_change="accept"))
 builder = SnapshotBuilder.of(config)
 builders = [LoaderProcess(builder)] if where == "process" else [builder]
-service = DatasetService(config, exclusive=True, judge=Judge(), builders=builders)
+service = DatasetService(config, exclusive=True, builders=builders)
 service.start()
-def ended(run):
-    return next((other for other in service.history("d") if other.id == run.id and other.finished_at), None)
-wait_for(lambda: service.history("d") and all(run.finished_at for run in service.history("d")), "the start")
+settled(service)
 for version in range(1, count + 1):
-    run = service.request_refresh("d", f"SELECT {version} AS version, n FROM d")
-    run = wait_for(lambda: ended(run), "the refresh")
+    run = finished(service, service.request_refresh("d", f"SELECT {version} AS version, n FROM d"))
     with suppress(OSError):
         os.write(1, f"{version} {run.status} {run.error}\n".encode())  # whole, or not at all
 service.stop(30)
-for builder in builders:
-    if where == "process":
-        builder.close()
+builders[0].close()
 """
 
 
@@ -62,7 +52,7 @@ def first_load(directory: Path) -> None:
     put_parquet(directory, "a.parquet", n=list(range(ROWS)))
     (directory / "state").mkdir()
     initial = declare(directory, "a.parquet")
-    refresher = Refresher(configure(directory, initial), Gate())
+    refresher = Refresher(configure(directory, initial))
     ((_, run),) = refresher.load_once(["d"], skip_unchanged=False)
     assert refresher.stop(30)
     assert run.status == "succeeded"
@@ -116,7 +106,7 @@ def inject(directory: Path, what: str, how: str, number: int, where: str) -> Non
     left = [name for name in files_below(directory) if not name.startswith("refreshes.json")]
     assert left == ["manifest.json", published]
 
-    refresher = Refresher(configure(directory, declare(directory, "a.parquet", on_schema_change="accept")), Gate())
+    refresher = Refresher(configure(directory, declare(directory, "a.parquet", on_schema_change="accept")))
     ((_, run),) = refresher.load_once(["d"], skip_unchanged=False)
     assert refresher.stop(30)
     assert (run.status, run.rows) == ("succeeded", ROWS)

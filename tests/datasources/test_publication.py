@@ -7,7 +7,7 @@ import os
 import resource
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import duckdb
@@ -36,8 +36,14 @@ def publish(directory: Path, datasets: Sequence[DatasetConfig]) -> list[Snapshot
     return snapshots
 
 
-def test_a_new_version_takes_the_place_of_the_old_one_whose_file_is_gone_at_once(tmp_path: Path) -> None:
-    dataset = declare(tmp_path, "a.csv")
+@pytest.fixture
+def dataset(tmp_path: Path) -> DatasetConfig:
+    return declare(tmp_path, "a.csv")
+
+
+def test_a_new_version_takes_the_place_of_the_old_one_whose_file_is_gone_at_once(
+    tmp_path: Path, dataset: DatasetConfig
+) -> None:
     (old,) = publish(tmp_path, [dataset])
     publication = Publication(tmp_path / "state", [dataset])
     running = duckdb.connect(str(snapshot_path(tmp_path / "state", old)), read_only=True)
@@ -54,8 +60,7 @@ def test_a_new_version_takes_the_place_of_the_old_one_whose_file_is_gone_at_once
     running.close()
 
 
-def test_a_snapshot_is_kept_when_descriptors_run_out(tmp_path: Path) -> None:
-    dataset = declare(tmp_path, "a.csv")
+def test_a_snapshot_is_kept_when_descriptors_run_out(tmp_path: Path, dataset: DatasetConfig) -> None:
     (snapshot,) = publish(tmp_path, [dataset])
     publication = Publication(tmp_path / "state", [dataset])
     path = snapshot_path(tmp_path / "state", snapshot)
@@ -74,8 +79,7 @@ def test_a_snapshot_is_kept_when_descriptors_run_out(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def test_a_failed_write_of_the_manifest_keeps_the_served_data(tmp_path: Path) -> None:
-    dataset = declare(tmp_path, "a.csv")
+def test_a_failed_write_of_the_manifest_keeps_the_served_data(tmp_path: Path, dataset: DatasetConfig) -> None:
     made = builder(tmp_path)
     publication = Publication(tmp_path / "state", [dataset])
     put(tmp_path, "a.csv")
@@ -90,9 +94,8 @@ def test_a_failed_write_of_the_manifest_keeps_the_served_data(tmp_path: Path) ->
 
 
 def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_may_fall_back_to_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, dataset: DatasetConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dataset = declare(tmp_path, "a.csv")
     state_dir = tmp_path / "state"
     (old,) = publish(tmp_path, [dataset])
     before = manifest_path(state_dir).read_bytes()
@@ -122,8 +125,7 @@ def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_
     assert files_below(tmp_path) == ["manifest.json", f"snapshots/{confirmed.file}"]
 
 
-def test_r02_leftovers_of_a_killed_predecessor_are_swept(tmp_path: Path) -> None:
-    dataset = declare(tmp_path, "a.csv")
+def test_r02_leftovers_of_a_killed_predecessor_are_swept(tmp_path: Path, dataset: DatasetConfig) -> None:
     (snapshot,) = publish(tmp_path, [dataset])
     state_dir = tmp_path / "state"
     for name in (
@@ -148,8 +150,7 @@ def test_r02_leftovers_of_a_killed_predecessor_are_swept(tmp_path: Path) -> None
     assert rows(tmp_path, snapshot) == [(1, "x")]
 
 
-def test_foreign_files_are_not_swept(tmp_path: Path) -> None:
-    dataset = declare(tmp_path, "a.csv")
+def test_foreign_files_are_not_swept(tmp_path: Path, dataset: DatasetConfig) -> None:
     (snapshot,) = publish(tmp_path, [dataset])
     state_dir = tmp_path / "state"
     others = ["snapshots/note", "snapshots/mine.duckdb", "snapshots/a/b", "refresh_tmp/note", "manifest.json.old.tmp"]
@@ -175,21 +176,21 @@ def test_nothing_is_deleted_through_a_link(tmp_path: Path, name: str) -> None:
     assert (elsewhere / "d-0123456789abcdef/file").exists()
 
 
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "deleted", "foreign"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda bad, _: flip(bad, 9000), id="flipped"),
+        pytest.param(lambda bad, _: bad.write_bytes(bad.read_bytes()[:-4096]), id="truncated"),
+        pytest.param(lambda bad, _: bad.unlink(), id="deleted"),
+        pytest.param(lambda bad, good: shutil.copy(good, bad), id="foreign"),
+    ],
+)
 def test_r18_a_damaged_snapshot_is_not_served_again(
-    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, damage: Callable[[Path, Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     datasets = [declare(tmp_path, "a.csv", name="a"), declare(tmp_path, "b.csv", name="b")]
     bad, good = publish(tmp_path, datasets)
-    path = snapshot_path(tmp_path / "state", bad)
-    if damage == "flipped":
-        flip(path, 9000)
-    elif damage == "truncated":
-        path.write_bytes(path.read_bytes()[:-4096])
-    elif damage == "deleted":
-        path.unlink()
-    else:
-        shutil.copy(snapshot_path(tmp_path / "state", good), path)
+    damage(snapshot_path(tmp_path / "state", bad), snapshot_path(tmp_path / "state", good))
 
     publication = Publication(tmp_path / "state", datasets)
 
@@ -201,19 +202,20 @@ def test_r18_a_damaged_snapshot_is_not_served_again(
     assert "It is loaded from the source again." in caplog.text
 
 
-@pytest.mark.parametrize("damage", ["version", "garbage", "checksum"])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param(lambda text: json.dumps({**json.loads(text), "format_version": 1}), id="version"),
+        pytest.param(lambda _: "\0" * 100, id="garbage"),
+        pytest.param(lambda text: text.replace('"rows":1', '"rows":7'), id="checksum"),
+    ],
+)
 def test_r18_a_manifest_that_cannot_be_used_starts_anew_with_a_warning(
-    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, dataset: DatasetConfig, damaged: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    dataset = declare(tmp_path, "a.csv")
     publish(tmp_path, [dataset])
     path = manifest_path(tmp_path / "state")
-    if damage == "garbage":
-        path.write_bytes(b"\0" * 100)
-    elif damage == "version":
-        path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 1}))
-    else:
-        path.write_text(path.read_text().replace('"rows":1', '"rows":7'))
+    path.write_text(damaged(path.read_text()))
 
     publication = Publication(tmp_path / "state", [dataset])
 
@@ -223,55 +225,48 @@ def test_r18_a_manifest_that_cannot_be_used_starts_anew_with_a_warning(
     assert "Everything is loaded from the sources again." in caplog.text
 
 
-@pytest.mark.parametrize("damage", ["gone", "junk", "older"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(Path.unlink, id="gone"),
+        pytest.param(lambda path: path.write_text("{"), id="junk"),
+        pytest.param(lambda path: write_manifest(path.parent, Manifest(generation=1)), id="older"),
+    ],
+)
 def test_r18_a_manifest_that_is_damaged_later_is_written_again(
-    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, dataset: DatasetConfig, damage: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    dataset = declare(tmp_path, "a.csv")
     (snapshot,) = publish(tmp_path, [dataset])
     publication = Publication(tmp_path / "state", [dataset])
-    whole = manifest_path(tmp_path / "state").stat()
-    os.utime(manifest_path(tmp_path / "state"))  # It looks otherwise and is the same.
+    path = manifest_path(tmp_path / "state")
+    whole = path.stat()
+    os.utime(path)  # It looks otherwise and is the same.
     for _ in range(2):
         publication.restore()
-    assert manifest_path(tmp_path / "state").stat().st_ino == whole.st_ino
-    if damage == "gone":
-        manifest_path(tmp_path / "state").unlink()
-    elif damage == "junk":
-        manifest_path(tmp_path / "state").write_text("{")
-    else:
-        write_manifest(tmp_path / "state", Manifest(generation=1))
+    assert path.stat().st_ino == whole.st_ino
+    damage(path)
 
     publication.restore()
 
     assert read_manifest(tmp_path / "state") == Manifest(generation=2, snapshots=(snapshot,))
     assert caplog.messages[-1].endswith("It is written again.")
 
-    manifest_path(tmp_path / "state").unlink()
-    manifest_path(tmp_path / "state").mkdir()
+    path.unlink()
+    path.mkdir()
     with pytest.raises(SnapshotError, match=r"^The manifest .* written to the state directory: Is a directory\.$"):
         publication.restore()
 
 
-def test_a_dataset_that_is_no_longer_declared_disappears(tmp_path: Path) -> None:
-    datasets = [declare(tmp_path, "a.csv", name="a"), declare(tmp_path, "b.csv", name="b")]
-    _, kept = publish(tmp_path, datasets)
+def test_a_dataset_that_is_no_longer_declared_or_was_declared_otherwise_disappears(tmp_path: Path) -> None:
+    gone, kept, old = (declare(tmp_path, "a.csv", name=name) for name in "abc")
+    _, snapshot, _ = publish(tmp_path, [gone, kept, old])
+    changed = declare(tmp_path, "a.csv", name="c", acceleration=AccelerationConfig(refresh_sql="SELECT a FROM c"))
 
-    Publication(tmp_path / "state", datasets[1:])
+    publication = Publication(tmp_path / "state", [kept, changed])
 
-    assert read_manifest(tmp_path / "state").snapshots == (kept,)
-    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{kept.file}"]
-
-
-def test_a_changed_definition_does_not_serve_what_was_loaded_under_the_old_one(tmp_path: Path) -> None:
-    publish(tmp_path, [declare(tmp_path, "a.csv")])
-    changed = declare(tmp_path, "a.csv", acceleration=AccelerationConfig(refresh_sql="SELECT a FROM d"))
-
-    publication = Publication(tmp_path / "state", [changed])
-
-    assert publication.snapshot("d") is None
-    assert read_manifest(tmp_path / "state").snapshots == ()
-    assert files_below(tmp_path) == ["manifest.json"]
+    assert publication.snapshot("c") is None
+    assert read_manifest(tmp_path / "state").snapshots == (snapshot,)
+    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{snapshot.file}"]
 
 
 def test_an_unwritable_state_directory_is_reported(tmp_path: Path) -> None:

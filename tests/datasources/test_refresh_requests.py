@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from datasources.control import RefreshRun
 from datasources.errors import SourceError, TimeColumnMissingError
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.snapshot import Order
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import builder, deadline, declare, loaded, wait_for
+from tests.datasources.support import Start, builder, deadline, declare, finished, loaded, served, settled, state
 from tests.datasources.test_refresh_clock import tick
-from tests.datasources.test_refresher import finished, served, settled, state
 
 OLD = "t,v\n1,a\n2,b\n"
 #: Row 1 is gone, row 2 is another one, row 3 is new.
@@ -44,11 +43,10 @@ def timed(directory: Path, mode: Any, **settings: Any) -> DatasetConfig:
     ],
 )
 def test_a_mode_holds_for_its_run(
-    tmp_path: Path, start: Callable[..., Refresher], declared: str, mode: Any, expected: list[tuple[int, str]]
+    tmp_path: Path, begin: Start, declared: str, mode: Any, expected: list[tuple[int, str]]
 ) -> None:
     put(tmp_path, "a.csv", OLD)
-    refresher = start(timed(tmp_path, declared))
-    settled(refresher)
+    refresher = begin(timed(tmp_path, declared))
     put(tmp_path, "a.csv", NEW)
 
     run = finished(refresher, refresher.request_refresh("d", mode=mode))
@@ -82,7 +80,7 @@ def test_a_full_load_of_what_is_appended_to_keeps_its_time(tmp_path: Path) -> No
         made.build(Order(timed(tmp_path, "append"), "SELECT v FROM d", mode="full"), deadline())
 
 
-def test_append_without_a_time_column_is_refused(tmp_path: Path, start: Callable[..., Refresher]) -> None:
+def test_append_without_a_time_column_is_refused(tmp_path: Path, start: Start) -> None:
     put(tmp_path, "a.csv", OLD)
     refresher = start(declare(tmp_path, "a.csv", name="Orders"))
     settled(refresher, "Orders")
@@ -94,11 +92,10 @@ def test_append_without_a_time_column_is_refused(tmp_path: Path, start: Callable
 
 @pytest.mark.parametrize("modes", [("full", "append"), ("append", "full"), ("full", None), (None, "full")])
 def test_a_joined_run_is_full_when_one_of_those_who_ask_wants_that(
-    tmp_path: Path, start: Callable[..., Refresher], clock: list[float], modes: tuple[Any, Any]
+    tmp_path: Path, begin: Start, clock: list[float], modes: tuple[Any, Any]
 ) -> None:
     put(tmp_path, "a.csv", OLD)
-    refresher = start(timed(tmp_path, "append"), now=lambda: clock[0], chance=lambda: 1.0)
-    settled(refresher)
+    refresher = begin(timed(tmp_path, "append"), now=lambda: clock[0], chance=lambda: 1.0)
     put(tmp_path, "a.csv", NEW)
 
     first, second = (refresher.request_refresh("d", mode=mode, jitter_max_s=10) for mode in modes)
@@ -112,17 +109,22 @@ def test_a_joined_run_is_full_when_one_of_those_who_ask_wants_that(
 # --- the jitter -------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def delayed(tmp_path: Path, begin: Start, clock: list[float]) -> tuple[Refresher, RefreshRun]:
+    """A refresher that has loaded, and a run that a caller put off by 1000 s."""
+    put(tmp_path, "a.csv")
+    refresher = begin(timed(tmp_path, "full"), now=lambda: clock[0], chance=lambda: 1.0)
+    return refresher, refresher.request_refresh("d", jitter_max_s=1000)
+
+
 def status_of(refresher: Refresher, run_id: str) -> str:
     return next(run.status for run in refresher.history("d") if run.id == run_id)
 
 
-def test_a_delayed_run_is_listed_and_blocks_no_other(
-    tmp_path: Path, start: Callable[..., Refresher], clock: list[float]
-) -> None:
+def test_a_delayed_run_is_listed_and_blocks_no_other(tmp_path: Path, begin: Start, clock: list[float]) -> None:
     put(tmp_path, "a.csv")
     other = declare(tmp_path, "a.csv", name="other")
-    refresher = start(timed(tmp_path, "full"), other, now=lambda: clock[0], chance=lambda: 0.5)
-    settled(refresher)
+    refresher = begin(timed(tmp_path, "full"), other, now=lambda: clock[0], chance=lambda: 0.5)
     settled(refresher, "other")
 
     run = refresher.request_refresh("d", jitter_max_s=40)
@@ -137,12 +139,9 @@ def test_a_delayed_run_is_listed_and_blocks_no_other(
 
 @pytest.mark.parametrize("jitter_max_s", [0.0, 10.0])
 def test_a_joined_run_begins_at_the_earliest_time_asked_for(
-    tmp_path: Path, start: Callable[..., Refresher], clock: list[float], jitter_max_s: float
+    delayed: tuple[Refresher, RefreshRun], clock: list[float], jitter_max_s: float
 ) -> None:
-    put(tmp_path, "a.csv")
-    refresher = start(timed(tmp_path, "full"), now=lambda: clock[0], chance=lambda: 1.0)
-    settled(refresher)
-    first = refresher.request_refresh("d", jitter_max_s=1000)
+    refresher, first = delayed
 
     second = refresher.request_refresh("d", jitter_max_s=jitter_max_s)
 
@@ -151,11 +150,10 @@ def test_a_joined_run_begins_at_the_earliest_time_asked_for(
     assert finished(refresher, first).status == "succeeded"
 
 
-def test_the_interval_ends_the_wait(tmp_path: Path, start: Callable[..., Refresher], clock: list[float]) -> None:
+def test_the_interval_ends_the_wait(tmp_path: Path, begin: Start, clock: list[float]) -> None:
     put(tmp_path, "a.csv")
     dataset = timed(tmp_path, "full", refresh_check_interval_s=10)
-    refresher = start(dataset, now=lambda: clock[0], chance=lambda: 1.0)
-    settled(refresher)
+    refresher = begin(dataset, now=lambda: clock[0], chance=lambda: 1.0)
     run = refresher.request_refresh("d", jitter_max_s=1000)
 
     tick(refresher, clock, 10)
@@ -164,14 +162,9 @@ def test_the_interval_ends_the_wait(tmp_path: Path, start: Callable[..., Refresh
     assert len(refresher.history("d")) == 2
 
 
-def test_a_delayed_run_ends_with_the_runtime(
-    tmp_path: Path, start: Callable[..., Refresher], clock: list[float]
-) -> None:
-    put(tmp_path, "a.csv")
-    refresher = start(timed(tmp_path, "full"), now=lambda: clock[0], chance=lambda: 1.0)
-    settled(refresher)
-    run = refresher.request_refresh("d", jitter_max_s=1000)
-    wait_for(lambda: status_of(refresher, run.id) == "queued", "the run")
+def test_a_delayed_run_ends_with_the_runtime(delayed: tuple[Refresher, RefreshRun]) -> None:
+    refresher, run = delayed
+    assert status_of(refresher, run.id) == "queued"
 
     assert refresher.stop(30)
 

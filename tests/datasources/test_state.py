@@ -10,20 +10,11 @@ from datasources.state import get_datasets, set_datasets, start_on_demand
 from tests.datasources.support import configure
 
 
-def test_a_control_answers_until_it_is_removed(tmp_path: Path) -> None:
+def test_a_control_is_started_on_demand_and_not_again_after_it_was_removed(tmp_path: Path) -> None:
     control = DatasetService(configure(tmp_path), exclusive=False)
-    set_datasets(control)
-    assert get_datasets() is control
+    start_on_demand(lambda: set_datasets(control))
 
-    set_datasets(None)
-    with pytest.raises(DatasetsUnavailableError):
-        get_datasets()
-
-
-def test_they_are_started_on_demand_and_not_again_after_they_have_stopped(tmp_path: Path) -> None:
-    start_on_demand(lambda: set_datasets(DatasetService(configure(tmp_path), exclusive=False)))
-
-    assert get_datasets() is get_datasets()
+    assert get_datasets() is get_datasets() is control
     set_datasets(None)
     with pytest.raises(DatasetsUnavailableError):
         get_datasets()

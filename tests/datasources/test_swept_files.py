@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,17 +12,14 @@ from datasources.refresh import control_socket
 from datasources.refresh import service as module
 from datasources.refresh.control_socket import SOCKET_NAME, ControlClient
 from datasources.refresh.service import DatasetService
-from queryengine.manifest import read_manifest
 from system.lock import LOCK_NAME, StateLock
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import configure, declare, rows, wait_for
+from tests.datasources.support import configure, declare, served, wait_for
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
 def test_deleted_files_of_the_state_directory_come_back(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    exclusive: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exclusive: bool
 ) -> None:
     monkeypatch.setattr(module, "_POLL_S", 0.05)
     monkeypatch.setattr(control_socket, "_POLL_S", 0.05)
@@ -36,7 +32,7 @@ def test_deleted_files_of_the_state_directory_come_back(
 
     def is_whole() -> bool:
         with suppress(DatasetsUnavailableError):
-            return client.is_loaded() and StateLock(state_dir).is_taken()
+            return all(state.rows for state in client.datasets()) and StateLock(state_dir).is_taken()
         return False
 
     for swept in (SOCKET_NAME, LOCK_NAME):
@@ -49,9 +45,8 @@ def test_deleted_files_of_the_state_directory_come_back(
     (state_dir / SOCKET_NAME).rmdir()
     wait_for(is_whole, "another socket")
 
-    shutil.rmtree(state_dir)
+    state_dir.rename(tmp_path / "gone")  # at once: `rmtree` would race with the files that come back
 
     wait_for(is_whole, "another state directory")
-    (snapshot,) = read_manifest(state_dir).snapshots
-    assert rows(tmp_path, snapshot) == [(1, "x")]
+    assert served(tmp_path) == [(1, "x")]
     service.stop(30)

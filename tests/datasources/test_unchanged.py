@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder
-from queryengine.manifest import Snapshot, snapshot_path
+from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import builder, deadline, declare, files_below, loaded, rows
+from tests.datasources.support import configure, deadline, declare, files_below, loaded, rows
+from tests.datasources.test_snapshot import flip
 
 SQL = "SELECT a FROM d"
 
@@ -22,18 +24,10 @@ SQL = "SELECT a FROM d"
 @pytest.fixture(params=["here", pytest.param("process", marks=pytest.mark.exhaustive)])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Builder]:
     put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n")
-    here = builder(tmp_path)
-    same = SnapshotBuilder(
-        state_dir=here.state_dir,
-        memory_limit_bytes=here.memory_limit_bytes,
-        temp_directory_limit_bytes=here.temp_directory_limit_bytes,
-    )
-    if request.param == "here":
-        yield same
-        return
-    process = LoaderProcess(same)
-    yield process
-    process.close()
+    (tmp_path / "state" / SNAPSHOT_DIRECTORY).mkdir(parents=True)
+    here = SnapshotBuilder.of(configure(tmp_path))
+    with closing(here if request.param == "here" else LoaderProcess(here)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -46,7 +40,7 @@ def again(made: Builder, dataset: DatasetConfig, served: Snapshot, sql: str | No
 
 
 @pytest.mark.parametrize("sql", [None, SQL])
-def test_an_unchanged_source_is_not_loaded_again(
+def test_an_unchanged_source_is_loaded_again_only_on_request(
     made: Builder, dataset: DatasetConfig, tmp_path: Path, sql: str | None
 ) -> None:
     served = loaded(made, dataset, sql, deadline())
@@ -55,12 +49,7 @@ def test_an_unchanged_source_is_not_loaded_again(
 
     assert files_below(tmp_path) == [f"snapshots/{served.file}"]
     assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
-
-
-def test_an_unchanged_source_is_loaded_on_request(made: Builder, dataset: DatasetConfig) -> None:
-    served = loaded(made, dataset, None, deadline())
-
-    assert loaded(made, dataset, None, deadline(), served=served).file != served.file
+    assert loaded(made, dataset, sql, deadline(), served=served).file != served.file
 
 
 def test_a_changed_source_is_read(made: Builder, dataset: DatasetConfig, tmp_path: Path) -> None:
@@ -93,17 +82,11 @@ def test_another_definition_and_an_unknown_version_are_no_reason_to_skip(made: B
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("damage", ["flipped", "gone"])
 def test_r18_a_damaged_snapshot_is_loaded_again_with_a_warning(
-    made: Builder, dataset: DatasetConfig, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+    made: Builder, dataset: DatasetConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = loaded(made, dataset, None, deadline())
-    path = snapshot_path(tmp_path / "state", served)
-    content = bytearray(path.read_bytes())
-    content[20_000] ^= 1
-    path.unlink()
-    if damage == "flipped":
-        path.write_bytes(content)
+    flip(snapshot_path(tmp_path / "state", served), 20_000)
 
     new = again(made, dataset, served)
 
@@ -111,5 +94,5 @@ def test_r18_a_damaged_snapshot_is_loaded_again_with_a_warning(
     assert rows(tmp_path, new) == [(1, "x"), (2, "y")]
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    said = "is damaged: its checksum is wrong." if damage == "flipped" else "cannot be read: No such file or directory."
-    assert record.getMessage() == f"The snapshot of d {said} It is loaded from the source again."
+    said = "The snapshot of d is damaged: its checksum is wrong. It is loaded from the source again."
+    assert record.getMessage() == said

@@ -247,7 +247,7 @@ class Unloaded:
     def datasets(self) -> tuple[DatasetState, ...]:
         return ()
 
-    def request_refresh(self, name: str, refresh_sql: str | None = None, **_: Any) -> RefreshRun:
+    def request_refresh(self, name: str, sql: str | None = None, **_: Any) -> RefreshRun:
         raise QueryTimeoutError(1)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
@@ -414,13 +414,24 @@ def test_bodies_of_a_refresh_that_are_refused(body: bytes, status: int, code: st
     assert len(call("GET", REFRESH, WITH_KEY).json()) == len(before)
 
 
+def test_a_refresh_sql_that_no_engine_can_check_starts_no_run() -> None:
+    before = call("GET", REFRESH, WITH_KEY).json()
+    queryengine.state.set_engine(None)
+
+    answer = call("POST", REFRESH, WITH_KEY, body=b'{"refresh_sql":"SELECT * FROM orders"}')
+
+    assert (answer.status, answer.code) == (503, "engine_unavailable")
+    assert len(call("GET", REFRESH, WITH_KEY).json()) == len(before)
+
+
 def test_r15_refreshes_that_are_refused() -> None:
-    def refresh(method: str, name: str, *headers: Header) -> Answer:
-        return call(method, f"/v1/datasets/{name}/acceleration/refresh", *headers)
+    def refresh(method: str, name: str, *headers: Header, **options: Any) -> Answer:
+        return call(method, f"/v1/datasets/{name}/acceleration/refresh", *headers, **options)
 
     assert refresh("POST", "nope", WITH_KEY).code == "dataset_not_found"
     assert refresh("GET", "nope", WITH_KEY).code == "dataset_not_found"
     assert refresh("POST", "fixed", WITH_KEY).code == "acceleration_disabled"
+    assert refresh("POST", "fixed", WITH_KEY, body=b'{"refresh_sql":"SELEC 1"}').code == "acceleration_disabled"
     assert refresh("PUT", "orders", WITH_KEY).status == 405
     assert refresh("PUT", "orders", WITH_KEY).headers["Allow"] == "GET, HEAD, POST"
     assert refresh("GET", "fixed", WITH_KEY).status == 200

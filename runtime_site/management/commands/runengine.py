@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from datasources.errors import DatasetError
-from datasources.refresh.remote import RemoteDatasets
+from datasources.refresh.control_socket import ControlClient
 from queryengine.pool import arbiter
 from runtime_site.management.part import PartBase
 from runtimeconf.model import RuntimeConfig
@@ -38,7 +38,7 @@ class Command(PartBase):
 
 def _wait_for_refresh(config: RuntimeConfig) -> None:
     """Wait until the part that loads data answers: then it has verified the published data."""
-    refresh = RemoteDatasets(config)
+    refresh = ControlClient(config.state_dir)
     is_logged = False
     while True:
         try:

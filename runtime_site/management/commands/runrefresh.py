@@ -17,7 +17,6 @@ from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.refresher import MAX_LOADS
 from datasources.refresh.service import DatasetService, load_once
 from datasources.snapshots.snapshot import SnapshotBuilder
-from queryengine.pool.client import EngineClient
 from runtime_site.management.part import PartBase
 from runtimeconf.model import RuntimeConfig
 from system.process_limits import give_memory_back
@@ -57,13 +56,12 @@ class Command(PartBase):
         if "once" in extra:
             self._load_once(config, extra["once"])
             return
-        # This process never parses SQL of callers: it has access to the data sources and must survive any statement.
-        engine = EngineClient(config)
-        # It runs no statements either: loader processes, which may be killed, do. The first starts while the data is
-        # verified, the others when they are needed. An idle loader exits after a while.
+        # This process neither parses nor runs SQL: it has access to the data sources and must survive any statement.
+        # Loader processes, which may be killed, run it. The first starts while the data is verified, the others when
+        # they are needed. An idle loader exits after a while.
         loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
         loaders[0].start()
-        service = DatasetService(config, exclusive=True, judge=engine, builders=loaders)
+        service = DatasetService(config, exclusive=True, builders=loaders)
         service.start()
         if "verified" in extra:
             os.eventfd_write(extra["verified"], 1)
@@ -77,22 +75,19 @@ class Command(PartBase):
         service.stop(config.shutdown_timeout_s)
         for loader in loaders:
             loader.close()
-        engine.close()
 
     def _load_once(self, config: RuntimeConfig, names: list[str]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: sys.exit(_SIGNALLED + number))
-        engine = EngineClient(config)
         loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
         _give_way()
         try:
-            outcome = load_once(config, names, engine, loaders)
+            outcome = load_once(config, names, loaders)
         except UnknownDatasetError as error:
             raise CommandError(str(error), returncode=2) from error
         finally:
             for loader in loaders:
                 loader.close()
-            engine.close()
         for name, run in outcome:
             if run.error is not None:
                 self.stderr.write(f"{name}: failed: {run.error}")

@@ -62,7 +62,7 @@ class _Web(BaseApplication):
     def load(self) -> Any:
         """Connect this worker to the other parts, after gevent has patched threads and sockets."""
         # Imported here, so that these modules use gevent's threads and sockets.
-        from datasources.refresh.remote import RemoteDatasets  # noqa: PLC0415
+        from datasources.refresh.control_socket import ControlClient  # noqa: PLC0415
         from queryengine.cache.cached_engine import remembering  # noqa: PLC0415
         from queryengine.pool.client import EngineClient  # noqa: PLC0415
         from sqlapi.wsgi_handler import ApiHandler  # noqa: PLC0415
@@ -70,7 +70,7 @@ class _Web(BaseApplication):
         engine = remembering(EngineClient(self._config), self._config)
         atexit.register(engine.close)
         queryengine.state.set_engine(engine)
-        datasources.state.set_datasets(RemoteDatasets(self._config))
+        datasources.state.set_datasets(ControlClient(self._config.state_dir))
         if self._ready is not None:
             threading.Thread(target=_report_ready, args=[self._ready], name="ready", daemon=True).start()
         return ApiHandler()
