@@ -104,7 +104,7 @@ def test_a_reused_descriptor_is_another_connection(pair: tuple[socket.socket, so
     second = watcher.watch(server, second_gone.set)
     first.stop()
     # A late report about the first connection does not concern the second.
-    watcher._report(first)
+    first.report()
     assert not second_gone.is_set()
     client.close()
 

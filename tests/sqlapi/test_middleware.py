@@ -11,7 +11,7 @@ import pytest
 import runtimeconf.state
 from runtimeconf.model import HttpConfig, RuntimeConfig
 from sqlapi.body import CLOSE_CONNECTION, MAX_SKIPPED_BYTES
-from sqlapi.request_ids import QUERY_ID, REQUEST_ID
+from sqlapi.problems import QUERY_ID, REQUEST_ID
 from tests.sqlapi.harness import K1, WITH_KEY, WRONG, Answer, Header, begin, call, environ_of, sql
 
 pytestmark = pytest.mark.usefixtures("idle")

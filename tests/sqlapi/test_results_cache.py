@@ -15,7 +15,7 @@ from queryengine.cache.cached_engine import remembering
 from queryengine.engine import CacheUse
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import ResultsCacheConfig, RuntimeConfig
-from sqlapi.cache_control import cache_use
+from sqlapi.negotiation import cache_use
 from tests.sqlapi.harness import K1, K2, WRONG, Answer, sql
 
 STATEMENT = "SELECT count(*) AS n FROM orders"

@@ -10,7 +10,7 @@ from django.test import RequestFactory, override_settings
 from django.urls import get_resolver, include
 from django.urls import path as django_path
 
-from sqlapi.routes import ROUTES
+from sqlapi.urls import ROUTES
 from sqlapi.wsgi_handler import ApiHandler
 from tests.sqlapi.harness import WITH_KEY, call, sql
 
