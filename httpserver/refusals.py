@@ -36,7 +36,7 @@ def refuse(client: Any, address: Any, error: BaseException) -> None:
         # The peer caused it (plain HTTP, an untrusted certificate), and cannot read an answer.
         logger.info("a TLS connection failed", extra={"fields": {"peer": peer, "reason": error.reason}})
         return
-    found = (refusal for kind, *refusal in REFUSALS if isinstance(error, kind))
+    found = (row[1:] for row in REFUSALS if isinstance(error, row[0]))
     status, code, detail = next(found, (500, "internal_error", "The server failed to handle the request."))
     if status == 500:
         logger.error("a request failed outside the application", exc_info=error)
