@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from datasources.refresh.refresher import MAX_LOADS
 from datasources.refresh.service import DatasetService, load_once
 from datasources.snapshots.snapshot import SnapshotBuilder
 from queryengine.pool.client import EngineClient
-from runtime_site.management.part import PartBase
+from runtime_site.management.part import PartBase, stop_event
 from runtimeconf.model import RuntimeConfig
 from system.process_limits import give_memory_back
 
@@ -55,44 +54,30 @@ class Command(PartBase):
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Hold the state directory until SIGTERM or SIGINT, or until the datasets of `--once` are loaded."""
         if "once" in extra:
-            self._load_once(config, extra["once"])
-            return
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda number, _: sys.exit(_SIGNALLED + number))
         # This process never parses SQL of callers: it has access to the data sources and must survive any statement.
         engine = EngineClient(config)
-        # It runs no statements either: loader processes, which may be killed, do. The first starts while the data is
-        # verified, the others when they are needed. An idle loader exits after a while.
+        # It runs no statements either: loader processes, which may be killed, do.
         loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
-        loaders[0].start()
-        service = DatasetService(config, exclusive=True, judge=engine, builders=loaders)
-        service.start()
-        if "verified" in extra:
-            os.eventfd_write(extra["verified"], 1)
-        _give_way()
-        give_memory_back()
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-        while not stop.wait(_POLL_S):
-            pass
-        service.stop(config.shutdown_timeout_s)
-        for loader in loaders:
-            loader.close()
-        engine.close()
+        try:
+            if "once" in extra:
+                self._load_once(config, extra["once"], engine, loaders)
+            else:
+                _refresh(config, extra, engine, loaders)
+        finally:
+            for loader in loaders:
+                loader.close()
+            engine.close()
 
-    def _load_once(self, config: RuntimeConfig, names: list[str]) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _: sys.exit(_SIGNALLED + number))
-        engine = EngineClient(config)
-        loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
+    def _load_once(
+        self, config: RuntimeConfig, names: list[str], engine: EngineClient, loaders: list[LoaderProcess]
+    ) -> None:
         _give_way()
         try:
             outcome = load_once(config, names, engine, loaders)
         except UnknownDatasetError as error:
             raise CommandError(str(error), returncode=2) from error
-        finally:
-            for loader in loaders:
-                loader.close()
-            engine.close()
         for name, run in outcome:
             if run.error is not None:
                 self.stderr.write(f"{name}: failed: {run.error}")
@@ -101,6 +86,21 @@ class Command(PartBase):
                 self.stdout.write(f"{name}: {took}, {run.rows} rows")
         if any(run.error is not None for _, run in outcome):
             sys.exit(1)
+
+
+def _refresh(config: RuntimeConfig, extra: dict[str, Any], engine: EngineClient, loaders: list[LoaderProcess]) -> None:
+    # The first starts while the data is verified, the others when they are needed. An idle loader exits after a while.
+    loaders[0].start()
+    service = DatasetService(config, exclusive=True, judge=engine, builders=loaders)
+    service.start()
+    if "verified" in extra:
+        os.eventfd_write(extra["verified"], 1)
+    _give_way()
+    give_memory_back()
+    stop = stop_event()
+    while not stop.wait(_POLL_S):
+        pass
+    service.stop(config.shutdown_timeout_s)
 
 
 def _give_way() -> None:
