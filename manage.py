@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """The command line: the commands of the server, such as `serve` and `check`, and those of the client."""
 
-import os
 import sys
 
 from runtimeclient.argv import prepare_process
@@ -15,7 +14,8 @@ SERVERS = COMMANDS_WITHOUT_APPS | {"runweb"}
 
 def main() -> None:
     """Run one management command."""
-    if sys.argv[1:2] and sys.argv[1] in SERVERS and "--once" not in sys.argv:
+    command = "".join(sys.argv[1:2])
+    if command in SERVERS and "--once" not in sys.argv:
         from system.early_signals import take_signals  # noqa: PLC0415 (client commands do not need it)
 
         take_signals()
@@ -25,15 +25,13 @@ def main() -> None:
     fault = settings_fault()
     if fault is not None:
         sys.exit(fault)
-    if "RUNTIME_HANDOVER_FD" in os.environ:
+    if command in SERVERS:
         from runtime_site import parts  # noqa: PLC0415 (client commands do not need it)
 
         parts.receive()
-    if sys.argv[1:2] and sys.argv[1] in COMMANDS_WITHOUT_APPS:
-        from runtime_site import parts  # noqa: PLC0415 (as above)
-
-        parts.run_without_apps(sys.argv)
-        return
+        if command in COMMANDS_WITHOUT_APPS:
+            parts.run_without_apps(sys.argv)
+            return
 
     from runtime_site.management.command_line import CommandLine  # noqa: PLC0415 (after the settings are chosen)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from authkeys import salt
-from authkeys.credentials import Absent, Credential, Malformed, Reason, from_headers
+from authkeys.credentials import Absent, Credential, Malformed, Reason
 from authkeys.keys import KeySet
 from authkeys.principal import ANONYMOUS, Principal
 from runtimeconf.model import RuntimeConfig
@@ -44,10 +44,6 @@ class Access:
         """Whether HTTP accepts `Authorization: Bearer`."""
         return self.compatibility != "1.10"
 
-    def credential(self, x_api_key: str | None, authorization: str | None) -> Credential:
-        """Read the credential of an HTTP request from its two headers."""
-        return from_headers(x_api_key, authorization, bearer=self.takes_bearer)
-
 
 def build(config: RuntimeConfig) -> Access:
     """
@@ -57,10 +53,10 @@ def build(config: RuntimeConfig) -> Access:
         SaltError: The salt can be neither read nor created.
         StateDirectoryError: The state directory can be neither used nor created.
     """
-    if not config.auth.enabled:
-        return Access(key_set=None, compatibility=config.compatibility)
-    prepare_state_dir(config.state_dir)
-    key_set = KeySet(config.auth.keys, salt.load_or_create(config.state_dir))
+    key_set = None
+    if config.auth.enabled:
+        prepare_state_dir(config.state_dir)
+        key_set = KeySet(config.auth.keys, salt.load_or_create(config.state_dir))
     return Access(key_set=key_set, compatibility=config.compatibility)
 
 

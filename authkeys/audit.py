@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from authkeys.credentials import Reason
+
+if TYPE_CHECKING:  # Flight SQL audits too, without REST framework.
+    from rest_framework.request import Request
 
 logger = logging.getLogger(__name__)
 
@@ -32,3 +36,16 @@ def log_failure(  # noqa: PLR0913 (one for each field of the line)
         "request_id": request_id,
     }
     logger.warning("authentication failed", extra={"fields": fields})
+
+
+def log_http_failure(request: Request, reason: Reason) -> None:
+    """Log an HTTP request that is about to be refused with 401."""
+    match = request._request.resolver_match  # noqa: SLF001 (DRF has no public name for Django's request)
+    log_failure(
+        reason,
+        peer=request.META.get("REMOTE_ADDR", ""),
+        method=request.method,
+        route=match.url_name if match else None,
+        status=401,
+        request_id=request.META.get("runtime.request_id", ""),
+    )

@@ -6,9 +6,9 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
-from authkeys import http_audit
 from authkeys.access import Access
-from authkeys.credentials import API_KEY_HEADER, AUTHORIZATION_HEADER, Absent, Credential, Reason
+from authkeys.audit import log_http_failure
+from authkeys.credentials import API_KEY_HEADER, AUTHORIZATION_HEADER, Absent, Credential, Reason, from_headers
 from authkeys.principal import Principal
 from authkeys.state import get_access
 
@@ -39,21 +39,17 @@ class ApiKeyAuthentication(BaseAuthentication):
             return caller, None
         if caller is Reason.MISSING:
             return None
-        http_audit.log_failure(request, caller)
+        log_http_failure(request, caller)
         raise AuthenticationFailed(_SENTENCES[caller], code="invalid_key")
 
     def authenticate_header(self, request: Request) -> str:
         """Name the challenge (RFC 9110, 11.6.1); without it DRF answers 403 where 401 is due."""
         access = get_access()
-        return challenge(access, presented=not isinstance(_credential(access, request), Absent))
-
-
-def challenge(access: Access, *, presented: bool) -> str:
-    """Return the `WWW-Authenticate` header of a 401; *presented* tells whether the request held a credential."""
-    scheme = "Bearer" if access.takes_bearer else "ApiKey"
-    error = ', error="invalid_token"' if presented else ""
-    return f'{scheme} realm="{REALM}"{error}'
+        scheme = "Bearer" if access.takes_bearer else "ApiKey"
+        error = "" if isinstance(_credential(access, request), Absent) else ', error="invalid_token"'
+        return f'{scheme} realm="{REALM}"{error}'
 
 
 def _credential(access: Access, request: Request) -> Credential:
-    return access.credential(request.META.get(API_KEY_HEADER), request.META.get(AUTHORIZATION_HEADER))
+    headers = (request.META.get(API_KEY_HEADER), request.META.get(AUTHORIZATION_HEADER))
+    return from_headers(*headers, bearer=access.takes_bearer)

@@ -8,7 +8,7 @@ from rest_framework.exceptions import NotAuthenticated
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from authkeys import http_audit
+from authkeys.audit import log_http_failure
 from authkeys.credentials import Reason
 from authkeys.principal import Principal
 from authkeys.state import get_access
@@ -29,7 +29,7 @@ class HasPrincipal(BasePermission):
         """
         if isinstance(request.user, Principal):
             return True
-        http_audit.log_failure(request, Reason.MISSING)
+        log_http_failure(request, Reason.MISSING)
         headers = "X-API-Key: <key>"
         if get_access().takes_bearer:
             headers += " or Authorization: Bearer <key>"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Any
 
 import runtimeconf.state
 from authkeys.access import Access, build, from_handover
 from authkeys.errors import AccessNotBuiltError
 from runtimeconf import handover
-from runtimeconf.model import RuntimeConfig
 
 _lock = threading.Lock()
 _access: Access | None = None
@@ -26,11 +24,9 @@ def get_access() -> Access:
         RuntimeConfError, SaltError: It is built on demand, and building it failed.
     """
     access = _access
-    if access is not None:
-        return access
-    if not _builds_on_demand:
+    if access is None and not _builds_on_demand:
         raise AccessNotBuiltError
-    return ensure_built()
+    return ensure_built() if access is None else access
 
 
 def set_access(access: Access | None) -> None:
@@ -61,19 +57,14 @@ def ensure_built() -> Access:
         if _access is not None:
             return _access
         received = handover.received()
-        access = _from_yaml() if received is None else _from_supervisor(*received)
+        if received is None:
+            config = runtimeconf.state.get_config()
+            access = build(config)
+            runtimeconf.state.set_config(replace(config, auth=replace(config.auth, keys=())))
+        else:
+            config, extra = received
+            if "access" not in extra:
+                raise AccessNotBuiltError
+            access = from_handover(config, extra.pop("access"))
         set_access(access)
         return access
-
-
-def _from_supervisor(config: RuntimeConfig, extra: dict[str, Any]) -> Access:
-    if "access" not in extra:
-        raise AccessNotBuiltError
-    return from_handover(config, extra.pop("access"))
-
-
-def _from_yaml() -> Access:
-    config = runtimeconf.state.get_config()
-    access = build(config)
-    runtimeconf.state.set_config(replace(config, auth=replace(config.auth, keys=())))
-    return access

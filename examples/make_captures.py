@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from itertools import groupby
+from operator import methodcaller
 from pathlib import Path
 
 from tests.runtimeclient.terminal import ENTER, TAB, Terminal
@@ -121,29 +122,21 @@ def main() -> None:
         "SELECT carrier, name, count(*) AS flights FROM flights JOIN airlines USING (carrier)"
         " GROUP BY ALL ORDER BY 3 DESC LIMIT 8"
     )
-    capture("table", "querykeep sql -f carriers.sql", ("sql", best), lambda terminal: terminal.shows("(8 rows)"))
     days = "SELECT date_trunc('week', time_hour) AS week, avg(dep_delay) AS delay FROM flights GROUP BY 1 ORDER BY 1"
-    capture(
-        "chart",
-        "querykeep sql --chart line -f delays.sql",
-        ("sql", "--chart", "line", days),
-        lambda terminal: terminal.shows("(53 rows)"),
-    )
     wrong = "SELECT carrier, count(*)\nFROM flights\nWHERE dest = 'LAX'\nGRUOP BY carrier"
-    capture(
-        "error",
-        "querykeep sql -f late.sql",
-        ("sql", wrong),
-        lambda terminal: terminal.shows("4 | GRUOP"),
-    )
-    # Long enough to be seen.
-    much = ("--sql", "SELECT flights.* FROM flights, range(60)")
-    capture(
-        "refresh",
-        "querykeep refresh flights --wait",
-        ("refresh", "flights", "--wait", *much),
-        lambda terminal: terminal.shows("flights: running for 1."),
-    )
+    much = ("--sql", "SELECT flights.* FROM flights, range(60)")  # Long enough to be seen.
+    for name, command, arguments, shown in (
+        ("table", "querykeep sql -f carriers.sql", ("sql", best), "(8 rows)"),
+        ("chart", "querykeep sql --chart line -f delays.sql", ("sql", "--chart", "line", days), "(53 rows)"),
+        ("error", "querykeep sql -f late.sql", ("sql", wrong), "4 | GRUOP"),
+        (
+            "refresh",
+            "querykeep refresh flights --wait",
+            ("refresh", "flights", "--wait", *much),
+            "flights: running for 1.",
+        ),
+    ):
+        capture(name, command, arguments, methodcaller("shows", shown))
     with Terminal("refresh", "flights", "--wait", environ=_environ("/dev/null")) as terminal:
         terminal.leaves()
     capture("completion", "querykeep sql", ("sql",), _complete)

@@ -23,74 +23,50 @@ FLOAT = pa.float64()
 TEXT = pa.string()
 INSTANT = pa.timestamp("us", tz="UTC")
 
+
+def _columns(kind: pa.DataType, *names: str) -> list[tuple[str, pa.DataType]]:
+    return [(name, kind) for name in names]
+
+
 SCHEMAS = {
-    "airlines": pa.schema({"carrier": TEXT, "name": TEXT}),
+    "airlines": pa.schema(_columns(TEXT, "carrier", "name")),
     "airports": pa.schema(
-        {
-            "faa": TEXT,
-            "name": TEXT,
-            "lat": FLOAT,
-            "lon": FLOAT,
-            "alt": INTEGER,
-            "tz": INTEGER,
-            "dst": TEXT,
-            "tzone": TEXT,
-        }
+        [
+            *_columns(TEXT, "faa", "name"),
+            *_columns(FLOAT, "lat", "lon"),
+            *_columns(INTEGER, "alt", "tz"),
+            *_columns(TEXT, "dst", "tzone"),
+        ]
     ),
     "flights": pa.schema(
-        {
-            "year": INTEGER,
-            "month": INTEGER,
-            "day": INTEGER,
-            "dep_time": INTEGER,
-            "sched_dep_time": INTEGER,
-            "dep_delay": INTEGER,
-            "arr_time": INTEGER,
-            "sched_arr_time": INTEGER,
-            "arr_delay": INTEGER,
-            "carrier": TEXT,
-            "flight": INTEGER,
-            "tailnum": TEXT,
-            "origin": TEXT,
-            "dest": TEXT,
-            "air_time": INTEGER,
-            "distance": INTEGER,
-            "hour": INTEGER,
-            "minute": INTEGER,
-            "time_hour": INSTANT,
-        }
+        [
+            *_columns(INTEGER, "year", "month", "day"),
+            *_columns(INTEGER, "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay"),
+            ("carrier", TEXT),
+            ("flight", INTEGER),
+            *_columns(TEXT, "tailnum", "origin", "dest"),
+            *_columns(INTEGER, "air_time", "distance", "hour", "minute"),
+            ("time_hour", INSTANT),
+        ]
     ),
     "planes": pa.schema(
-        {
-            "tailnum": TEXT,
-            "year": INTEGER,
-            "type": TEXT,
-            "manufacturer": TEXT,
-            "model": TEXT,
-            "engines": INTEGER,
-            "seats": INTEGER,
-            "speed": INTEGER,
-            "engine": TEXT,
-        }
+        [
+            ("tailnum", TEXT),
+            ("year", INTEGER),
+            *_columns(TEXT, "type", "manufacturer", "model"),
+            *_columns(INTEGER, "engines", "seats", "speed"),
+            ("engine", TEXT),
+        ]
     ),
     "weather": pa.schema(
-        {
-            "origin": TEXT,
-            "year": INTEGER,
-            "month": INTEGER,
-            "day": INTEGER,
-            "hour": INTEGER,
-            "temp": FLOAT,
-            "dewp": FLOAT,
-            "humid": FLOAT,
-            "wind_dir": INTEGER,
-            "wind_speed": FLOAT,
-            "wind_gust": FLOAT,
-            "precip": FLOAT,
-            "pressure": FLOAT,
-            "visib": FLOAT,
-            "time_hour": INSTANT,
-        }
+        [
+            ("origin", TEXT),
+            *_columns(INTEGER, "year", "month", "day", "hour"),
+            *_columns(FLOAT, "temp", "dewp", "humid"),
+            ("wind_dir", INTEGER),
+            *_columns(FLOAT, "wind_speed", "wind_gust", "precip", "pressure", "visib"),
+            ("time_hour", INSTANT),
+        ]
     ),
 }
 

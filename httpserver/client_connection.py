@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import gevent
 
-from httpserver import connection_reset
+from httpserver.truncation_guard import reset
 
 #: Seconds for a TLS handshake, from the opening of the connection.
 HANDSHAKE_TIMEOUT_S = 10.0
@@ -166,7 +166,7 @@ class ClientConnection:
         """Reset the connection, so that no answer on it looks complete."""
         self._held = None
         with suppress(OSError):
-            connection_reset.reset(self)
+            reset(self)
 
     def close(self) -> None:
         """Close the connection. More than one call is harmless."""

@@ -21,15 +21,11 @@ class ConnectionCounts:
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _RECORDS * _RECORD.size)
-        self._offset = 0
-        self._pid = 0
-        self._count = 0
+        self._offset = self._pid = self._count = 0
 
     def join(self, serial: int) -> None:
         """Begin counting for this process, as the worker with the number *serial*."""
-        self._offset = serial % _RECORDS * _RECORD.size
-        self._pid = os.getpid()
-        self._count = 0
+        self._offset, self._pid, self._count = serial % _RECORDS * _RECORD.size, os.getpid(), 0
         self._write()
 
     def leave(self) -> None:

@@ -30,7 +30,7 @@ from httpserver.client_connection import ClientConnection
 from httpserver.connection_counts import ConnectionCounts
 from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
-from httpserver.truncation_guard import TruncationGuard
+from httpserver.truncation_guard import guarded
 from sqlapi.errors import RequestTimeoutError
 from system.descriptors import raise_soft_limit
 from system.parent_death import die_with_parent
@@ -148,7 +148,7 @@ class GeventWebWorker(GeventWorker):
     def load_wsgi(self) -> None:
         """Load the application and guard its answers."""
         super().load_wsgi()
-        self.wsgi = TruncationGuard(self.wsgi, lambda: not self.alive)
+        self.wsgi = guarded(self.wsgi, lambda: not self.alive)
 
     def run(self) -> None:
         """Serve until SIGTERM, then finish the requests under way."""

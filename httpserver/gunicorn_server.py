@@ -23,7 +23,7 @@ from gunicorn.workers.gthread import ThreadWorker
 import queryengine.state
 from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
-from httpserver.truncation_guard import TruncationGuard
+from httpserver.truncation_guard import guarded
 from runtimeconf.model import RuntimeConfig
 from system.descriptors import connection_limit
 from system.heartbeat import Pulse
@@ -140,7 +140,7 @@ class WebWorker(ThreadWorker):
     def load_wsgi(self) -> None:
         """Load the application and guard its answers."""
         super().load_wsgi()
-        self.wsgi = TruncationGuard(self.wsgi, lambda: not self.alive)
+        self.wsgi = guarded(self.wsgi, lambda: not self.alive)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Begin a graceful stop (SIGTERM). Statements that still run shortly before its end get a typed error."""

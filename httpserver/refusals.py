@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import ssl
-from typing import Any, Protocol
+from typing import Any
 
 from gunicorn.http import errors as http_errors
 
-from sqlapi.access_log import log_refused_request
 from sqlapi.errors import RequestTimeoutError
 from sqlapi.problems import problem
 
 logger = logging.getLogger(__name__)
+access_logger = logging.getLogger("sqlapi.access")
 
 #: Exception class, status, code, sentence. The first matching class counts.
 REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
@@ -25,14 +25,7 @@ REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
 )
 
 
-class CanSendAll(Protocol):
-    """A socket."""
-
-    def sendall(self, data: bytes, /) -> Any:
-        """Send all of *data*."""
-
-
-def refuse(client: CanSendAll, address: Any, error: BaseException) -> None:
+def refuse(client: Any, address: Any, error: BaseException) -> None:
     """
     Answer a request that failed outside the application with a problem body, except on a failed TLS connection.
 
@@ -43,20 +36,15 @@ def refuse(client: CanSendAll, address: Any, error: BaseException) -> None:
         # The peer caused it (plain HTTP, an untrusted certificate), and cannot read an answer.
         logger.info("a TLS connection failed", extra={"fields": {"peer": peer, "reason": error.reason}})
         return
-    status, code, detail = _refusal(error)
+    found = (row[1:] for row in REFUSALS if isinstance(error, row[0]))
+    status, code, detail = next(found, (500, "internal_error", "The server failed to handle the request."))
     if status == 500:
         logger.error("a request failed outside the application", exc_info=error)
     answer = problem(status, code, detail)
-    log_refused_request(peer=peer, status=status, code=code, request_id=answer.request_id)
+    fields = {"peer": peer, "method": None, "route": None, "status": status, "code": code}
+    fields["request_id"] = answer.headers["X-Request-Id"]
+    access_logger.info("request refused by the server", extra={"fields": fields})
     try:
         client.sendall(answer.as_http11())
     except OSError:
         logger.debug("the peer of a refused request is gone")
-
-
-def _refusal(error: BaseException) -> tuple[int, str, str]:
-    """Return status, code and sentence of an error outside the application."""
-    for kind, status, code, detail in REFUSALS:
-        if isinstance(error, kind):
-            return status, code, detail
-    return 500, "internal_error", "The server failed to handle the request."

@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import errno
+import socket
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from httpserver.connection_reset import reset, reset_on_close
 from sqlapi.body import CLOSE_CONNECTION
 from sqlapi.errors import AnswerCutError
 
 
-class TruncationGuard:
+def guarded(application: Any, is_stopping: Callable[[], bool]) -> Any:
     """
-    Guards the answers that gunicorn sends.
+    Return *application* with guarded answers, for gunicorn.
 
     A connection closes after its answer when the application asks for it (`CLOSE_CONNECTION`), or when *is_stopping*
     is true as the answer begins.
     """
 
-    def __init__(self, application: Any, is_stopping: Callable[[], bool]) -> None:
-        self._application = application
-        self._is_stopping = is_stopping
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """Call the application."""
+    def call(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         response = start_response.__self__  # gunicorn passes a bound method of its response
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            if environ.get(CLOSE_CONNECTION) or self._is_stopping():
+            if environ.get(CLOSE_CONNECTION) or is_stopping():
                 response.force_close()
             return start_response(status, headers, exc_info)
 
         def ends_by_closing() -> bool:
             return not response.chunked and response.response_length is None
 
-        return GuardedChunks(self._application(environ, start), environ["gunicorn.socket"], ends_by_closing)
+        return GuardedChunks(application(environ, start), environ["gunicorn.socket"], ends_by_closing)
+
+    return call
 
 
 class GuardedChunks:
@@ -77,3 +75,20 @@ class GuardedChunks:
         close = getattr(self._chunks, "close", None)
         if close is not None:
             close()
+
+
+def reset_on_close(connection: Any, *, wanted: bool) -> None:
+    """
+    Make every close of a socket a reset (RST), even when the system closes it because the process died.
+
+    No peer can take a reset for the end of a complete answer. With *wanted* false, closing is graceful again:
+    everything written until then reaches the peer.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", wanted, 0))
+
+
+def reset(connection: Any) -> None:
+    """Reset *connection* now. Other holders of the socket object find it closed."""
+    reset_on_close(connection, wanted=True)
+    # Not connection.close(): files made from the socket would keep it open, and a later shutdown would be graceful.
+    socket.close(connection.detach())

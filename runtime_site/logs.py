@@ -59,18 +59,15 @@ def bounded(text: str, limit: int) -> str:
     return f"{text[: limit // 2]}...({len(text) - limit // 2 * 2} characters)...{text[-(limit // 2) :]}"
 
 
-class _Clock:
-    """Formats times as ISO 8601 in UTC with milliseconds. It caches all but the milliseconds."""
+def _time(created: float) -> str:
+    """Return a time as ISO 8601 in UTC with milliseconds."""
+    second = int(created)
+    return f"{_second(second)}.{int((created - second) * 1000):03d}Z"
 
-    def __init__(self) -> None:
-        self._kept = (-1, "")
 
-    def text(self, created: float) -> str:
-        second = int(created)
-        kept = self._kept  # Read it once: another thread may replace it.
-        if kept[0] != second:
-            kept = self._kept = (second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)))
-        return f"{kept[1]}.{int((created - second) * 1000):03d}Z"
+@lru_cache(maxsize=1)
+def _second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def _fields(record: logging.LogRecord) -> Mapping[Any, Any]:
@@ -81,14 +78,10 @@ def _fields(record: logging.LogRecord) -> Mapping[Any, Any]:
 class TextFormatter(logging.Formatter):
     """One line, `TIME LEVEL logger: message name=value ...`, followed by an indented traceback if there is one."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._clock = _Clock()
-
     def format(self, record: logging.LogRecord) -> str:
         """Return the line for *record*."""
         message = escaped(bounded(record.getMessage(), MAX_MESSAGE_CHARACTERS))
-        line = f"{self._clock.text(record.created)} {record.levelname} {record.name}: {message}"
+        line = f"{_time(record.created)} {record.levelname} {record.name}: {message}"
         line += "".join([_name(name) + _quoted(value) for name, value in _fields(record).items()])
         if record.exc_info:
             for part in _traceback(self, record).splitlines():
@@ -118,16 +111,12 @@ def _quoted(value: object) -> str:
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: `time`, `level`, `logger`, `message`, the fields of the record, and `traceback`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._clock = _Clock()
-
     def format(self, record: logging.LogRecord) -> str:
         """Return the line for *record*."""
         # Twice as fast as json.dumps of a whole object: every value is a scalar.
         message = _json(bounded(record.getMessage(), MAX_MESSAGE_CHARACTERS))
         line = (
-            f'{{"time": "{self._clock.text(record.created)}", "level": "{record.levelname}"'
+            f'{{"time": "{_time(record.created)}", "level": "{record.levelname}"'
             f', "logger": {_string(record.name)}, "message": {message}'
         )
         for name, value in _fields(record).items():

@@ -219,7 +219,7 @@ class Supervisor:
         if number in _STOP:
             if self._stop_at is None:
                 logger.info("The runtime stops", extra={"fields": {"signal": number.name}})
-                self._begin_stop()
+                self._stop_at = time.monotonic() + self._shutdown_timeout_s
             else:
                 logger.warning("The runtime is stopped immediately", extra={"fields": {"signal": number.name}})
                 self._code = 1
@@ -236,9 +236,6 @@ class Supervisor:
         os.kill(os.getpid(), signal.SIGSTOP)
         for part in self._parts.values():
             part.send_group(signal.SIGCONT)
-
-    def _begin_stop(self) -> None:
-        self._stop_at = time.monotonic() + self._shutdown_timeout_s
 
     def _reap(self) -> None:
         """Reap every child that has exited, and react to it."""
@@ -263,7 +260,7 @@ class Supervisor:
         elif part.is_first and code == part.command.fatal:
             logger.critical("A part of the runtime cannot start", extra={"fields": _fields(part, reason)})
             self._code = 1
-            self._begin_stop()
+            self._stop_at = time.monotonic() + self._shutdown_timeout_s
         else:
             part.start_later(reason)
 

@@ -55,15 +55,14 @@ class Answer:
         try:
             self._result = engine.run(query, cancel)
             self._chunks = iter(self._result)
-            self._read_first_chunks()
-        except Exception as error:
-            if self._watch.gone and isinstance(error, QueryCancelledError):
-                self._end(ClientGoneError.code)
+            while sum(map(len, self._first_chunks)) < READ_AHEAD_BYTES:
+                self._first_chunks.append(next(self._chunks))
+        except StopIteration:
+            self._end("ok")
+        except BaseException as error:
+            self._end(self._outcome_of(error))
+            if self._outcome == ClientGoneError.code:
                 raise ClientGoneError from error
-            self._end(code_of(error))
-            raise
-        except BaseException:
-            self._end(SERVER_STOPPED)
             raise
 
     @property
@@ -82,12 +81,10 @@ class Answer:
         except StopIteration:
             self._end("ok")
             raise
-        except Exception as error:
-            gone = self._watch.gone and isinstance(error, QueryCancelledError)
-            self._end(ClientGoneError.code if gone else code_of(error))
-            raise AnswerCutError from error
-        except BaseException:
-            self._end(SERVER_STOPPED)
+        except BaseException as error:
+            self._end(self._outcome_of(error))
+            if isinstance(error, Exception):
+                raise AnswerCutError from error
             raise
 
     def whole(self) -> bytes | None:
@@ -101,16 +98,11 @@ class Answer:
         stops = error is not None and not isinstance(error, Exception)
         self._end(SERVER_STOPPED if stops else ClientGoneError.code)
 
-    def _read_first_chunks(self) -> None:
-        size = 0
-        while size < READ_AHEAD_BYTES:
-            try:
-                chunk = next(self._chunks)
-            except StopIteration:
-                self._end("ok")
-                return
-            self._first_chunks.append(chunk)
-            size += len(chunk)
+    def _outcome_of(self, error: BaseException) -> str:
+        if not isinstance(error, Exception):
+            return SERVER_STOPPED
+        gone = self._watch.gone and isinstance(error, QueryCancelledError)
+        return ClientGoneError.code if gone else code_of(error)
 
     def _end(self, outcome: str) -> None:
         if self._outcome:

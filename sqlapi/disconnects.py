@@ -30,24 +30,26 @@ class HasFileno(Protocol):
 
 
 class Watch:
-    """A watched connection. `gone` becomes true when the client has disconnected."""
+    """A watched connection, one of *watches*. `gone` becomes true when the client has disconnected."""
 
-    __slots__ = ("_on_gone", "_watcher", "gone")
+    __slots__ = ("_on_gone", "_watches", "gone")
 
-    def __init__(self, watcher: DisconnectWatcher | None, on_gone: Callable[[], None]) -> None:
-        self._watcher = watcher
+    def __init__(self, watches: dict[Watch, int], on_gone: Callable[[], None]) -> None:
+        self._watches = watches
         self._on_gone = on_gone
         self.gone = False
 
     def report(self) -> None:
-        """Record that the client has disconnected."""
-        self.gone = True
-        self._on_gone()
+        """Record that the client has disconnected, unless the watch was stopped."""
+        # The statement may have ended since the poll, and its descriptor may belong to another connection now. Removing
+        # the watch is atomic: only the thread that removes it may report.
+        if self._watches.pop(self, None) is not None:
+            self.gone = True
+            self._on_gone()
 
     def stop(self) -> None:
         """Stop watching. Repeated calls are harmless; a report under way is not interrupted."""
-        if self._watcher is not None:
-            self._watcher.discard(self)
+        self._watches.pop(self, None)
 
 
 class DisconnectWatcher:
@@ -67,8 +69,8 @@ class DisconnectWatcher:
         """
         descriptor = -1 if connection is None else connection.fileno()
         if descriptor < 0:
-            return Watch(None, on_gone)
-        watch = Watch(self, on_gone)
+            return Watch({}, on_gone)
+        watch = Watch(self._watches, on_gone)
         self._watches[watch] = descriptor
         # Only the first connection wakes the thread; it sees later ones at its next poll, which saves each short
         # statement a lock and a thread switch. The thread sets `_sleeps` before it checks whether it may sleep.
@@ -80,10 +82,6 @@ class DisconnectWatcher:
                 self._changed.notify()
         return watch
 
-    def discard(self, watch: Watch) -> None:
-        """Forget *watch*."""
-        self._watches.pop(watch, None)
-
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -92,7 +90,7 @@ class DisconnectWatcher:
                 self._sleeps = False
             time.sleep(_INTERVAL_S)
             for watch in self._disconnected():
-                self._report(watch)
+                watch.report()
 
     def _disconnected(self) -> list[Watch]:
         """Return the watches whose clients have disconnected, without waiting."""
@@ -101,12 +99,6 @@ class DisconnectWatcher:
         for descriptor in watched:
             poll.register(descriptor, _GONE)
         return [watched[descriptor] for descriptor, _ in poll.poll(0)]
-
-    def _report(self, watch: Watch) -> None:
-        # The statement may have ended since the poll, and its descriptor may belong to another connection now. Removing
-        # the watch is atomic: only the thread that removes it may report.
-        if self._watches.pop(watch, None) is not None:
-            watch.report()
 
 
 def _native_poll() -> Any:

@@ -74,13 +74,7 @@ STATUSES: Mapping[type[Exception], int] = {
 }
 
 #: Internal errors, whose messages may hold text that no caller wrote.
-_HIDDEN = (
-    data.SourceError,
-    data.SnapshotError,
-    system.StateDirectoryError,
-    auth.SaltError,
-    conf.RuntimeConfError,
-)
+_HIDDEN = (data.SourceError, data.SnapshotError, system.StateDirectoryError, auth.SaltError, conf.RuntimeConfError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +90,10 @@ class Refusal:
 
 def refusal_of(error: Exception) -> Refusal:
     """Return what the caller sees of *error*; an error without a row is internal and reveals nothing."""
-    for kind in type(error).__mro__:
-        status = STATUSES.get(kind)
-        if status is not None:
-            hidden = isinstance(error, _HIDDEN)
-            return Refusal(
-                status=status,
-                code=code_of(error),
-                detail=HIDDEN_DETAIL if hidden else str(error),
-                headers=_headers(error, status),
-                is_internal=hidden,
-            )
-    return Refusal(status=500, code=INTERNAL_CODE, detail=HIDDEN_DETAIL, is_internal=True)
+    status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None)
+    if status is None or isinstance(error, _HIDDEN):
+        return Refusal(status=status or 500, code=code_of(error), detail=HIDDEN_DETAIL, is_internal=True)
+    return Refusal(status=status, code=code_of(error), detail=str(error), headers=_headers(error, status))
 
 
 def code_of(error: BaseException) -> str:

@@ -10,20 +10,14 @@ from django.http import HttpRequest, HttpResponse
 from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
 
 from sqlapi.error_table import HIDDEN_DETAIL, INTERNAL_CODE, Refusal, refusal_of
-from sqlapi.problems import problem, title
-from sqlapi.request_ids import REQUEST_ID
+from sqlapi.problems import REQUEST_ID, problem, title
 
 logger = logging.getLogger(__name__)
 
 
 def handle_view_exception(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    """Answer an exception of a view: DRF's `EXCEPTION_HANDLER`."""
+    """Answer an exception of a view: DRF's `EXCEPTION_HANDLER`. An internal error is logged with its traceback."""
     request: HttpRequest = context["request"]
-    return respond(error, request)
-
-
-def respond(error: Exception, request: HttpRequest) -> HttpResponse:
-    """Return the problem document for *error*. An internal error is logged with its traceback."""
     refusal = _unauthorized(error) if isinstance(error, NotAuthenticated | AuthenticationFailed) else refusal_of(error)
     if refusal.is_internal:
         _log_internal_error(request, error)

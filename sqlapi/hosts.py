@@ -62,15 +62,16 @@ def check_host(host: str, allowed_hosts: tuple[str, ...] | None, *, auth_on: boo
         InvalidHostError: It is missing, malformed or not allowed.
     """
     authority = parse_authority(host)
-    if authority is None or not _is_allowed(authority, allowed_hosts, auth_on=auth_on):
+    if authority is None:
+        raise InvalidHostError
+    if allowed_hosts is None:
+        is_allowed = auth_on or validate_host(authority.host, settings.ALLOWED_HOSTS)
+    else:
+        names = {ANY_HOST, authority.host, f"{authority.host}:{authority.port}"}
+        is_allowed = not names.isdisjoint(allowed_hosts)
+    if not is_allowed:
         raise InvalidHostError
     return authority
-
-
-def _is_allowed(authority: Authority, allowed_hosts: tuple[str, ...] | None, *, auth_on: bool) -> bool:
-    if allowed_hosts is None:
-        return auth_on or validate_host(authority.host, settings.ALLOWED_HOSTS)
-    return not {ANY_HOST, authority.host, f"{authority.host}:{authority.port}"}.isdisjoint(allowed_hosts)
 
 
 def check_same_site(host: Authority, origin: str | None, fetch_site: str | None) -> None:
@@ -87,11 +88,6 @@ def check_same_site(host: Authority, origin: str | None, fetch_site: str | None)
     scheme, _, rest = origin.lower().partition("://")
     sender = parse_authority(rest)
     # A proxy may terminate TLS, so the scheme of the request is unknown; only the port that Origin implies is checked.
-    implied = _DEFAULT_PORTS.get(scheme)
-    if (
-        sender is None
-        or implied is None
-        or sender.host != host.host
-        or (sender.port or implied) != (host.port or implied)
-    ):
+    port = _DEFAULT_PORTS.get(scheme)
+    if sender is None or port is None or (sender.host, sender.port or port) != (host.host, host.port or port):
         raise CrossSiteRequestError

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, cast
+from typing import cast
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from queryengine.ids import accepted_id, new_id
-from sqlapi import access_log
 from sqlapi.body import close_if_unread
-from sqlapi.problems import COMMON_HEADERS
-from sqlapi.request_ids import QUERY_ID, REQUEST_ID
-from sqlapi.routes import route_name
+from sqlapi.problems import COMMON_HEADERS, QUERY_ID, REQUEST_ID
+from sqlapi.urls import route_name
+
+logger = logging.getLogger("sqlapi.access")
 
 GetResponse = Callable[[HttpRequest], HttpResponseBase]
 
@@ -47,7 +48,7 @@ class RequestIdMiddleware:
 
 
 class AccessLogMiddleware:
-    """Logs each request: at once, or when its streamed answer ends."""
+    """Logs each request, at once or when its streamed answer ends. No line holds the path or query string as sent."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self._get_response = get_response
@@ -57,7 +58,7 @@ class AccessLogMiddleware:
         began = time.monotonic()
         response = self._get_response(request)
 
-        def log(sent_bytes: int, *, complete: bool) -> None:
+        def log(sent_bytes: int, complete: bool) -> None:
             environ = request.META
             fields = {
                 "peer": environ.get("REMOTE_ADDR", ""),
@@ -71,24 +72,20 @@ class AccessLogMiddleware:
                 "request_id": environ.get(REQUEST_ID, ""),
                 "query_id": environ.get(QUERY_ID),
             }
-            access_log.log_request(fields)
+            logger.info("request", extra={"fields": fields})
 
         if isinstance(response, StreamingHttpResponse):
             response.streaming_content = _Metered(cast("Iterable[bytes]", response.streaming_content), log)
         else:
             content = cast("HttpResponse", response).content
-            log(0 if request.method == "HEAD" else len(content), complete=True)
+            log(0 if request.method == "HEAD" else len(content), True)
         return response
-
-
-class _LogLine(Protocol):
-    def __call__(self, sent_bytes: int, *, complete: bool) -> None: ...
 
 
 class _Metered:
     """Passes chunks on and counts their bytes. The server always closes it."""
 
-    def __init__(self, chunks: Iterable[bytes], log: _LogLine) -> None:
+    def __init__(self, chunks: Iterable[bytes], log: Callable[[int, bool], None]) -> None:
         self._chunks = iter(chunks)
         self._log = log
         self._sent_bytes = 0
@@ -108,4 +105,4 @@ class _Metered:
 
     def close(self) -> None:
         """Write the log line."""
-        self._log(self._sent_bytes, complete=self._complete)
+        self._log(self._sent_bytes, self._complete)

@@ -1,5 +1,5 @@
 """
-Chooses the format of an answer by `Accept` (RFC 9110, 12.5.1).
+What `Accept` (RFC 9110, 12.5.1) and `Cache-Control` ask for: the format of an answer, and the use of the results cache.
 
 Django's `HttpRequest.get_preferred_type` drops ranges with `q=0`, so `text/csv;q=0, */*` would still give CSV, and it
 compares parameters, so `application/json; charset=utf-8` would be refused. DRF ignores q-values.
@@ -8,10 +8,11 @@ compares parameters, so `application/json; charset=utf-8` would be refused. DRF 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from queryengine.engine import Encoding
+from queryengine.engine import CacheUse, Encoding
 from sqlapi.errors import NotAcceptableError
 from sqlapi.media_types import parse_media_type, split_list
 
@@ -42,19 +43,8 @@ _NAMED: dict[str, Offer] = {
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    media_type: str
-    specificity: int
-    quality: float
-    position: int
-
-    def covers(self, offer: Offer) -> bool:
-        if self.specificity == 0:
-            return True
-        if self.specificity == 1:
-            return offer.media_type.startswith(self.media_type.removesuffix("*"))
-        return offer.media_type == self.media_type
+#: Any number of zeros, as a token or in quotes (RFC 9111, 1.2.2 and 5.2).
+_NO_AGE = re.compile(r'max-age=("?)0+\1')
 
 
 @lru_cache(maxsize=64)
@@ -71,31 +61,40 @@ def choose(accept: str | None, format_: str | None = None) -> Offer:
     """
     if format_ is not None:
         return _NAMED[format_]
-    ranges = [found for position, item in enumerate(split_list(accept or "")) if (found := _range(item, position))]
+    ranges = list(_ranges(accept or ""))
     if not ranges:
         return OFFERS[0]
-    best: tuple[tuple[float, int, int], Offer] | None = None
-    for offer in OFFERS:
-        covering = [entry for entry in ranges if entry.covers(offer)]
-        if not covering:
-            continue
-        deciding = max(covering, key=lambda entry: (entry.specificity, -entry.position))
-        rank = (deciding.quality, deciding.specificity, -deciding.position)
-        if deciding.quality > 0 and (best is None or rank > best[0]):
-            best = (rank, offer)
-    if best is None:
+
+    def rank(offer: Offer) -> tuple[float, int, int]:
+        covering = {offer.media_type: 2, offer.media_type.partition("/")[0] + "/*": 1, "*/*": 0}
+        found = [(covering[name], -at, quality) for at, (name, quality) in enumerate(ranges) if name in covering]
+        specificity, position, quality = max(found, default=(0, 0, 0.0))
+        return quality, specificity, position
+
+    best = max(OFFERS, key=rank)
+    if rank(best)[0] == 0:
         raise NotAcceptableError([offer.media_type for offer in OFFERS])
-    return best[1]
+    return best
 
 
-def _range(item: str, position: int) -> _Range | None:
-    parsed = parse_media_type(item)
-    if parsed is None:
-        return None
-    media_type, parameters = parsed
-    quality = parameters.get("q", "1")
-    kind, _, subtype = media_type.partition("/")
-    if not _QUALITY.fullmatch(quality) or (kind == "*" and subtype != "*"):
-        return None
-    specificity = 0 if kind == "*" else 1 if subtype == "*" else 2
-    return _Range(media_type, specificity, float(quality), position)
+def _ranges(accept: str) -> Iterator[tuple[str, float]]:
+    """Yield the well-formed media ranges with their qualities."""
+    for media_type, parameters in filter(None, map(parse_media_type, split_list(accept))):
+        quality = parameters.get("q", "1")
+        if _QUALITY.fullmatch(quality) and (media_type == "*/*" or not media_type.startswith("*/")):
+            yield media_type, float(quality)
+
+
+def cache_use(header: str | None) -> CacheUse:
+    """
+    Return how a request with this `Cache-Control` (RFC 9111, 5.2.1) uses the results cache: by default in full.
+
+    `no-store` neither reads nor writes it. `no-cache` and `max-age=0` run the statement and store its result. Other
+    directives are about stale copies, which this cache does not have.
+    """
+    if not header:
+        return "use"
+    directives = {item.strip().lower() for item in split_list(header)}
+    if "no-store" in directives:
+        return "none"
+    return "renew" if "no-cache" in directives or any(map(_NO_AGE.fullmatch, directives)) else "use"

@@ -19,6 +19,10 @@ CONTENT_TYPE = "application/problem+json"
 #: The headers of every response.
 COMMON_HEADERS: Mapping[str, str] = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
+#: The keys of the WSGI environ that hold the ids of request and query. A server may set the first one.
+REQUEST_ID = "runtime.request_id"
+QUERY_ID = "runtime.query_id"
+
 #: The client has disconnected: only the access log shows this status.
 CLIENT_CLOSED_REQUEST = 499
 
@@ -28,10 +32,8 @@ class Problem:
     """An error response. `headers` lack only `Content-Length` and those about the connection."""
 
     status: int
-    code: str
     headers: Mapping[str, str]
     body: bytes
-    request_id: str
 
     def as_http11(self) -> bytes:
         """Return the response as bytes, for a server that then closes the connection."""
@@ -74,8 +76,6 @@ def problem(
     }
     return Problem(
         status=status,
-        code=code,
         headers={"Content-Type": CONTENT_TYPE, **COMMON_HEADERS, "X-Request-Id": request_id, **(headers or {})},
         body=json.dumps(document).encode("ascii"),
-        request_id=request_id,
     )

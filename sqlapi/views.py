@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -21,7 +20,7 @@ from authkeys.authentication import ApiKeyAuthentication
 from authkeys.permissions import HasPrincipal
 from authkeys.principal import Principal
 from authkeys.state import get_access
-from datasources.control import DatasetControl, RefreshRun
+from datasources.control import DatasetControl, DatasetState, RefreshRun
 from datasources.errors import DatasetsUnavailableError, UnknownDatasetError
 from datasources.refresh.declarations import admit_refresh_sql, check_refresh
 from datasources.state import get_datasets
@@ -33,22 +32,14 @@ from runtimeconf.model import DatasetConfig
 from runtimeconf.state import get_config
 from sqlapi import negotiation
 from sqlapi.answers import Answer
-from sqlapi.cache_control import cache_use
 from sqlapi.disconnects import connection_of
-from sqlapi.errors import (
-    InvalidParameterError,
-    MethodNotAllowedError,
-    QueryNotFoundError,
-    RouteNotFoundError,
-)
+from sqlapi.errors import InvalidParameterError, MethodNotAllowedError, QueryNotFoundError, RouteNotFoundError
 from sqlapi.exception_handler import handle_view_exception
 from sqlapi.hosts import check_host, check_same_site
+from sqlapi.problems import QUERY_ID, REQUEST_ID
 from sqlapi.readiness import flight_status, is_ready
 from sqlapi.refresh_request import read_refresh_request
-from sqlapi.request_ids import QUERY_ID, REQUEST_ID
 from sqlapi.sql_request import read_sql_request
-
-logger = logging.getLogger(__name__)
 
 #: DRF requires one, but negotiates nothing here.
 _NEGOTIATOR = DefaultContentNegotiation()
@@ -56,20 +47,7 @@ _NEGOTIATOR = DefaultContentNegotiation()
 CATALOG = {"from": "runtime", "name": "runtime"}
 
 #: The fields of a dataset, in the order of the CSV.
-DATASET_COLUMNS = (
-    "from",
-    "name",
-    "acceleration_enabled",
-    "status",
-    "rows",
-    "refreshed_at",
-    "snapshot",
-    "error",
-    "checked_at",
-    "next_refresh_at",
-    "age_s",
-    "bytes",
-)
+DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetState) if field.name != "loaded_once")
 
 #: The fields of a refresh run.
 RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
@@ -183,7 +161,7 @@ class SqlView(ApiView):
             parameters=asked.parameters,
             query_id=environ[QUERY_ID],
             fingerprint=_fingerprint(request),
-            cache=cache_use(environ.get("HTTP_CACHE_CONTROL")),
+            cache=negotiation.cache_use(environ.get("HTTP_CACHE_CONTROL")),
         )
         answer = Answer(get_engine(), query, environ.get(REQUEST_ID, ""), connection_of(environ))
         whole = answer.whole()

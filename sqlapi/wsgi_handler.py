@@ -20,8 +20,8 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, ResolverMatch, get_resolver
 
-from sqlapi.routes import ROUTES
 from sqlapi.sql_request import CONTENT_TYPE
+from sqlapi.urls import ROUTES
 
 
 class ApiHandler(WSGIHandler):

@@ -55,18 +55,16 @@ def read_regular_file(path: Path, max_bytes: int) -> FileContent:
     try:
         # Without O_NONBLOCK, opening a named pipe waits for its other end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            return _read(descriptor, max_bytes)
+        finally:
+            os.close(descriptor)
     except FileNotFoundError:
         raise MissingFileError("there is no such file") from None
     except OSError as exc:
         raise UnreadableFileError((exc.strerror or "the system refuses it").lower()) from None
     except ValueError:
         raise UnreadableFileError("its name holds a NUL") from None
-    try:
-        return _read(descriptor, max_bytes)
-    except OSError as exc:
-        raise UnreadableFileError((exc.strerror or "the system refuses it").lower()) from None
-    finally:
-        os.close(descriptor)
 
 
 def _read(descriptor: int, max_bytes: int) -> FileContent:

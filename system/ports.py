@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from system.addresses import Address
@@ -26,18 +27,14 @@ def wait_until_bindable(address: Address, setting: str, deadline: float) -> None
     """
     while True:
         try:
-            _try_bind(address)
+            return _try_bind(address)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise OSError(_problem(address, error)) from error
             if time.monotonic() >= deadline:
-                holder = _holder(address.port)
-                raise OSError(
-                    f"Cannot listen on {address}: {holder}. Stop that server, or change {setting}."
-                ) from error
+                remedy = f"Stop that server, or change {setting}."
+                raise OSError(f"Cannot listen on {address}: {_holder(address.port)}. {remedy}") from error
             time.sleep(_POLL_S)
-        else:
-            return
 
 
 def bind_problem(address: Address) -> str | None:
@@ -72,22 +69,14 @@ def _holder(port: int) -> str:
 
 def _listening_inodes(port: int) -> set[str]:
     listening = "0A"
-    inodes = set()
-    for table in filter(Path.exists, (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))):
-        for row in table.read_text().splitlines()[1:]:
-            fields = row.split()
-            if fields[3] == listening and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.add(fields[9])
-    return inodes
+    tables = filter(Path.exists, (Path("/proc/net/tcp"), Path("/proc/net/tcp6")))
+    rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
+    return {row[9] for row in rows if row[3] == listening and int(row[1].rpartition(":")[2], 16) == port}
 
 
 def _socket_inodes(process: Path) -> set[str]:
     inodes = set()
-    try:
+    with suppress(OSError):  # The process has ended, or belongs to another user.
         for descriptor in (process / "fd").iterdir():
-            target = str(descriptor.readlink())
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
-    except OSError:
-        return inodes  # The process has ended, or belongs to another user.
+            inodes.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
     return inodes

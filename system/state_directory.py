@@ -61,21 +61,20 @@ def judge_state_dir(path: Path) -> None:
         StateDirectoryError: As `prepare_state_dir`, as far as it can be foreseen.
     """
     try:
-        _refuse_unmakable(path)
+        existing = next(directory for directory in (path, *path.parents) if os.path.lexists(directory))
+        problem = 0
+        if existing == path:
+            _judge(path, path.stat())
+        elif not existing.is_dir():
+            problem = errno.ENOTDIR
+        elif not os.access(existing, os.W_OK | os.X_OK):
+            problem = errno.EACCES
+        if not problem and os.statvfs(existing).f_flag & os.ST_RDONLY:
+            problem = errno.EROFS
     except OSError as exc:
         raise _unusable(path, exc) from exc
-
-
-def _refuse_unmakable(path: Path) -> None:
-    existing = next(directory for directory in (path, *path.parents) if os.path.lexists(directory))
-    if existing == path:
-        _judge(path, path.stat())
-    elif not existing.is_dir():
-        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-    if os.statvfs(existing).f_flag & os.ST_RDONLY:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    if problem:
+        raise _unusable(path, OSError(problem, os.strerror(problem)))
 
 
 def _judge(path: Path, status: os.stat_result) -> None:
@@ -120,12 +119,8 @@ def remove_ours(directory: Path, ours: re.Pattern[str], keep: Collection[str] = 
 
 def _remove(name: str, directory: int) -> None:
     found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    if found.st_uid != os.geteuid():
-        return
-    if stat.S_ISDIR(found.st_mode):
-        shutil.rmtree(name, dir_fd=directory)
-    else:
-        os.unlink(name, dir_fd=directory)
+    if found.st_uid == os.geteuid():
+        (shutil.rmtree if stat.S_ISDIR(found.st_mode) else os.unlink)(name, dir_fd=directory)
 
 
 def file_id(path: Path) -> tuple[int, int] | None:

@@ -35,7 +35,7 @@ from system import sandbox
 from system.errors import StateDirectoryError
 from system.heartbeat import Pulse
 from system.lock import ENGINE_LOCK_NAME, PREDECESSOR_WAIT_S, StateLock
-from system.sharing import share_what_is_loaded
+from system.process_limits import share_what_is_loaded
 from system.state_directory import file_id
 
 logger = logging.getLogger(__name__)

@@ -1,25 +1,59 @@
-"""The base of the commands that run one part (`runrefresh`, `runengine`, ...), started by `serve` or by hand."""
+"""
+The option `--config`, and the base of `serve` and of the commands that run one part (`runrefresh`, `runengine`, ...).
+
+`serve` starts the parts; they can also be started by hand.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 
 import authkeys.state
+import runtimeconf.state
 from runtime_site import parts, startup
-from runtime_site.management.config_option import add_config_option, use_config
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from system.state_directory import prepare_state_dir
 
 
-class PartBase(BaseCommand):
-    """Runs one part of the runtime until SIGTERM."""
+def add_config_option(parser: CommandParser) -> None:
+    """Declare `--config FILE`; its value, `config`, is for `use_config`."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="the runtime YAML (default: the file named by RUNTIME_CONFIG, else runtime.yaml)",
+    )
 
-    part: ClassVar[parts.PartName]
+
+def use_config(file: Path | None) -> None:
+    """Read the configuration of this process from *file*, if given."""
+    if file is not None:
+        os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(file)
+        runtimeconf.state.set_config(None)
+
+
+def stop_event() -> threading.Event:
+    """Return an event that SIGTERM and SIGINT set from now on."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+class PartBase(BaseCommand):
+    """Runs one part of the runtime, or their supervisor, until SIGTERM."""
+
+    part: ClassVar[parts.Program]
+    exit_code: ClassVar[int] = parts.CANNOT_START  # if it cannot start
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -31,12 +65,17 @@ class PartBase(BaseCommand):
         handed = handover.received()
         try:
             if handed is None:
-                self._execute(options["config"], self.handed(options))
+                began = time.monotonic()
+                use_config(options["config"])
+                config = startup.checked_config()
+                if self.part != "serve":  # It logs them once it can start.
+                    startup.log_warnings(config)
+                parts.execute(self.part, config, authkeys.state.get_access(), began=began, **self.handed(options))
             prepare_state_dir(handed[0].state_dir)  # It may have been removed or changed since the runtime started.
             self.serve(*handed)
         except startup.StartError as error:
             self.stderr.write(str(error))
-            sys.exit(parts.CANNOT_START)
+            sys.exit(self.exit_code)
 
     def handed(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the JSON values that `serve` needs from the *options*."""
@@ -50,9 +89,3 @@ class PartBase(BaseCommand):
             StartError: It cannot start, and a restart would not help.
         """
         raise NotImplementedError
-
-    def _execute(self, file: Path | None, extra: dict[str, Any]) -> NoReturn:
-        use_config(file)
-        config = startup.checked_config()
-        startup.log_warnings(config)
-        parts.execute(self.part, config, authkeys.state.get_access(), **extra)

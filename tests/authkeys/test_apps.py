@@ -64,25 +64,17 @@ def test_an_invalid_yaml_stops_no_command_but_admits_nobody(directory: Path, tex
             state.get_access()
 
 
-def test_the_key_set_is_built_on_first_use(directory: Path) -> None:
-    write(directory, YAML)
+def test_the_key_set_is_built_on_first_use_and_the_keys_are_dropped(directory: Path) -> None:
+    key = f"{KEY}-of-nobody-else"
+    write(directory, YAML.replace(KEY, key))
 
     start_django()
 
     assert [path.name for path in directory.iterdir()] == ["runtime.yaml"]
-    key_set = state.get_access().key_set
-    assert key_set is not None
-    assert key_set.find(KEY) is not None
-    assert (directory / ".runtime" / SALT_NAME).exists()
-
-
-def test_the_keys_are_dropped_once_digested(directory: Path) -> None:
-    key = f"{KEY}-of-nobody-else"
-    write(directory, YAML.replace(KEY, key))
-    start_django()
-
     access = state.get_access()
-
+    assert access.key_set is not None
+    assert access.key_set.find(key) is not None
+    assert (directory / ".runtime" / SALT_NAME).exists()
     assert get_config().auth == AuthConfig(enabled=True)
     gc.collect()
     assert not [held for held in gc.get_objects() if type(held) is Secret and held.reveal() == key]

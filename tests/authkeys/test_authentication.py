@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from django.http import HttpResponse
@@ -15,7 +15,6 @@ from rest_framework.views import APIView
 
 from authkeys.access import Access
 from authkeys.authentication import ApiKeyAuthentication
-from authkeys.errors import AccessNotBuiltError
 from authkeys.keys import KeySet
 from authkeys.permissions import HasPrincipal
 from authkeys.principal import Principal
@@ -27,8 +26,6 @@ WRONG = KEY[:-1] + "F"
 
 
 def handle(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    if isinstance(error, AccessNotBuiltError):
-        raise error
     challenge = getattr(error, "auth_header", "")
     return HttpResponse(
         str(error.detail),  # type: ignore[attr-defined]
@@ -65,15 +62,14 @@ def ask(view: type[APIView] = WhoView, /, **headers: str) -> HttpResponse | Resp
     return answer
 
 
-def switch_on(compatibility: Literal["2.0", "1.10"] = "2.0") -> KeySet:
+@pytest.fixture(autouse=True)
+def key_set() -> KeySet:
     key_set = KeySet([Secret(KEY)], bytes(32))
-    set_access(Access(key_set=key_set, compatibility=compatibility))
+    set_access(Access(key_set=key_set))
     return key_set
 
 
-def test_a_right_key_is_a_principal_with_a_fingerprint() -> None:
-    key_set = switch_on()
-
+def test_a_right_key_is_a_principal_with_a_fingerprint(key_set: KeySet) -> None:
     for headers in ({"X-API-Key": KEY}, {"x-api-key": KEY}, {"Authorization": f"bearer {KEY}"}):
         answer = ask(**headers)
         assert answer.status_code == 200
@@ -93,8 +89,6 @@ def test_a_right_key_is_a_principal_with_a_fingerprint() -> None:
 def test_a48_a_refusal_is_401_with_a_challenge_and_one_audit_line(
     headers: dict[str, str], code: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    switch_on()
-
     answer = ask(**headers)
 
     assert answer.status_code == 401
@@ -115,34 +109,6 @@ def test_a48_a_refusal_is_401_with_a_challenge_and_one_audit_line(
         assert KEY[:6] not in text
 
 
-def test_version_1_10_names_only_its_own_header() -> None:
-    switch_on("1.10")
-
-    assert ask(**{"X-API-Key": KEY}).status_code == 200
-    answer = ask(Authorization=f"Bearer {KEY}")
-    assert answer.status_code == 401
-    assert answer["WWW-Authenticate"] == 'ApiKey realm="querykeep"'
-    assert "Bearer" not in answer.content.decode()
-    assert ask(**{"X-API-Key": WRONG})["WWW-Authenticate"] == 'ApiKey realm="querykeep", error="invalid_token"'
-
-
-@pytest.mark.parametrize("headers", [{}, {"X-API-Key": "anything"}, {"Authorization": "Basic x"}])
-def test_with_authentication_off_every_caller_is_anonymous(headers: dict[str, str]) -> None:
-    set_access(Access(key_set=None))
-
-    answer = ask(**headers)
-
-    assert answer.status_code == 200
-    assert answer.content == b""
-
-
-def test_nobody_is_admitted_before_the_key_set_is_built() -> None:
-    with pytest.raises(AccessNotBuiltError):
-        ask(**{"X-API-Key": KEY})
-
-
 def test_without_the_permission_an_unknown_caller_stays_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    switch_on()
-
     assert ask(AnybodyView).content == b"None"
     assert caplog.records == []

@@ -21,16 +21,11 @@ def test_the_salt_is_created_once(tmp_path: Path) -> None:
     first = salt.load_or_create(tmp_path)
 
     assert len(first) == SALT_BYTES
+    (tmp_path / "other").mkdir()
+    assert salt.load_or_create(tmp_path / "other") != first
     assert salt.load_or_create(tmp_path) == salt.load(tmp_path) == first
     assert mode(tmp_path / SALT_NAME) == 0o600
-    assert [path.name for path in tmp_path.iterdir()] == [SALT_NAME]
-
-
-def test_two_state_directories_have_two_salts(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-
-    assert salt.load_or_create(tmp_path / "a") != salt.load_or_create(tmp_path / "b")
+    assert {path.name for path in tmp_path.iterdir()} == {SALT_NAME, "other"}
 
 
 @pytest.mark.parametrize("directory", [".", "absent", "absent/below"])
@@ -39,12 +34,13 @@ def test_loading_creates_nothing(tmp_path: Path, directory: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_instead_of_the_directory_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "reason"), [("file", "Not a directory"), ("absent", "No such file or directory")])
+def test_a_salt_that_cannot_be_created_is_an_error(tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / "file").touch()
 
-    assert salt.load(tmp_path / "file") is None
-    with pytest.raises(SaltError, match="cannot be created in the state directory: Not a directory"):
-        salt.load_or_create(tmp_path / "file")
+    assert salt.load(tmp_path / name) is None
+    with pytest.raises(SaltError, match=f"cannot be created in the state directory: {reason}"):
+        salt.load_or_create(tmp_path / name)
 
 
 @pytest.mark.parametrize("size", [0, 1, SALT_BYTES - 1, SALT_BYTES + 1, 1000])
@@ -65,14 +61,9 @@ def test_the_mode_of_a_shared_salt_is_tightened(tmp_path: Path, caplog: pytest.L
     assert mode(tmp_path / SALT_NAME) == 0o600
     assert "its mode is now 0600" in caplog.text
     assert first.hex() not in caplog.text
-
-
-def test_a_tighter_mode_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.clear()
+    (tmp_path / SALT_NAME).chmod(0o400)  # A tighter mode is left alone.
     salt.load_or_create(tmp_path)
-    (tmp_path / SALT_NAME).chmod(0o400)
-
-    salt.load_or_create(tmp_path)
-
     assert mode(tmp_path / SALT_NAME) == 0o400
     assert caplog.text == ""
 
@@ -92,11 +83,6 @@ def test_anything_but_a_regular_file_is_refused(tmp_path: Path, make: Callable[[
 
     with pytest.raises(SaltError, match=message):
         salt.load_or_create(tmp_path)
-
-
-def test_a_salt_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SaltError, match="cannot be created in the state directory: No such file or directory"):
-        salt.load_or_create(tmp_path / "absent")
 
 
 def create(directory: str, start: multiprocessing.synchronize.Barrier, found: multiprocessing.Queue[bytes]) -> None:

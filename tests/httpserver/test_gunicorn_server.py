@@ -39,16 +39,16 @@ def gunicorn_config(settings: dict[str, Any]) -> Any:
 
 
 def test_gunicorn_takes_all_settings() -> None:
-    for settings in (options(CONFIG), web_options(CONFIG)):
-        config = gunicorn_config(settings)
+    in_process, web = (gunicorn_config(settings) for settings in (options(CONFIG), web_options(CONFIG)))
 
+    for config in (in_process, web):
         assert config.graceful_timeout == 12
-        assert config.forwarder_headers == []
-        assert config.secure_scheme_headers == {}
-        assert config.forwarded_allow_ips == []
-        assert config.http_protocols == ["h1"]
-        assert config.http_parser == "python"
+        assert (config.forwarder_headers, config.secure_scheme_headers, config.forwarded_allow_ips) == ([], {}, [])
+        assert (config.http_protocols, config.http_parser) == (["h1"], "python")
         assert not config.is_ssl
+    assert in_process.workers == 1
+    assert in_process.threads > 3 + 5
+    assert web.workers == len(os.sched_getaffinity(0))
 
 
 def test_request_settings_are_those_of_gunicorn() -> None:
@@ -64,17 +64,6 @@ def test_request_settings_are_those_of_gunicorn() -> None:
 
 def test_gunicorn_still_has_the_private_hook_for_bodies() -> None:
     assert callable(Response._emit_body)
-
-
-def test_an_in_process_engine_has_one_process_with_threads() -> None:
-    settings = options(CONFIG)
-
-    assert settings["workers"] == 1
-    assert settings["threads"] > 3 + 5
-
-
-def test_the_web_tier_has_one_process_per_core() -> None:
-    assert web_options(CONFIG)["workers"] == len(os.sched_getaffinity(0))
 
 
 def test_tls_from_the_configuration() -> None:
@@ -97,6 +86,13 @@ def test_the_connection_limit_reserves_descriptors_for_statements(
     assert connection_limit(statements=5) == connections
 
 
+def run(program: str) -> tuple[int, str]:
+    """Return the exit code and the output of a process."""
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stdout
+
+
 def test_a_process_raises_its_soft_descriptor_limit() -> None:
     program = (
         "import resource; from system.descriptors import raise_soft_limit\n"
@@ -104,18 +100,13 @@ def test_a_process_raises_its_soft_descriptor_limit() -> None:
         "raise_soft_limit(); raise_soft_limit(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
 
-    ended = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-
-    assert int(ended.stdout) == 300
+    assert run(program) == (0, "300\n")
 
 
 def test_a_process_whose_parent_is_dead_dies() -> None:
     program = "from system.parent_death import die_with_parent; die_with_parent(1); print('lives on')"
 
-    ended = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-
-    assert ended.returncode == -signal.SIGKILL
-    assert ended.stdout == ""
+    assert run(program) == (-signal.SIGKILL, "")
 
 
 def test_a_process_dies_with_its_parent() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,18 +12,6 @@ from tests.httpserver.web_tier import WebTier
 from tests.system.harness import K1
 
 KEY = f"X-API-Key: {K1}"
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebTier]:
-    with WebTier(tmp_path_factory.mktemp("plain")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebTier]:
-    with WebTier(tmp_path_factory.mktemp("runtime"), "runtime") as server:
-        yield server
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -113,17 +114,6 @@ def test_acquire_waits_for_a_stopping_predecessor(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_lock_on_a_deleted_file_does_not_count(tmp_path: Path) -> None:
-    first, second, third = StateLock(tmp_path), StateLock(tmp_path), StateLock(tmp_path)
-    first.acquire()
-    (tmp_path / LOCK_NAME).unlink()
-
-    assert second.acquire()
-    assert not third.acquire()
-    first.release()
-    second.release()
-
-
 @pytest.mark.parametrize("content", [b"", b"nobody\n", b"\xff"])
 def test_an_unknown_holder_is_another_process(tmp_path: Path, content: bytes) -> None:
     (tmp_path / LOCK_NAME).write_bytes(content)
@@ -132,20 +122,22 @@ def test_an_unknown_holder_is_another_process(tmp_path: Path, content: bytes) ->
     assert StateLock(tmp_path / "absent").holder() == "another process"
 
 
-def test_an_unusable_lock_file_is_an_error_without_its_path(tmp_path: Path) -> None:
-    (tmp_path / LOCK_NAME).mkdir()
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        pytest.param(Path.mkdir, r"^The lock of the state directory cannot be used: Is a directory\.$", id="directory"),
+        pytest.param(lambda path: path.symlink_to("/dev/full"), "cannot be used", id="a full disk"),
+        pytest.param(lambda path: path.symlink_to(path.with_name("mine")), "cannot be used", id="a link"),
+    ],
+)
+def test_an_unusable_lock_file_is_an_error(tmp_path: Path, make: Callable[[Path], None], message: str) -> None:
+    (tmp_path / "mine").write_text("mine")
+    make(tmp_path / LOCK_NAME)
 
-    with pytest.raises(
-        StateDirectoryError, match=r"^The lock of the state directory cannot be used: Is a directory\.$"
-    ):
+    with pytest.raises(StateDirectoryError, match=message):
         StateLock(tmp_path).acquire()
 
-
-def test_a_lock_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / LOCK_NAME).symlink_to("/dev/full")
-
-    with pytest.raises(StateDirectoryError, match="cannot be used"):
-        StateLock(tmp_path).acquire()
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_is_taken(tmp_path: Path) -> None:
@@ -163,40 +155,27 @@ def test_is_taken(tmp_path: Path) -> None:
 
 
 def test_keep_takes_the_lock_again_if_its_file_is_gone(tmp_path: Path) -> None:
-    lock, other = StateLock(tmp_path), StateLock(tmp_path)
+    lock, other = StateLock(tmp_path / "state"), StateLock(tmp_path / "state")
+    file = tmp_path / "state" / LOCK_NAME
+    file.parent.mkdir()
     assert lock.acquire()
     assert lock.keep()
 
-    (tmp_path / LOCK_NAME).unlink()
+    file.unlink()
     assert lock.keep()
     assert not other.acquire()
 
-    (tmp_path / LOCK_NAME).unlink()
+    file.unlink()
     assert other.acquire()
+    # A lock on a deleted file does not count.
+    assert not StateLock(file.parent).acquire()
     assert not lock.keep()
     assert not lock.held
     other.release()
     assert lock.keep()
-    lock.release()
 
-
-def test_keep_without_a_directory_loses_the_lock(tmp_path: Path) -> None:
-    lock = StateLock(tmp_path / "state")
-    (tmp_path / "state").mkdir()
-    assert lock.acquire()
-    (tmp_path / "state").rename(tmp_path / "moved")
-
+    file.parent.rename(tmp_path / "moved")
     assert not lock.keep()
-    (tmp_path / "state").mkdir()
+    file.parent.mkdir()
     assert lock.keep()
     lock.release()
-
-
-def test_a_lock_is_not_written_through_a_link(tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / LOCK_NAME).symlink_to(tmp_path / "mine")
-
-    with pytest.raises(StateDirectoryError):
-        StateLock(tmp_path).acquire()
-
-    assert (tmp_path / "mine").read_text() == "mine"

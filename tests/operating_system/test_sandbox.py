@@ -29,35 +29,25 @@ LANDLOCK = sandbox._landlock()
 ALONE = {"signal the parent": "EPERM" if LANDLOCK >= 6 else "ok"}
 
 #: What a worker needs, and gets.
-NEEDED = {
-    "make a directory inside": "ok",
-    "write inside": "ok",
-    "move inside": "ok",
-    "remove a file inside": "ok",
-    "remove a directory inside": "ok",
-    "read": "ok",
-    "signal itself": "ok",
-}
+NEEDED = dict.fromkeys(
+    (
+        *("make a directory inside", "write inside", "move inside", "remove a file inside"),
+        *("remove a directory inside", "read", "signal itself"),
+    ),
+    "ok",
+)
 #: What Landlock refuses.
-FILES = {
-    "make a file": "EACCES",
-    "append": "EACCES",
-    "truncate": "EACCES",
-    "make a directory": "EACCES",
-    "make a link": "EACCES",
-    "take a file": "EACCES",
-    "remove a file": "EACCES",
-}
+FILES = dict.fromkeys(
+    ("make a file", "append", "truncate", "make a directory", "make a link", "take a file", "remove a file"), "EACCES"
+)
 #: What the filter of system calls refuses.
-CALLS = {
-    "connect": "EPERM",
-    "make a Unix socket": "EPERM",
-    "execute": "EPERM",
-    "trace": "EPERM",
-    "read another process": "EPERM",
-    "make a ring": "EPERM",
-    "call as x32": "EPERM",
-}
+CALLS = dict.fromkeys(
+    (
+        *("connect", "make a Unix socket", "execute", "trace", "read another process", "make a ring"),
+        "call as x32",
+    ),
+    "EPERM",
+)
 
 
 @pytest.fixture
@@ -93,22 +83,8 @@ def test_a_worker_is_confined_to_its_directory(tmp_path: Path, asked: dict[str, 
     assert modes == {"Seccomp:\t2"}  # of every thread
 
 
-def in_child(code: str, *arguments: str) -> str:
-    finished = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
-
-
 def test_landlock_holds_without_seccomp(tmp_path: Path, asked: dict[str, Any]) -> None:
-    inside = Path(asked["inside"])
-    inside.mkdir(parents=True)
+    Path(asked["inside"]).mkdir(parents=True)
     code = """
         import json, sys
         from pathlib import Path
@@ -121,8 +97,13 @@ def test_landlock_holds_without_seccomp(tmp_path: Path, asked: dict[str, Any]) -
         print(json.dumps(attempts(**asked)))
         """
 
-    outcomes = json.loads(in_child(code, json.dumps(asked)))
+    finished = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), json.dumps(asked)],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
+    assert finished.returncode == 0, finished.stderr
+    outcomes = json.loads(finished.stdout)
     expected = FILES | NEEDED | ALONE | {"execute": "EACCES", "connect": "EACCES" if LANDLOCK >= 4 else "ok"}
     assert {name: outcomes[name] for name in expected} == expected
 

@@ -57,20 +57,16 @@ def test_entries_with_other_names_are_kept(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "tmp").iterdir()} == {"directory", "note", "0" * 32}
 
 
-def test_nothing_is_deleted_through_a_link(tmp_path: Path) -> None:
+def test_nothing_is_deleted_through_a_link_and_a_file_is_no_state_directory(tmp_path: Path) -> None:
     left = tmp_path / "elsewhere" / ("0" * 32)
     left.mkdir(parents=True)
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "tmp").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "file").write_text("x")
 
     with pytest.raises(NotADirectoryError):
         ScratchDirectory(tmp_path / "state")
+    with pytest.raises(OSError, match="file"):
+        ScratchDirectory(tmp_path / "file")
 
     assert left.exists()
-
-
-def test_a_state_directory_that_is_a_file_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("x")
-
-    with pytest.raises(OSError, match="state"):
-        ScratchDirectory(tmp_path / "state")

@@ -77,24 +77,20 @@ def test_a_shared_directory_is_refused_and_unchanged(judge: Judge, tmp_path: Pat
 
 
 @JUDGES
-def test_a_file_is_no_state_directory(judge: Judge, tmp_path: Path) -> None:
+def test_a_file_or_a_dangling_link_is_no_state_directory(judge: Judge, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "at all")
 
-    with pytest.raises(StateDirectoryError, match="is not a directory"):
-        judge(tmp_path / "file")
-    with pytest.raises(StateDirectoryError, match="cannot be used: not a directory"):
-        judge(tmp_path / "file" / "state")
-
-
-@JUDGES
-def test_a_dangling_link_is_no_state_directory(judge: Judge, tmp_path: Path) -> None:
-    (tmp_path / "state").symlink_to(tmp_path / "nowhere" / "at all")
-
-    with pytest.raises(StateDirectoryError, match="cannot be used: "):
-        judge(tmp_path / "state")
+    for path, message in (
+        ("file", "is not a directory"),
+        ("file/state", "cannot be used: not a directory"),
+        ("link", "cannot be used: "),
+    ):
+        with pytest.raises(StateDirectoryError, match=message):
+            judge(tmp_path / path)
 
 
-def test_a_directory_that_cannot_be_written_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_written_is_refused() -> None:
     # Nobody can create a directory in /proc, not even root.
     with pytest.raises(StateDirectoryError, match="cannot be used: "):
         prepare_state_dir(Path("/proc/querykeep-state"))

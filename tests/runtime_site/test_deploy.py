@@ -20,17 +20,7 @@ DEPLOY = REPOSITORY / "deploy"
 DOCKERFILE = DEPLOY / "Dockerfile"
 
 INSTRUCTIONS = {
-    "CMD",
-    "COPY",
-    "ENTRYPOINT",
-    "ENV",
-    "EXPOSE",
-    "FROM",
-    "HEALTHCHECK",
-    "RUN",
-    "STOPSIGNAL",
-    "USER",
-    "WORKDIR",
+    *("CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "RUN", "STOPSIGNAL", "USER", "WORKDIR"),
 }
 
 

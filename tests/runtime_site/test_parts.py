@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,97 +52,63 @@ def config(tmp_path: Path) -> RuntimeConfig:
     )
 
 
-@pytest.fixture
-def descriptors() -> Iterator[list[int]]:
-    """Descriptors to close after the test."""
-    opened: list[int] = []
-    yield opened
-    for descriptor in opened:
+def receive(descriptor: int) -> subprocess.CompletedProcess[str]:
+    """Receive the handover in a new process."""
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", PART, K1, K2, "another"],
+            env=os.environ | {parts.HANDOVER_VARIABLE: str(descriptor)},
+            pass_fds=[descriptor],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
         os.close(descriptor)
-
-
-def take(descriptor: int) -> list[str]:
-    """Receive the handover in a new process, and return its output."""
-    done = subprocess.run(
-        [sys.executable, "-c", PART, K1, K2, "another"],
-        env=os.environ | {parts.HANDOVER_VARIABLE: str(descriptor)},
-        pass_fds=[descriptor],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.splitlines()
 
 
 def without_keys(config: RuntimeConfig) -> tuple[RuntimeConfig, Access]:
     """Return the configuration and access of a process that has built the key set and discarded the keys."""
-    who = access.build(config)
-    bare = RuntimeConfig(
-        file=config.file,
-        state_dir=config.state_dir,
-        auth=AuthConfig(enabled=config.auth.enabled),
-        datasets=config.datasets,
-    )
-    return bare, who
+    return replace(config, auth=AuthConfig(enabled=config.auth.enabled)), access.build(config)
 
 
-@pytest.mark.parametrize("name", ["web", "flight"])
-def test_parts_that_answer_callers_get_digests_but_no_sources(
-    config: RuntimeConfig, descriptors: list[int], name: parts.PartName
+@pytest.mark.parametrize(
+    ("name", "callers", "params"),
+    [
+        ("web", "[True, True, False]", "{}"),
+        ("flight", "[True, True, False]", "{}"),
+        ("engine", "nobody", "{}"),
+        ("refresh", "nobody", "{'token': 'canary'}"),
+    ],
+)
+def test_only_web_and_flight_get_digests_and_only_refresh_gets_sources(
+    config: RuntimeConfig, name: parts.PartName, callers: str, params: str
 ) -> None:
-    descriptors.append(parts.hand_over(name, *without_keys(config), ready=7))
-
-    said = take(descriptors[0])
-
-    assert said[0] == "{'ready': 7, 'several_keys': True} [True, True, False]"
-    assert said[1] == "[('d', {})]"
-
-
-def test_the_engine_gets_neither_digests_nor_sources(config: RuntimeConfig, descriptors: list[int]) -> None:
-    descriptors.append(parts.hand_over("engine", *without_keys(config)))
-
-    said = take(descriptors[0])
-
-    assert said[:2] == ["{'several_keys': True} nobody", "[('d', {})]"]
     digest = access.build(config).key_set.handover()["keys"][0][0]  # type: ignore[union-attr]
-    assert digest.encode() not in os.pread(descriptors[0], 100_000, 0)
+    descriptor = parts.hand_over(name, *without_keys(config), ready=7)
+    handed = os.pread(descriptor, 100_000, 0)
+
+    assert receive(descriptor).stdout.splitlines() == [
+        f"{{'ready': 7, 'several_keys': True}} {callers}",
+        f"[('d', {params})]",
+        "False 4",  # Nothing stays open but the three standard streams and the directory being listed.
+    ]
+    assert (digest.encode() in handed) is (callers != "nobody")
 
 
-def test_refresh_gets_sources_but_no_digests(config: RuntimeConfig, descriptors: list[int]) -> None:
-    descriptors.append(parts.hand_over("refresh", *without_keys(config)))
-
-    assert take(descriptors[0])[:2] == ["{'several_keys': True} nobody", "[('d', {'token': 'canary'})]"]
-
-
-def test_authentication_stays_off_in_web(tmp_path: Path, descriptors: list[int]) -> None:
+@pytest.mark.parametrize(("name", "callers"), [("web", "None"), ("engine", "nobody")])
+def test_authentication_stays_off_in_web(tmp_path: Path, name: parts.PartName, callers: str) -> None:
     config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path / "state")
-    who = access.build(config)
-    descriptors.extend([parts.hand_over("web", config, who), parts.hand_over("engine", config, who)])
 
-    assert take(descriptors[0])[0] == "{'several_keys': False} None"
-    assert take(descriptors[1])[0] == "{'several_keys': False} nobody"
+    said = receive(parts.hand_over(name, config, access.build(config))).stdout
 
-
-def test_nothing_of_the_handover_stays_open(config: RuntimeConfig, descriptors: list[int]) -> None:
-    descriptors.append(parts.hand_over("web", *without_keys(config)))
-
-    # The three standard streams, and the directory being listed.
-    assert take(descriptors[0])[2] == "False 4"
+    assert said.splitlines()[0] == f"{{'several_keys': False}} {callers}"
 
 
-def test_a_part_dies_if_its_supervisor_is_dead(config: RuntimeConfig, descriptors: list[int]) -> None:
-    descriptors.append(parts.hand_over("web", *without_keys(config), supervisor=1))
+def test_a_part_dies_if_its_supervisor_is_dead(config: RuntimeConfig) -> None:
+    done = receive(parts.hand_over("web", *without_keys(config), supervisor=1))
 
-    done = subprocess.run(
-        [sys.executable, "-c", PART],
-        env=os.environ | {parts.HANDOVER_VARIABLE: str(descriptors[0])},
-        pass_fds=descriptors,
-        capture_output=True,
-        check=False,
-    )
-
-    assert done.returncode == -9
-    assert done.stdout == b""
+    assert (done.returncode, done.stdout) == (-9, "")
 
 
 def test_without_a_handover_there_is_none() -> None:

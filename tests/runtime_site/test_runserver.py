@@ -6,7 +6,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -51,18 +51,17 @@ def address() -> Iterator[Any]:
         yield address
 
 
-def answers(address: Any, request: bytes) -> bytes:
-    """Send *request* and return everything until the server closes the connection."""
+def answers(address: Any, request: bytes, *, ends: bool = True) -> bytes:
+    """Send *request* and, if it *ends*, no more; return everything until the server closes the connection."""
+    received = b""
     with socket.create_connection(address, PATIENCE_S) as client:
         client.sendall(request)
-        client.shutdown(socket.SHUT_WR)
-        received = b""
-        try:
+        if ends:
+            client.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):  # The server closed the connection with unread input.
             while part := client.recv(65536):
                 received += part
-        except ConnectionResetError:
-            pass  # The server closed the connection with unread input.
-        return received
+    return received
 
 
 def test_a_plain_body_is_skipped_and_the_connection_reused(address: Any) -> None:
@@ -136,11 +135,7 @@ def test_an_unread_body_is_not_read_into_memory() -> None:
         start_response("401 Unauthorized", [("Content-Length", "0")])
         return HttpResponse(status=401)
 
-    with serving(guard(refuse)) as address, socket.create_connection(address, PATIENCE_S) as client:
-        client.sendall(b"POST /v1/sql HTTP/1.1\r\nContent-Length: 10000000000\r\n\r\n")
-
-        received = b""
-        while part := client.recv(65536):  # To the end: the server does not wait for the body.
-            received += part
+    with serving(guard(refuse)) as address:  # The server does not wait for the body.
+        received = answers(address, b"POST /v1/sql HTTP/1.1\r\nContent-Length: 10000000000\r\n\r\n", ends=False)
 
     assert received.startswith(b"HTTP/1.1 401 ")

@@ -66,6 +66,18 @@ signal.signal(signal.SIGTERM, end)
 say("starts")
 """
 
+#: The defaults of its settings.
+SETTINGS = {
+    "shutdown_timeout_s": 60.0,
+    "last_term": 0.15,
+    "good_life_s": 30.0,
+    "ignores_children": False,
+    "adopts_orphans": False,
+    "go": "",
+    "has_no_output": False,
+    "ready_after": 3,
+}
+
 SERVES = "while True: time.sleep(60)"
 
 #: After SIGTERM it waits until a file appears.
@@ -103,6 +115,12 @@ class Supervised:
         """Wait for the exit code."""
         return self.process.wait(60)
 
+    def stop(self) -> list[str]:
+        """Stop it with SIGTERM and return what the parts logged."""
+        self.signal(signal.SIGTERM)
+        assert self.ends() == 0
+        return self.said()
+
     def wait_for(self, *said: str) -> None:
         """Wait until the parts have logged all of *said*."""
         wait_for(lambda: set(said) <= set(self.said()), f"{said}, not {self.output()}")
@@ -120,37 +138,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start supervisors of parts, given as names and programs, which they stop in that order."""
     started: list[Supervised] = []
 
-    def start_one(
-        parts: dict[str, str],
-        *,
-        stop_order: tuple[str, ...] = (),
-        shutdown_timeout_s: float = 60.0,
-        last_term: float = 0.15,
-        good_life_s: float = 30.0,
-        commands: dict[str, list[str]] | None = None,
-        ignores_children: bool = False,
-        adopts_orphans: bool = False,
-        go: str = "",
-        has_no_output: bool = False,
-        ready_after: int = 3,
-    ) -> Supervised:
+    def start_one(parts: dict[str, str], *, commands: dict[str, list[str]] | None = None, **more: Any) -> Supervised:
         described: list[dict[str, Any]] = []
         for name, body in parts.items():
             program = PART.format(name=name, log=str(tmp_path / "parts.log")) + textwrap.dedent(body)
             described.append({"name": name, "arguments": [sys.executable, "-c", program]})
         described += [{"name": name, "arguments": arguments} for name, arguments in (commands or {}).items()]
-        settings = {
-            "parts": described,
-            "stop_order": stop_order or [part["name"] for part in described],
-            "shutdown_timeout_s": shutdown_timeout_s,
-            "last_term": last_term,
-            "good_life_s": good_life_s,
-            "ignores_children": ignores_children,
-            "adopts_orphans": adopts_orphans,
-            "go": go,
-            "has_no_output": has_no_output,
-            "ready_after": ready_after,
-        }
+        settings = SETTINGS | {"parts": described, "stop_order": [part["name"] for part in described]} | more
         with (tmp_path / "output.log").open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-c", SUPERVISOR, json.dumps(settings)], stdout=output, stderr=output
@@ -179,10 +173,7 @@ def test_parts_run_concurrently_and_stop_in_order(start: Start) -> None:
     children = children_of(supervised.process.pid)
     assert len({os.getsid(child) for child in children}) == 3
 
-    supervised.signal(signal.SIGTERM)
-
-    assert supervised.ends() == 0
-    assert supervised.said()[3:] == ["b ends", "c ends", "a ends"]
+    assert supervised.stop()[3:] == ["b ends", "c ends", "a ends"]
     assert all(is_gone(child) for child in children)
 
 
@@ -215,9 +206,7 @@ def test_a_part_that_exits_is_restarted_with_a_growing_delay(start: Start, end: 
 
     assert supervised.delays()[:3] == ["0.2", "0.4", "0.8"]
     assert f"part=a reason={reason}" in supervised.output()
-    assert supervised.said().count("b starts") == 1
-    supervised.signal(signal.SIGTERM)
-    assert supervised.ends() == 0
+    assert supervised.stop().count("b starts") == 1
 
 
 def test_the_delay_starts_over_after_a_long_life(start: Start) -> None:
@@ -271,8 +260,7 @@ def test_a_missing_program_is_retried(start: Start, tmp_path: Path) -> None:
 
     wait_for(lambda: len(supervised.delays()) >= 2, "two new starts")
     assert 'part=b reason="No such file or directory"' in supervised.output()
-    supervised.signal(signal.SIGTERM)
-    assert supervised.ends() == 0
+    supervised.stop()
 
 
 STUBBORN = 'signal.signal(signal.SIGTERM, lambda *_: say("hears")); say("serves")\nwhile True: time.sleep(60)'
@@ -283,11 +271,8 @@ def test_parts_that_do_not_exit_in_time_are_killed(start: Start) -> None:
     supervised = start({"a": STUBBORN, "b": SERVES}, shutdown_timeout_s=6.0, last_term=0.45)
     supervised.wait_for("a serves", "b starts")
 
-    supervised.signal(signal.SIGTERM)
-
-    assert supervised.ends() == 0
+    assert supervised.stop()[-2:] == ["a hears", "b ends"]
     assert "did not end in time part=a" in supervised.output()
-    assert supervised.said()[-2:] == ["a hears", "b ends"]
 
 
 def test_a_second_signal_stops_immediately(start: Start) -> None:
@@ -332,32 +317,23 @@ def test_a_part_that_exits_just_before_its_sigterm_delays_nothing(start: Start, 
     supervised = start(parts, shutdown_timeout_s=3600.0, go=str(tmp_path / "go"))
     supervised.wait_for("a starts", "b starts")
 
-    supervised.signal(signal.SIGTERM)
+    supervised.stop()
 
-    assert supervised.ends() == 0
     assert "did not end in time" not in supervised.output()
 
 
-def test_other_signals_are_ignored(start: Start) -> None:
+def test_other_signals_are_ignored_and_readiness_is_reported_once(start: Start) -> None:
     supervised = start({"a": SERVES})
     supervised.wait_for("a starts")
+    wait_for(lambda: "ready" in supervised.output(), "readiness")
 
-    for number in (
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGWINCH,
-        signal.SIGPIPE,
-        signal.SIGTTIN,
-        signal.SIGTTOU,
-        signal.SIGCHLD,
-        signal.SIGHUP,
-    ):
+    usual = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGPIPE, signal.SIGTTIN, signal.SIGTTOU)
+    for number in (*usual, signal.SIGCHLD, signal.SIGHUP):
         supervised.signal(number)
 
     wait_for(lambda: "SIGHUP has no effect" in supervised.output(), "the line about SIGHUP")
-    supervised.signal(signal.SIGTERM)
-    assert supervised.ends() == 0
-    assert supervised.said() == ["a starts", "a ends"]
+    assert supervised.stop() == ["a starts", "a ends"]
+    assert supervised.output().count("ready") == 1
 
 
 #: Logs a line every few milliseconds.
@@ -383,8 +359,7 @@ def test_a_suspended_supervisor_resumes(start: Start) -> None:
 
     supervised.signal(signal.SIGHUP)
     wait_for(lambda: "SIGHUP has no effect" in supervised.output(), "the line about SIGHUP")
-    supervised.signal(signal.SIGTERM)
-    assert supervised.ends() == 0
+    supervised.stop()
     assert "immediately" not in supervised.output()
 
 
@@ -400,18 +375,8 @@ def test_ctrl_z_suspends_the_parts_and_their_children(start: Start) -> None:
     supervised.signal(signal.SIGCONT)
     wait_for(lambda: not any(map(is_stopped, members)), "all to go on")
 
-    supervised.signal(signal.SIGTERM)
-    assert supervised.ends() == 0
+    supervised.stop()
     assert all(is_gone(member) for member in members[:3])
-
-
-def test_readiness_is_reported_once(start: Start) -> None:
-    supervised = start({"a": SERVES})
-
-    wait_for(lambda: "ready" in supervised.output(), "readiness")
-    supervised.signal(signal.SIGTERM)
-    assert supervised.ends() == 0
-    assert supervised.output().count("ready") == 1
 
 
 def test_a_failed_readiness_report_changes_nothing(start: Start) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +17,7 @@ from datasources.refresh.service import DatasetService
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import AccelerationConfig, AuthConfig, DatasetConfig, QueryConfig, RuntimeConfig
 from runtimeconf.secret import Secret
+from tests.datasources.support import wait_for
 from tests.sqlapi.harness import K1, K2
 
 PATIENCE_S = 60.0
@@ -49,10 +49,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> RuntimeConfig:
 def service(config: RuntimeConfig) -> Iterator[DatasetService]:
     running = DatasetService(config, exclusive=True)
     running.start()
-    deadline = time.monotonic() + PATIENCE_S
-    while not running.is_loaded():
-        assert time.monotonic() < deadline, running.datasets()
-        time.sleep(0.01)
+    wait_for(running.is_loaded, "the datasets", PATIENCE_S)
     yield running
     running.stop(PATIENCE_S)
 

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from sqlapi.errors import AnswerCutError
+from sqlapi.urls import Route
 from sqlapi.wsgi_handler import ApiHandler
 
 K1 = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
@@ -79,6 +80,12 @@ def environ_of(method: str, target: str, headers: Iterable[Header], body: bytes)
         text = value.decode("latin-1") if isinstance(value, bytes) else value
         given[key] = f"{given[key]},{text}" if key in given else text
     return environ | given
+
+
+def methods_of(route: Route) -> tuple[str, ...]:
+    """Return the methods that the view of *route* handles, sorted."""
+    handled = {name.upper() for name in route.view.http_method_names if hasattr(route.view, name)}
+    return tuple(sorted(handled | ({"HEAD"} if "GET" in handled else set())))
 
 
 _application = ApiHandler()

@@ -6,8 +6,7 @@ import csv
 import io
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,22 +17,14 @@ import queryengine.state
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from sqlapi.errors import AnswerCutError
+from tests.datasources.support import wait_for
 from tests.sqlapi.harness import K1, K2, WITH_KEY, Answer, Header, begin, call, environ_of, sql
 
-PATIENCE_S = 60.0
 ACTIVE = "/v1/sql/active"
 WITH_OTHER_KEY: Header = ("X-API-Key", K2)
 
 #: Returns rows for hours, and can be interrupted.
 ENDLESS = "SELECT * FROM range(1000000000000)"
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-    return value
 
 
 def active(*headers: Header) -> list[dict[str, str]]:
@@ -70,36 +61,24 @@ def in_background(statement: str) -> Iterator[list[Answer]]:
 
 
 @pytest.mark.usefixtures("runtime")
-def test_nothing_is_active() -> None:
+def test_a_running_statement_is_listed_until_it_ends() -> None:
     assert call("GET", ACTIVE, WITH_KEY).body == b"[]"
     assert call("GET", f"{ACTIVE}?format=csv", WITH_KEY).body == b"id,started,state,sql\n"
 
-
-@pytest.mark.usefixtures("runtime")
-def test_a_running_statement_is_listed_until_it_ends() -> None:
+    statement = f"/* {'é😀' * 1000} */ {ENDLESS}"
     before = datetime.now(UTC)
-    with streaming() as (answer, _):
+    with streaming(statement) as (answer, _):
         (listed,) = active()
         as_csv = call("GET", f"{ACTIVE}?format=csv", WITH_KEY)
 
     assert list(listed) == ["id", "started", "state", "sql"]
     assert listed["id"] == answer.headers["X-Query-Id"]
-    assert (listed["state"], listed["sql"]) == ("running", ENDLESS)
+    assert (listed["state"], listed["sql"]) == ("running", statement[:1000])
     assert listed["started"].endswith("Z")
     assert before - timedelta(milliseconds=1) <= datetime.fromisoformat(listed["started"]) <= datetime.now(UTC)
     assert as_csv.headers["Content-Type"] == "text/csv; charset=utf-8"
     assert list(csv.DictReader(io.StringIO(as_csv.body.decode()))) == [listed]
     assert active() == []
-
-
-@pytest.mark.usefixtures("runtime")
-def test_a_long_statement_is_truncated_to_a_thousand_characters() -> None:
-    statement = f"/* {'é😀' * 1000} */ {ENDLESS}"
-
-    with streaming(statement):
-        (listed,) = active()
-
-    assert listed["sql"] == statement[:1000]
 
 
 @pytest.mark.usefixtures("runtime")
@@ -136,19 +115,19 @@ def test_a_cancelled_answer_is_truncated(caplog: pytest.LogCaptureFixture) -> No
         "/v1/sql",
         "/v1/sql/{query_id}/cancel",
     }
-    wait_for(lambda: not active())
+    wait_for(lambda: not active(), "its end")
 
 
 @pytest.mark.usefixtures("runtime")
 def test_queued_statements_are_listed_and_cancelled() -> None:
     # One key gets at most one of two execution slots.
     with streaming() as (first, _), in_background("SELECT 1") as answers:
-        running, queued = wait_for(lambda: rows if len(rows := active()) == 2 else None)
+        running, queued = wait_for(lambda: rows if len(rows := active()) == 2 else None, "both")
 
         assert (running["id"], running["state"]) == (first.headers["X-Query-Id"], "running")
         assert (queued["sql"], queued["state"]) == ("SELECT 1", "queued")
         assert cancel(queued["id"]).status == 200
-        (answer,) = wait_for(lambda: answers)
+        (answer,) = wait_for(lambda: answers, "the answer")
 
     assert (answer.status, answer.code) == (503, "query_cancelled")
     assert answer.headers["X-Query-Id"] == queued["id"]
@@ -158,7 +137,7 @@ def test_queued_statements_are_listed_and_cancelled() -> None:
 @pytest.mark.usefixtures("runtime")
 def test_a_statement_without_its_first_row_is_cancelled() -> None:
     with in_background("SELECT count(*) FROM range(1000000000000)") as answers:
-        (running,) = wait_for(lambda: [row for row in active() if row["state"] == "running"])
+        (running,) = wait_for(lambda: [row for row in active() if row["state"] == "running"], "its start")
         assert cancel(running["id"]).status == 200
 
     assert [answer.code for answer in answers] == ["query_cancelled"]

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,7 @@ CSV = ("Accept", "text/csv")
 #: Runs for minutes, and can be interrupted.
 ENDLESS = "SELECT count(*) AS n FROM range(1000000000000) a"
 #: Returns rows at once, and fails on one of the last.
-FAILS_LATE = "SELECT CAST(CASE WHEN range = 2999999 THEN 'x' ELSE '1' END AS INTEGER) AS a FROM range(3000000)"
+FAILS_LATE = "SELECT CAST(CASE WHEN range = 999999 THEN 'x' ELSE '1' END AS INTEGER) AS a FROM range(1000000)"
 
 
 @pytest.fixture(autouse=True)
@@ -78,11 +79,14 @@ def test_answers_just_below_and_above_the_size_that_is_streamed() -> None:
         assert answer.body.decode().splitlines() == ["a", *map(str, range(rows))]
 
 
-def test_l12_a_late_failure_truncates_the_answer_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    answer = sql(FAILS_LATE, CSV)
+@pytest.mark.parametrize("accept", ["text/csv", "application/json", "application/vnd.spiceai.sql.v1+json"])
+def test_l12_a_late_failure_truncates_the_answer_and_is_logged(accept: str, caplog: pytest.LogCaptureFixture) -> None:
+    answer = sql(FAILS_LATE, ("Accept", accept))
 
     assert answer.status == 200
     assert answer.is_cut
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(answer.body)
     (query,) = lines(caplog, "sqlapi.queries")
     (access,) = lines(caplog, "sqlapi.access")
     assert query["outcome"] == "sql_error"
@@ -90,45 +94,28 @@ def test_l12_a_late_failure_truncates_the_answer_and_is_logged(caplog: pytest.Lo
     assert access["bytes"] == len(answer.body)
 
 
-@pytest.mark.parametrize("accept", ["application/json", "application/vnd.spiceai.sql.v1+json"])
-def test_l12_a_truncated_answer_is_not_valid_json(accept: str) -> None:
-    answer = sql(FAILS_LATE, ("Accept", accept))
-
-    assert answer.is_cut
-    with pytest.raises(json.JSONDecodeError):
-        json.loads(answer.body)
-
-
-@pytest.fixture
-def impatient(config: RuntimeConfig, runtime: RuntimeConfig) -> Iterator[None]:
-    """An engine with a short time limit."""
-    running = InProcessEngine(replace(config, query=QueryConfig(timeout_s=0.5, workers=2)))
-    queryengine.state.set_engine(running)
-    yield
-    running.close()
+@contextmanager
+def limited_to(config: RuntimeConfig, **query: Any) -> Iterator[None]:
+    """Use another engine, with these limits."""
+    with closing(InProcessEngine(replace(config, query=QueryConfig(**query)))) as engine:
+        queryengine.state.set_engine(engine)
+        yield
 
 
-@pytest.mark.usefixtures("impatient")
-def test_l01_the_time_limit_is_504(caplog: pytest.LogCaptureFixture) -> None:
-    answer = sql(ENDLESS)
-
-    assert (answer.status, answer.code) == (504, "query_timeout")
-    assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["query_timeout"]
-    assert sql("SELECT 1 AS a").status == 200
-
-
-@pytest.mark.usefixtures("impatient")
-def test_l12_the_time_limit_truncates_a_streamed_answer() -> None:
-    answer = sql("SELECT * FROM range(10000000000)", CSV)
-
-    assert answer.status == 200
-    assert answer.is_cut
+def test_l01_l12_the_time_limit_is_504_or_truncates_a_streamed_answer(
+    config: RuntimeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    with limited_to(config, timeout_s=0.5, workers=2):
+        answer = sql(ENDLESS)
+        assert (answer.status, answer.code) == (504, "query_timeout")
+        assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["query_timeout"]
+        assert sql("SELECT 1 AS a").status == 200
+        streamed = sql("SELECT * FROM range(10000000000)", CSV)
+        assert (streamed.status, streamed.is_cut) == (200, True)
 
 
 def test_l15_a_full_queue_is_503_with_retry_after(config: RuntimeConfig) -> None:
-    small = InProcessEngine(replace(config, query=QueryConfig(workers=1, max_queued=1, queue_timeout_s=0.05)))
-    queryengine.state.set_engine(small)
-    try:
+    with limited_to(config, workers=1, max_queued=1, queue_timeout_s=0.05):
         streaming = hold_open("SELECT * FROM range(10000000000)")
 
         answer = sql("SELECT 1")
@@ -137,8 +124,6 @@ def test_l15_a_full_queue_is_503_with_retry_after(config: RuntimeConfig) -> None
         assert int(answer.headers["Retry-After"]) >= 1
         streaming.close()
         assert sql("SELECT 1 AS a").status == 200
-    finally:
-        small.close()
 
 
 def hold_open(statement: str) -> Any:
@@ -177,9 +162,7 @@ def test_a_queued_statement_stopped_by_the_server_is_logged_as_such(
         wait_for(lambda: sys._current_frames()[asking].f_code.co_filename == waits, "the wait for a slot")
         os.kill(os.getpid(), signal.SIGALRM)
 
-    small = InProcessEngine(replace(config, query=QueryConfig(workers=1, max_queued=1, queue_timeout_s=PATIENCE_S)))
-    queryengine.state.set_engine(small)
-    try:
+    with limited_to(config, workers=1, max_queued=1, queue_timeout_s=PATIENCE_S):
         streaming = hold_open("SELECT * FROM range(10000000000)")
         ender = threading.Thread(target=end_when_it_waits)
         ender.start()
@@ -187,8 +170,6 @@ def test_a_queued_statement_stopped_by_the_server_is_logged_as_such(
             sql("SELECT 1 AS a")
         ender.join()
         streaming.close()
-    finally:
-        small.close()
 
     outcomes = [line["outcome"] for line in lines(caplog, "sqlapi.queries")]
     assert outcomes == ["server_stopped", "client_closed_request"]
@@ -230,36 +211,23 @@ def test_l17_a_disconnect_during_an_answer_releases_the_slot(
 
 
 @pytest.mark.parametrize("name", ["runtime.socket", "gunicorn.socket"])
-def test_l17_a_disconnect_before_the_answer_stops_the_statement(name: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("waits_s", [0.0, 0.3])
+def test_l17_a_disconnect_before_the_answer_stops_the_statement(
+    name: str, waits_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
     ours, theirs = socket.socketpair()
-    left_at: list[float] = []
-
-    def leave() -> None:
-        time.sleep(0.3)  # The client waits for a while.
-        left_at.append(time.monotonic())
-        theirs.close()
-
-    client = threading.Thread(target=leave)
+    client = threading.Timer(waits_s, theirs.close)
     client.start()
+    if not waits_s:
+        client.join()
+    began = time.monotonic()
     answer = sql(ENDLESS, environ={name: ours})
     client.join()
     ours.close()
 
-    assert time.monotonic() - left_at[0] < 30
+    assert time.monotonic() - began < 30
     assert (answer.status, answer.code) == (499, "client_closed_request")
     assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["client_closed_request"]
-
-
-def test_l17_an_earlier_disconnect_stops_the_statement_at_once() -> None:
-    ours, theirs = socket.socketpair()
-    theirs.close()
-
-    began = time.monotonic()
-    answer = sql(ENDLESS, environ={"runtime.socket": ours})
-
-    assert answer.status == 499
-    assert time.monotonic() - began < 30
-    ours.close()
 
 
 def test_l17_a_disconnect_while_streaming_truncates_the_answer(caplog: pytest.LogCaptureFixture) -> None:
@@ -276,18 +244,16 @@ def test_l17_a_disconnect_while_streaming_truncates_the_answer(caplog: pytest.Lo
     assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["client_closed_request"]
 
 
-def test_a_refused_statement_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_statement_is_logged_but_no_text_of_statements(caplog: pytest.LogCaptureFixture) -> None:
     answer = sql("DELETE FROM orders")
-
-    (query,) = lines(caplog, "sqlapi.queries")
-    assert query["outcome"] == "statement_not_allowed"
-    assert query["query_id"] == answer.headers["X-Query-Id"]
-    assert "rows" not in query
-    assert "DELETE" not in str([record.__dict__ for record in caplog.records])
-
-
-def test_statements_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     sql("SELECT 'a secret text' AS a")
     call("POST", "/v1/sql?a-secret-text", WITH_KEY, body=b"SELECT 'a secret text' FROM nowhere")
 
-    assert "secret" not in str([getattr(record, "fields", record.getMessage()) for record in caplog.records])
+    query = lines(caplog, "sqlapi.queries")[0]
+    assert query["outcome"] == "statement_not_allowed"
+    assert query["query_id"] == answer.headers["X-Query-Id"]
+    assert "rows" not in query
+    # Django's own loggers print nothing (runtime_site.logs).
+    ours = [record.__dict__ for record in caplog.records if not record.name.startswith("django.")]
+    assert "DELETE" not in str(ours)
+    assert "secret" not in str(ours)

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -18,139 +20,116 @@ PATIENCE_S = 20.0
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+@dataclass
+class Connection:
+    """Both ends of a TCP connection, ours and the client's, and the reports that the client has disconnected."""
+
+    server: socket.socket
+    client: socket.socket
+    reports: list[float] = field(default_factory=list)
+    gone: threading.Event = field(default_factory=threading.Event)
+
+    def report(self) -> None:
+        self.reports.append(time.monotonic())
+        self.gone.set()
+
+
+Connect = Callable[[], Connection]
+
+
 @pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a TCP connection: ours and the client's."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = socket.create_connection(listener.getsockname())
-        server, _ = listener.accept()
-    with client, server:
-        yield server, client
+def connect() -> Iterator[Connect]:
+    """Return a function that makes connections."""
+    with ExitStack() as stack:
+
+        def connect_one() -> Connection:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                client = stack.enter_context(socket.create_connection(listener.getsockname()))
+                return Connection(stack.enter_context(listener.accept()[0]), client)
+
+        yield connect_one
 
 
-def test_a_disconnect_is_reported_once(pair: tuple[socket.socket, socket.socket]) -> None:
-    server, client = pair
-    reports: list[float] = []
-    gone = threading.Event()
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_disconnect_is_reported_once(connect: Connect, is_reset: bool) -> None:
+    one = connect()
 
-    def on_gone() -> None:
-        reports.append(time.monotonic())
-        gone.set()
-
-    watch = DisconnectWatcher().watch(server, on_gone)
+    watch = DisconnectWatcher().watch(one.server, one.report)
     began = time.monotonic()
-    client.close()
+    if is_reset:
+        one.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    one.client.close()
 
-    assert gone.wait(PATIENCE_S)
+    assert one.gone.wait(PATIENCE_S)
     assert watch.gone
-    assert reports[0] - began < 30
+    assert one.reports[0] - began < 30
     watch.stop()
-    assert len(reports) == 1
+    assert len(one.reports) == 1
 
 
-def test_a_reset_is_reported(pair: tuple[socket.socket, socket.socket]) -> None:
-    server, client = pair
-    gone = threading.Event()
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_client_that_keeps_sending_and_a_stopped_watch_report_nothing(connect: Connect, is_stopped: bool) -> None:
+    watcher, one, other = DisconnectWatcher(), connect(), connect()
+    watch = watcher.watch(one.server, one.report)
 
-    DisconnectWatcher().watch(server, gone.set)
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-    client.close()
-
-    assert gone.wait(PATIENCE_S)
-
-
-def test_a_client_that_keeps_sending_is_not_reported(pair: tuple[socket.socket, socket.socket]) -> None:
-    server, client = pair
-    watcher = DisconnectWatcher()
-    gone, other_gone = threading.Event(), threading.Event()
-    watch = watcher.watch(server, gone.set)
-
-    client.sendall(b"the next request")
+    if is_stopped:
+        watch.stop()
+        watch.stop()
+        one.client.close()
+    else:
+        one.client.sendall(b"the next request")
     # The end of another connection shows that the watcher has polled since.
-    theirs, ours = socket.socketpair()
-    watcher.watch(ours, other_gone.set)
-    theirs.close()
+    watcher.watch(other.server, other.report)
+    other.client.close()
 
-    assert other_gone.wait(PATIENCE_S)
-    assert not gone.is_set()
-    assert not watch.gone
-    ours.close()
+    assert other.gone.wait(PATIENCE_S)
+    assert (one.gone.is_set(), watch.gone) == (False, False)
 
 
-def test_a_stopped_watch_reports_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
-    server, client = pair
-    watcher = DisconnectWatcher()
-    gone, other_gone = threading.Event(), threading.Event()
+def test_a_reused_descriptor_is_another_connection(connect: Connect) -> None:
+    watcher, one = DisconnectWatcher(), connect()
+    first_gone = threading.Event()
 
-    watch = watcher.watch(server, gone.set)
-    watch.stop()
-    watch.stop()
-    client.close()
-    theirs, ours = socket.socketpair()
-    watcher.watch(ours, other_gone.set)
-    theirs.close()
-
-    assert other_gone.wait(PATIENCE_S)
-    assert not gone.is_set()
-    ours.close()
-
-
-def test_a_reused_descriptor_is_another_connection(pair: tuple[socket.socket, socket.socket]) -> None:
-    server, client = pair
-    watcher = DisconnectWatcher()
-    first_gone, second_gone = threading.Event(), threading.Event()
-
-    first = watcher.watch(server, first_gone.set)
-    second = watcher.watch(server, second_gone.set)
+    first, second = watcher.watch(one.server, first_gone.set), watcher.watch(one.server, one.report)
     first.stop()
     # A late report about the first connection does not concern the second.
-    watcher._report(first)
-    assert not second_gone.is_set()
-    client.close()
+    first.report()
+    assert not one.gone.is_set()
+    one.client.close()
 
-    assert second_gone.wait(PATIENCE_S)
-    assert second.gone
-    assert not first_gone.is_set()
+    assert one.gone.wait(PATIENCE_S)
+    assert (second.gone, first_gone.is_set()) == (True, False)
 
 
 def watching_threads() -> int:
     return sum(thread.name == "disconnects" for thread in threading.enumerate())
 
 
-def test_one_thread_watches_many_connections() -> None:
-    watcher = DisconnectWatcher()
-    pairs = [socket.socketpair() for _ in range(50)]
-    gone = [threading.Event() for _ in pairs]
+def test_one_thread_watches_many_connections(connect: Connect) -> None:
+    watcher, connections = DisconnectWatcher(), [connect() for _ in range(50)]
     before = watching_threads()
 
-    for (ours, _), event in zip(pairs, gone, strict=True):
-        watcher.watch(ours, event.set)
+    for one in connections:
+        watcher.watch(one.server, one.report)
     assert watching_threads() == before + 1
-    for _, theirs in pairs[::2]:
-        theirs.close()
+    for one in connections[::2]:
+        one.client.close()
 
-    assert all(event.wait(PATIENCE_S) for event in gone[::2])
-    assert not any(event.is_set() for event in gone[1::2])
-    for ours, theirs in pairs:
-        ours.close()
-        theirs.close()
+    assert all(one.gone.wait(PATIENCE_S) for one in connections[::2])
+    assert not any(one.gone.is_set() for one in connections[1::2])
 
 
-def test_a_process_has_one_watcher(pair: tuple[socket.socket, socket.socket]) -> None:
-    server, client = pair
-    gone, other_gone = threading.Event(), threading.Event()
-    theirs, ours = socket.socketpair()
+def test_a_process_has_one_watcher(connect: Connect) -> None:
+    both = connect(), connect()
     before = watching_threads()
 
-    watch(server, gone.set)
-    watch(ours, other_gone.set)
+    for one in both:
+        watch(one.server, one.report)
     assert watching_threads() <= before + 1
-    client.close()
-    theirs.close()
+    for one in both:
+        one.client.close()
 
-    assert gone.wait(PATIENCE_S)
-    assert other_gone.wait(PATIENCE_S)
-    ours.close()
+    assert all(one.gone.wait(PATIENCE_S) for one in both)
 
 
 def test_importing_creates_neither_threads_nor_locks() -> None:
@@ -181,18 +160,14 @@ def test_without_a_connection_nothing_is_watched() -> None:
     assert watcher._thread is None
 
 
-def test_a_connection_under_tls(pair: tuple[socket.socket, socket.socket]) -> None:
-    server, client = pair
-    gone = threading.Event()
+def test_a_connection_under_tls(connect: Connect) -> None:
+    one = connect()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with suppress(ssl.SSLError, OSError):
-        secured = context.wrap_socket(server, server_side=True, do_handshake_on_connect=False)
+    with context.wrap_socket(one.server, server_side=True, do_handshake_on_connect=False) as secured:
+        DisconnectWatcher().watch(secured, one.report)
+        one.client.close()
 
-    DisconnectWatcher().watch(secured, gone.set)
-    client.close()
-
-    assert gone.wait(PATIENCE_S)
-    secured.close()
+        assert one.gone.wait(PATIENCE_S)
 
 
 def test_the_connection_is_found_under_the_names_that_servers_use() -> None:

@@ -7,8 +7,8 @@ import pytest
 from django.core.exceptions import SuspiciousOperation
 from django.test import RequestFactory
 
-from sqlapi.exception_handler import bad_request, respond, server_error
-from sqlapi.request_ids import REQUEST_ID
+from sqlapi.exception_handler import bad_request, handle_view_exception, server_error
+from sqlapi.problems import REQUEST_ID
 
 request = RequestFactory().get("/")
 request.META[REQUEST_ID] = "the-id"
@@ -29,7 +29,7 @@ def test_an_unexpected_failure_is_logged_with_its_traceback_and_reveals_nothing(
     try:
         int("the cause")
     except ValueError as error:
-        answers = [respond(error, request), server_error(request)]
+        answers = [handle_view_exception(error, {"request": request}), server_error(request)]
 
     for answer in answers:
         assert answer.status_code == 500

@@ -18,15 +18,8 @@ from sqlapi.media_types import parse_media_type, split_list
         ('a/b;x="\\"q\\\\"', ("a/b", {"x": '"q\\'})),
         ("a/b;x=1;X=2", ("a/b", {"x": "1"})),
         ("a/b;", ("a/b", {})),
-        ("", None),
-        ("text", None),
-        ("text/", None),
-        ("/plain", None),
-        ("text/plain charset=utf-8", None),
-        ("text/plain; charset", None),
-        ("text/plain; charset=", None),
-        ("text/plain, application/json", None),
-        ('a/b;x="open', None),
+        *((text, None) for text in ("", "text", "text/", "/plain", "text/plain charset=utf-8", "text/plain; charset")),
+        *((text, None) for text in ("text/plain; charset=", "text/plain, application/json", 'a/b;x="open')),
     ],
 )
 def test_parse_media_type(text: str, expected: tuple[str, dict[str, str]] | None) -> None:

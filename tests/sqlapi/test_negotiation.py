@@ -62,13 +62,8 @@ def test_choose(accept: str | None, media_type: str) -> None:
 @pytest.mark.parametrize(
     "accept",
     [
-        "text/html",
-        "application/xml, image/*",
-        "*/*;q=0",
-        "*/*;q=0.000",
-        "application/json;q=0",
-        "text/*;q=0, application/*;q=0.0, */*",
-        "application/vnd.spiceai.sql.v2+json",
+        *("text/html", "application/xml, image/*", "application/vnd.spiceai.sql.v2+json"),
+        *("*/*;q=0", "*/*;q=0.000", "application/json;q=0", "text/*;q=0, application/*;q=0.0, */*"),
     ],
 )
 def test_accept_without_an_available_type_is_an_error(accept: str) -> None:

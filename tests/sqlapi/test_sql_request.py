@@ -26,21 +26,10 @@ def read(body: bytes, content_type: str = "") -> SqlRequest:
 @pytest.mark.parametrize(
     "content_type",
     [
-        "",
-        "text/plain",
-        "text/plain; charset=utf-8",
-        'text/plain; charset="UTF-8"',
-        "text/plain;charset=us-ascii",
-        "application/sql",
-        "application/x-www-form-urlencoded",
-        "multipart/form-data; boundary=x",
-        "application/octet-stream",
-        "application/json-patch+json",
-        "text/json",
-        "application/jsonx",
-        "nonsense",
-        "text/plain; charset",
-        ";;;",
+        *("", "text/plain", "text/plain; charset=utf-8", 'text/plain; charset="UTF-8"', "text/plain;charset=us-ascii"),
+        *("application/sql", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"),
+        *("application/octet-stream", "application/json-patch+json", "text/json", "application/jsonx"),
+        *("nonsense", "text/plain; charset", ";;;"),
     ],
 )
 def test_h17_any_type_but_json_is_sql_text(content_type: str) -> None:
@@ -63,13 +52,8 @@ def test_a_body_without_a_content_type_is_sql_text() -> None:
 @pytest.mark.parametrize(
     "content_type",
     [
-        "application/json",
-        "Application/JSON",
-        "application/json; charset=utf-8",
-        "application/json;charset=UTF8",
-        'application/json; charset="us-ascii"',
-        "application/json; profile=x",
-        "application/json ;",
+        *("application/json", "Application/JSON", "application/json ;", "application/json; profile=x"),
+        *("application/json; charset=utf-8", "application/json;charset=UTF8", 'application/json; charset="us-ascii"'),
     ],
 )
 def test_h17_json_with_or_without_parameters(content_type: str) -> None:
@@ -80,9 +64,7 @@ def test_h17_json_with_or_without_parameters(content_type: str) -> None:
 @pytest.mark.parametrize("media_type", ["application/json", "text/plain"])
 def test_a41_h17_other_charsets(charset: str, media_type: str) -> None:
     with pytest.raises(CharsetError):
-        read(
-            b'{"sql":"SELECT 1"}', f"{media_type}; charset={charset}" if charset[0] != '"' else "a/b;charset=" + charset
-        )
+        read(b'{"sql":"SELECT 1"}', f"{media_type}; charset={charset}")
 
 
 @pytest.mark.parametrize("content_type", ["", "application/json"])
@@ -94,12 +76,9 @@ def test_s32_not_utf8(body: bytes, content_type: str) -> None:
         read(body, content_type)
 
 
-def test_a_byte_order_mark_is_dropped() -> None:
+def test_a_byte_order_mark_is_dropped_and_a_large_body_refused() -> None:
     assert read(b"\xef\xbb\xbfSELECT 1") == SqlRequest("SELECT 1")
     assert read(b'\xef\xbb\xbf{"sql":"SELECT 1"}', "application/json") == SqlRequest("SELECT 1")
-
-
-def test_too_large() -> None:
     with pytest.raises(BodyTooLargeError):
         read(b" " * (LIMIT + 1))
 
@@ -173,19 +152,11 @@ def test_a_long_field_name_is_truncated_in_the_error() -> None:
     assert len(str(raised.value)) < 200
 
 
-@given(st.binary())
-def test_any_bytes_are_sql_json_or_refused(body: bytes) -> None:
-    for content_type in ("", "application/json"):
+@given(st.binary(), st.text())
+def test_any_bytes_and_any_content_type_are_sql_json_or_refused(body: bytes, content_type: str) -> None:
+    for sent, kind in ((body, ""), (body, "application/json"), (b'{"sql":"SELECT 1"}', content_type)):
         try:
-            asked = read(body, content_type)
+            asked = read(sent, kind)
         except BodyError:
             continue
         asked.sql.encode()
-
-
-@given(st.text())
-def test_any_content_type_is_sql_json_or_refused(content_type: str) -> None:
-    try:
-        read(b'{"sql":"SELECT 1"}', content_type)
-    except BodyError:
-        return

@@ -7,8 +7,8 @@ import io
 import json
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,33 +35,22 @@ JSON = ("Content-Type", "application/json")
 REFRESH = "/v1/datasets/orders/acceleration/refresh"
 
 
-def test_health_needs_neither_engine_nor_data() -> None:
-    queryengine.state.set_engine(None)
-    datasources.state.set_datasets(None)
-
-    answer = call("GET", "/health")
-
-    assert (answer.status, answer.body) == (200, b"ok\n")
-    assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
-
-
-def test_ready() -> None:
-    answer = call("GET", "/v1/ready")
-
-    assert (answer.status, answer.body) == (200, b"ready")
-
-
-@pytest.mark.parametrize("missing", ["engine", "datasets", "both"])
-def test_not_ready(missing: str) -> None:
-    if missing != "datasets":
+@pytest.mark.parametrize(
+    ("missing", "status", "body"),
+    [("", 200, b"ready"), ("engine", 503, b"not ready"), ("datasets", 503, b"not ready"), ("both", 503, b"not ready")],
+)
+def test_ready_needs_engine_and_data_and_health_needs_neither(missing: str, status: int, body: bytes) -> None:
+    if missing in {"engine", "both"}:
         queryengine.state.set_engine(None)
-    if missing != "engine":
+    if missing in {"datasets", "both"}:
         datasources.state.set_datasets(None)
 
-    answer = call("GET", "/v1/ready")
+    ready, health = call("GET", "/v1/ready"), call("GET", "/health")
 
-    assert (answer.status, answer.body) == (503, b"not ready")
-    assert call("HEAD", "/v1/ready").status == 503
+    assert (ready.status, ready.body) == (status, body)
+    assert call("HEAD", "/v1/ready").status == status
+    assert (health.status, health.body) == (200, b"ok\n")
+    assert health.headers["Content-Type"] == "text/plain; charset=utf-8"
 
 
 def test_not_ready_when_the_engine_has_stopped(config: RuntimeConfig) -> None:
@@ -83,31 +72,55 @@ def test_a_statement_as_text() -> None:
     assert answer.headers["X-Query-Id"] != answer.headers["X-Request-Id"]
 
 
-def test_a_dataset() -> None:
+def test_a_dataset_and_an_empty_result() -> None:
     assert sql("SELECT count(*) AS n, sum(id) AS s FROM orders").json() == [{"n": 100, "s": 4950}]
-
-
-def test_an_empty_result() -> None:
     assert sql("SELECT 1 AS a WHERE false").body == b"[]"
     assert sql("SELECT 1 AS a WHERE false", ("Accept", "text/csv")).body == b"a\n"
 
 
-def test_each_format_of_an_answer() -> None:
-    statement = "SELECT 1 AS a, 'x,y' AS b"
+def read_csv(body: bytes) -> Any:
+    return list(csv.DictReader(io.StringIO(body.decode())))
 
-    as_json = sql(statement, ("Accept", "application/json"))
-    as_csv = sql(statement, ("Accept", "text/csv"))
-    as_arrow = sql(statement, ("Accept", "application/vnd.apache.arrow.stream"))
-    as_vnd = sql(statement, ("Accept", "application/vnd.spiceai.sql.v1+json"))
 
-    assert as_json.headers["Content-Type"] == "application/json"
-    assert as_json.json() == [{"a": 1, "b": "x,y"}]
-    assert as_csv.headers["Content-Type"] == "text/csv; charset=utf-8"
-    assert list(csv.reader(io.StringIO(as_csv.body.decode()))) == [["a", "b"], ["1", "x,y"]]
-    assert as_arrow.headers["Content-Type"] == "application/vnd.apache.arrow.stream"
-    assert pyarrow.ipc.open_stream(as_arrow.body).read_all().to_pylist() == [{"a": 1, "b": "x,y"}]
-    assert as_vnd.headers["Content-Type"] == "application/vnd.spiceai.sql.v1+json"
-    assert (as_vnd.json()["row_count"], as_vnd.json()["data"]) == (1, [{"a": 1, "b": "x,y"}])
+@pytest.mark.parametrize(
+    ("content_type", "read", "expected"),
+    [
+        ("application/json", json.loads, [{"a": 1, "b": "x,y"}]),
+        ("text/csv; charset=utf-8", read_csv, [{"a": "1", "b": "x,y"}]),
+        (
+            "application/vnd.apache.arrow.stream",
+            lambda body: pyarrow.ipc.open_stream(body).read_all().to_pylist(),
+            [{"a": 1, "b": "x,y"}],
+        ),
+        (
+            "application/vnd.spiceai.sql.v1+json",
+            lambda body: (json.loads(body)["row_count"], json.loads(body)["data"]),
+            (1, [{"a": 1, "b": "x,y"}]),
+        ),
+    ],
+)
+def test_each_format_of_an_answer(content_type: str, read: Callable[[bytes], Any], expected: Any) -> None:
+    answer = sql("SELECT 1 AS a, 'x,y' AS b", ("Accept", content_type.partition(";")[0]))
+
+    assert answer.headers["Content-Type"] == content_type
+    assert read(answer.body) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "content_type", "body"),
+    [
+        ("format=csv", "text/csv; charset=utf-8", b"a\n1\n"),
+        ("format=json", "application/json", b'[{"a":1}]'),
+        ("other=1", "application/vnd.apache.arrow.stream", None),
+    ],
+)
+def test_the_format_parameter_overrides_accept(query: str, content_type: str, body: bytes | None) -> None:
+    accept = ("Accept", "application/vnd.apache.arrow.stream")
+
+    answer = call("POST", f"/v1/sql?{query}", WITH_KEY, accept, body=b"SELECT 1 AS a")
+
+    assert (answer.status, answer.headers["Content-Type"]) == (200, content_type)
+    assert body in {answer.body, None}
 
 
 @pytest.mark.parametrize(
@@ -124,15 +137,18 @@ def test_a_statement_as_json(body: dict[str, Any], expected: list[dict[str, Any]
         assert sql(json.dumps(body), ("Content-Type", content_type)).json() == expected
 
 
-def test_a_statement_through_drfs_client() -> None:
+def test_drfs_client_gets_the_same_answers() -> None:
     client = APIClient()
     headers = {"host": "localhost", "X-API-Key": K1}
 
     as_json = client.post("/v1/sql", {"sql": "SELECT 1 AS a"}, format="json", headers=headers)
     as_text = client.post("/v1/sql", "SELECT 2 AS a", content_type="text/plain", headers=headers)
+    refused = client.post("/v1/sql", {"sql": "SELECT 1"}, headers={"host": "localhost"})
 
     assert json.loads(as_json.content) == [{"a": 1}]
     assert json.loads(as_text.content) == [{"a": 2}]
+    assert refused.status_code == 401
+    assert client.get("/health").content == b"ok\n"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +193,7 @@ def status_of_components() -> dict[str, str]:
 
 
 def test_status() -> None:
-    answer = call("GET", "/v1/status", WITH_KEY)
+    answer, as_csv = (call("GET", f"/v1/status{query}", WITH_KEY) for query in ("", "?format=csv"))
 
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.json() == [
@@ -186,29 +202,21 @@ def test_status() -> None:
         {"name": "engine", "endpoint": "in-process", "status": "Ready"},
         {"name": "refresh", "endpoint": "in-process", "status": "Ready"},
     ]
-
-
-def test_status_as_csv() -> None:
-    answer = call("GET", "/v1/status?format=csv", WITH_KEY)
-
-    assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
-    assert answer.body.decode().splitlines()[:2] == ["name,endpoint,status", "http,127.0.0.1:8090,Ready"]
+    assert as_csv.headers["Content-Type"] == "text/csv; charset=utf-8"
+    assert as_csv.body.decode().splitlines()[:2] == ["name,endpoint,status", "http,127.0.0.1:8090,Ready"]
 
 
 def test_status_during_the_start() -> None:
     queryengine.state.set_engine(None)
     datasources.state.set_datasets(None)
 
-    assert status_of_components() == {
-        "http": "Ready",
-        "flight": "Disabled",
-        "engine": "Initializing",
-        "refresh": "Error",
-    }
+    expected = {"http": "Ready", "flight": "Disabled", "engine": "Initializing", "refresh": "Error"}
+    assert status_of_components() == expected
 
 
 def test_status_of_an_engine_with_its_own_processes(config: RuntimeConfig) -> None:
-    with tempfile.TemporaryDirectory() as directory, closing(EngineClient(_in(config, directory))) as client:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        client = stack.enter_context(closing(EngineClient(replace(config, state_dir=Path(directory)))))
         queryengine.state.set_engine(client)
         assert status_of_components()["engine"] == "Initializing"
 
@@ -227,17 +235,6 @@ def test_status_of_an_engine_with_its_own_processes(config: RuntimeConfig) -> No
         assert status_of_components()["engine"] == "Error"
 
 
-def _in(config: RuntimeConfig, directory: str) -> RuntimeConfig:
-    return replace(config, state_dir=Path(directory))
-
-
-def test_status_before_the_first_load() -> None:
-    datasources.state.set_datasets(Unloaded())
-
-    assert status_of_components()["refresh"] == "Initializing"
-    assert call("GET", "/v1/ready").status == 503
-
-
 class Unloaded:
     """A refresher that never loads anything."""
 
@@ -254,21 +251,22 @@ class Unloaded:
         raise LookupError(name)
 
 
-def test_an_unexpected_error_is_500_and_reveals_nothing() -> None:
+def test_before_the_first_load_and_after_an_unexpected_error() -> None:
     datasources.state.set_datasets(Unloaded())
 
     answer = call("GET", "/v1/datasets/secret/acceleration/refresh", WITH_KEY)
 
+    assert status_of_components()["refresh"] == "Initializing"
+    assert call("GET", "/v1/ready").status == 503
     assert (answer.status, answer.code) == (500, "internal_error")
     assert b"secret" not in answer.body
 
 
 @pytest.mark.parametrize("path", ["/v1/status", "/v1/datasets", "/v1/catalogs", REFRESH])
-@pytest.mark.parametrize(
-    "query", ["format=xml", "format=", "format=JSON", "format=csv&format=json", "&".join(["a=1"] * 200), "format=%ff"]
-)
+@pytest.mark.parametrize("query", ["xml", "", "JSON", "CSV", "csv&format=json", "csv" + "&a=1" * 200, "%ff"])
 def test_an_unknown_format_is_400(path: str, query: str) -> None:
-    assert call("GET", f"{path}?{query}", WITH_KEY).code == "invalid_parameter"
+    assert call("GET", f"{path}?format={query}", WITH_KEY).code == "invalid_parameter"
+    assert call("POST", f"/v1/sql?format={query}", WITH_KEY, body=b"SELEC").code == "invalid_parameter"
 
 
 @pytest.mark.parametrize("query", ["", "format=json", "other=1", "format=json&status=true", "%ff=%ff"])
@@ -278,21 +276,10 @@ def test_other_parameters_are_ignored(query: str) -> None:
 
 def test_datasets() -> None:
     orders, fixed = call("GET", "/v1/datasets", WITH_KEY).json()
+    as_csv = read_csv(call("GET", "/v1/datasets?format=csv", WITH_KEY).body)
 
-    assert list(orders) == [
-        "from",
-        "name",
-        "acceleration_enabled",
-        "status",
-        "rows",
-        "refreshed_at",
-        "snapshot",
-        "error",
-        "checked_at",
-        "next_refresh_at",
-        "age_s",
-        "bytes",
-    ]
+    common = "from name acceleration_enabled status rows refreshed_at snapshot error"
+    assert " ".join(orders) == f"{common} checked_at next_refresh_at age_s bytes"
     assert orders["refreshed_at"] <= orders["checked_at"]
     assert orders["age_s"] in range(86_400)
     assert orders["bytes"] > 4096
@@ -301,24 +288,17 @@ def test_datasets() -> None:
     assert (orders["rows"], orders["error"]) == (100, None)
     assert orders["status"] in {"Ready", "Refreshing"}
     assert (fixed["name"], fixed["acceleration_enabled"], fixed["status"]) == ("fixed", False, "Ready")
-
-
-def test_datasets_as_csv() -> None:
-    rows = list(csv.DictReader(io.StringIO(call("GET", "/v1/datasets?format=csv", WITH_KEY).body.decode())))
-
-    assert [row["name"] for row in rows] == ["Orders", "fixed"]
-    assert [row["acceleration_enabled"] for row in rows] == ["true", "false"]
-    assert [row["error"] for row in rows] == ["", ""]
+    assert [(row["name"], row["acceleration_enabled"], row["error"]) for row in as_csv] == [
+        ("Orders", "true", ""),
+        ("fixed", "false", ""),
+    ]
 
 
 def test_datasets_without_a_refresher_are_503() -> None:
     datasources.state.set_datasets(None)
 
-    for answer in (
-        call("GET", "/v1/datasets", WITH_KEY),
-        call("POST", REFRESH, WITH_KEY),
-        call("GET", REFRESH, WITH_KEY),
-    ):
+    for method, path in (("GET", "/v1/datasets"), ("POST", REFRESH), ("GET", REFRESH)):
+        answer = call(method, path, WITH_KEY)
         assert (answer.status, answer.code) == (503, "datasets_unavailable")
         assert answer.headers["Retry-After"]
 
@@ -328,6 +308,7 @@ def test_catalogs() -> None:
 
     assert answer.body == b'[{"from":"runtime","name":"runtime"}]'
     assert answer.headers["Content-Type"] == "application/json"
+    assert call("GET", "/v1/catalogs?format=csv", WITH_KEY).body == b"from,name\nruntime,runtime\n"
 
 
 def finished(run_id: str) -> dict[str, Any]:
@@ -348,19 +329,9 @@ def test_r01_a_refresh(name: str) -> None:
     assert answer.json()["message"] == "Dataset refresh triggered for Orders."
     assert set(answer.json()["refresh"]) == {"id", "status"}
     run = finished(answer.json()["refresh"]["id"])
-    assert list(run) == [
-        "id",
-        "status",
-        "requested_at",
-        "started_at",
-        "finished_at",
-        "rows",
-        "duration_ms",
-        "error",
-        "unchanged",
-        "phase",
-        "bytes",
-    ]
+    columns = "id status requested_at started_at finished_at rows duration_ms error unchanged phase bytes"
+    assert " ".join(run) == columns
+    assert call("GET", f"{REFRESH}?format=csv", WITH_KEY).body.startswith(columns.replace(" ", ",").encode() + b"\n")
     assert (run["status"], run["rows"], run["error"]) == ("succeeded", 100, None)
 
 
@@ -421,6 +392,15 @@ def test_a_refresh_sql_that_no_engine_can_check_starts_no_run() -> None:
     answer = call("POST", REFRESH, WITH_KEY, body=b'{"refresh_sql":"SELECT * FROM orders"}')
 
     assert (answer.status, answer.code) == (503, "engine_unavailable")
+    assert len(call("GET", REFRESH, WITH_KEY).json()) == len(before)
+
+
+@pytest.mark.parametrize("path", [REFRESH, "/v1/sql/abc/cancel"])
+def test_actions_refuse_csv_and_do_nothing(path: str) -> None:
+    before = call("GET", REFRESH, WITH_KEY).json()
+
+    assert call("POST", f"{path}?format=csv", WITH_KEY).code == "invalid_parameter"
+
     assert len(call("GET", REFRESH, WITH_KEY).json()) == len(before)
 
 

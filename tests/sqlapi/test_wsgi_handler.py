@@ -10,7 +10,7 @@ from django.test import RequestFactory, override_settings
 from django.urls import get_resolver, include
 from django.urls import path as django_path
 
-from sqlapi.routes import ROUTES
+from sqlapi.urls import ROUTES
 from sqlapi.wsgi_handler import ApiHandler
 from tests.sqlapi.harness import WITH_KEY, call, sql
 
@@ -27,12 +27,8 @@ def test_every_path_resolves_as_in_the_url_patterns(path: str) -> None:
     found = ApiHandler().resolve_request(request)
 
     expected = get_resolver().resolve(path)
-    assert (found.func, found.args, found.kwargs, found.url_name) == (
-        expected.func,
-        expected.args,
-        expected.kwargs,
-        expected.url_name,
-    )
+    for name in ("func", "args", "kwargs", "url_name"):
+        assert getattr(found, name) == getattr(expected, name)
     assert request.resolver_match is found
 
 

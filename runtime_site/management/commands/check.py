@@ -8,7 +8,7 @@ from django.core import checks
 from django.core.management.base import CommandParser
 from django.core.management.commands import check
 
-from runtime_site.management.config_option import add_config_option, use_config
+from runtime_site.management.part import add_config_option, use_config
 from runtime_site.system_checks import check_runtime
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import time
 from typing import Any
 
 import authkeys.state
 from flightapi.server import FlightServer
 from queryengine.pool.client import EngineClient
-from runtime_site.management.part import PartBase
+from runtime_site.management.part import PartBase, stop_event
 from runtimeconf.model import RuntimeConfig
 from system.descriptors import raise_soft_limit
 from system.errors import StateDirectoryError
@@ -46,9 +44,7 @@ class Command(PartBase):
         serves = StateLock(config.state_dir, FLIGHT_LOCK_NAME)
         if not serves.acquire(max(0.0, deadline - time.monotonic())):
             raise StateDirectoryError(f"Flight SQL of this state directory is served by {serves.holder()} already.")
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
+        stop = stop_event()
         server.start()
         give_memory_back()
         while not stop.wait(_POLL_S):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.refresher import MAX_LOADS
 from datasources.refresh.service import DatasetService, load_once
 from datasources.snapshots.snapshot import SnapshotBuilder
-from runtime_site.management.part import PartBase
+from runtime_site.management.part import PartBase, stop_event
 from runtimeconf.model import RuntimeConfig
 from system.process_limits import give_memory_back
 
@@ -54,40 +53,26 @@ class Command(PartBase):
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Hold the state directory until SIGTERM or SIGINT, or until the datasets of `--once` are loaded."""
         if "once" in extra:
-            self._load_once(config, extra["once"])
-            return
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda number, _: sys.exit(_SIGNALLED + number))
         # This process neither parses nor runs SQL: it has access to the data sources and must survive any statement.
-        # Loader processes, which may be killed, run it. The first starts while the data is verified, the others when
-        # they are needed. An idle loader exits after a while.
+        # Loader processes, which may be killed, run it.
         loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
-        loaders[0].start()
-        service = DatasetService(config, exclusive=True, builders=loaders)
-        service.start()
-        if "verified" in extra:
-            os.eventfd_write(extra["verified"], 1)
-        _give_way()
-        give_memory_back()
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-        while not stop.wait(_POLL_S):
-            pass
-        service.stop(config.shutdown_timeout_s)
-        for loader in loaders:
-            loader.close()
+        try:
+            if "once" in extra:
+                self._load_once(config, extra["once"], loaders)
+            else:
+                _refresh(config, extra, loaders)
+        finally:
+            for loader in loaders:
+                loader.close()
 
-    def _load_once(self, config: RuntimeConfig, names: list[str]) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _: sys.exit(_SIGNALLED + number))
-        loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
+    def _load_once(self, config: RuntimeConfig, names: list[str], loaders: list[LoaderProcess]) -> None:
         _give_way()
         try:
             outcome = load_once(config, names, loaders)
         except UnknownDatasetError as error:
             raise CommandError(str(error), returncode=2) from error
-        finally:
-            for loader in loaders:
-                loader.close()
         for name, run in outcome:
             if run.error is not None:
                 self.stderr.write(f"{name}: failed: {run.error}")
@@ -96,6 +81,21 @@ class Command(PartBase):
                 self.stdout.write(f"{name}: {took}, {run.rows} rows")
         if any(run.error is not None for _, run in outcome):
             sys.exit(1)
+
+
+def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderProcess]) -> None:
+    # The first starts while the data is verified, the others when they are needed. An idle loader exits after a while.
+    loaders[0].start()
+    service = DatasetService(config, exclusive=True, builders=loaders)
+    service.start()
+    if "verified" in extra:
+        os.eventfd_write(extra["verified"], 1)
+    _give_way()
+    give_memory_back()
+    stop = stop_event()
+    while not stop.wait(_POLL_S):
+        pass
+    service.stop(config.shutdown_timeout_s)
 
 
 def _give_way() -> None:

@@ -22,7 +22,7 @@ from runtimeconf.model import RuntimeConfig
 from sqlapi.readiness import is_ready
 from system.lock import PREDECESSOR_WAIT_S
 from system.ports import wait_until_bindable
-from system.sharing import share_what_is_loaded
+from system.process_limits import share_what_is_loaded
 
 #: gunicorn's exit codes for an unavailable address and an application that cannot be loaded: a restart would not help.
 _FATAL = (1, Arbiter.APP_LOAD_ERROR, Arbiter.WORKER_BOOT_ERROR)

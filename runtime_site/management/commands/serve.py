@@ -7,17 +7,16 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 import authkeys.state
 from authkeys.access import Access
 from httpserver.gunicorn_server import web_workers
 from runtime_site import parts, startup
-from runtime_site.management.config_option import add_config_option, use_config
+from runtime_site.management.part import PartBase
 from runtime_site.supervisor import PartCommand, Supervisor
-from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from system.errors import StateDirectoryError
 from system.lock import PREDECESSOR_WAIT_S, SUPERVISOR_LOCK_NAME, StateLock
@@ -30,15 +29,16 @@ logger = logging.getLogger(__name__)
 STOP_ORDER: tuple[parts.PartName, ...] = ("engine", "flight", "web", "refresh")
 
 
-class Command(BaseCommand):
+class Command(PartBase):
     """Check the configuration, start the parts, and serve until SIGTERM."""
 
     help = "Starts the runtime: checks the YAML, binds, loads the datasets and serves until SIGTERM or Ctrl-C."
-    requires_system_checks: list[str] = []
+    part = "serve"
+    exit_code = 1
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
-        add_config_option(parser)
+        super().add_arguments(parser)
         parser.add_argument(
             "--ready-message",
             metavar="TEXT",
@@ -46,31 +46,28 @@ class Command(BaseCommand):
             help="more to print once every dataset is loaded and statements are answered",
         )
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        """Serve; exit with 0 after SIGTERM, with 1 if it cannot start or gets a second SIGTERM."""
-        handed = handover.received()
-        try:
-            if handed is None:
-                _become_supervisor(options["config"])
-            config, extra = handed
-            deadline = time.monotonic() + PREDECESSOR_WAIT_S
-            lock = _take_state_dir(config, deadline)
-            wait_until_bindable(config.http.bind, "runtime.http.bind", deadline)
-            if config.flight.enabled:
-                wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
-            started = _Parts(config, authkeys.state.ensure_built())
-        except startup.StartError as error:
-            self.stderr.write(str(error))
-            sys.exit(1)
+    def handed(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return what to print when the runtime is ready."""
+        return {"ready_message": options["ready_message"]}
+
+    def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
+        """Supervise the parts; exit with 0 after SIGTERM, with 1 if one cannot start or after a second SIGTERM."""
+        deadline = time.monotonic() + PREDECESSOR_WAIT_S
+        lock = _take_state_dir(config, deadline)
+        wait_until_bindable(config.http.bind, "runtime.http.bind", deadline)
+        if config.flight.enabled:
+            wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
+        started = _Parts(config, authkeys.state.ensure_built())
         self._announce(config)
 
         def report_ready() -> None:
-            more = [options["ready_message"]] if options["ready_message"] else []
+            more = [extra["ready_message"]] if extra["ready_message"] else []
             self._print(f"Ready     after {time.monotonic() - extra['began']:.1f} s", *more)
 
+        names = {command.name for command in started.commands}
         supervisor = Supervisor(
             started.commands,
-            stop_order=[name for name in STOP_ORDER if name in started.names],
+            stop_order=[name for name in STOP_ORDER if name in names],
             shutdown_timeout_s=config.shutdown_timeout_s,
             is_ready=started.are_ready,
             on_ready=report_ready,
@@ -105,19 +102,6 @@ class Command(BaseCommand):
             # Python would try to flush the buffer again at exit, and fail.
             with Path(os.devnull).open("wb") as nowhere:
                 os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
-def _become_supervisor(file: Path | None) -> NoReturn:
-    """
-    Check the configuration, and execute the supervisor, which holds neither the keys nor an engine.
-
-    Raises:
-        StartError: The configuration is invalid.
-    """
-    began = time.monotonic()
-    use_config(file)
-    config = startup.checked_config()
-    parts.execute("serve", config, authkeys.state.get_access(), began=began)
 
 
 def _take_state_dir(config: RuntimeConfig, deadline: float) -> StateLock:
@@ -160,11 +144,6 @@ class _Parts:
             self._command("web", ready=self._ready),
             *([self._command("flight")] if config.flight.enabled else []),
         )
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of the parts of this configuration."""
-        return frozenset(command.name for command in self.commands)
 
     def are_ready(self) -> bool:
         """Return whether every web worker has found the runtime ready."""
