@@ -37,12 +37,44 @@ def test_c02_api_key_with_an_underscore_is_the_same_field(load_text: Load) -> No
     assert revealed(config) == [KEY]
 
 
-def test_c02_both_spellings_are_a_fault_with_both_lines(fault: Fault) -> None:
-    text = with_keys(f"- {KEY}") + "    api_key: {enabled: false}\n"
+NO_KEY = "has no key, and enabled is true: list at least one"
+NO_LIST = "must be a list, one item a line after a dash; found"
+NULL_LIST = "is empty: it must be a list, one item a line after a dash, or be left out"
 
-    assert fault(text) == (
-        "7: runtime.auth.api-key: api-key on line 3 and api_key on line 7 are the same field: keep one"
-    )
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param("{enabled: true, keys: []}", f".keys: {NO_KEY}", id="C05 empty list"),
+        pytest.param("{enabled: true}", f".keys: {NO_KEY}", id="C05 no list"),
+        pytest.param("{enabled: true, keys: }", f".keys: {NULL_LIST}", id="C05 null list"),
+        pytest.param("{enabled: true, keys: ~}", f".keys: {NULL_LIST}", id="C05 ~ list"),
+        pytest.param("{enabled: true, keys: null}", f".keys: {NULL_LIST}", id="C05 null by name"),
+        pytest.param("{enabled: true, keys: canary}", f".keys: {NO_LIST} a text", id="C11 a text"),
+        pytest.param("{enabled: true, keys: 12345}", f".keys: {NO_LIST} a number", id="C11 a number"),
+        pytest.param("{enabled: true, keys: true}", f".keys: {NO_LIST} true or false", id="C11 a boolean"),
+        pytest.param("{enabled: true, keys: '${ secrets:canary }'}", f".keys: {NO_LIST} a text", id="C11 a reference"),
+        pytest.param("{enabled: true, keys: {canary: canary}}", f".keys: {NO_LIST} a mapping", id="C11 a mapping"),
+        pytest.param(f"{{keys: [{KEY}]}}", ": lacks the field enabled: true or false", id="C22 no enabled"),
+        pytest.param(
+            f"{{enabled: true, keys: [{KEY}], enabled: false}}",
+            ".enabled: duplicate field: it is on line 1 and on line 1",
+            id="C20 enabled twice",
+        ),
+        pytest.param(
+            f"{{enabled: true, keys: [{KEY}]}}, api_key: {{enabled: false}}",
+            ": api-key on line 1 and api_key on line 1 are the same field: keep one",
+            id="C02 both spellings",
+        ),
+        pytest.param(
+            '{enabled: true, keys: ["${ secrets:missing }"]}',
+            ".keys[0]: secret 'missing' was not found; stores asked: env",
+            id="C07 missing secret",
+        ),
+    ],
+)
+def test_faults_of_the_block(fault: Fault, settings: str, expected: str) -> None:
+    assert fault(f"runtime: {{auth: {{api-key: {settings}}}}}\n") == f"1: runtime.auth.api-key{expected}"
 
 
 #: Scalars that YAML readers turn into other values, or that only look special.
@@ -73,32 +105,12 @@ def test_c14_a_key_is_its_source_text(load_text: Load, written: str, key: str) -
     assert revealed(config) == [key]
 
 
-@pytest.mark.parametrize("keys", [pytest.param("      keys: []\n", id="empty list"), pytest.param("", id="left out")])
-def test_c05_enabled_without_a_key_is_a_fault(fault: Fault, keys: str) -> None:
-    text = f"runtime:\n  auth:\n    api-key:\n      enabled: true\n{keys}"
-
-    assert fault(text).endswith(f"{KEYS}: has no key, and enabled is true: list at least one")
-
-
-@pytest.mark.parametrize("null", ["", "~", "null"])
-def test_c05_null_keys_are_a_fault(fault: Fault, null: str) -> None:
-    assert fault(f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys: {null}\n").startswith(
-        f"5: {KEYS}: is empty: it must be a list"
-    )
-
-
 @pytest.mark.parametrize(
     "item", ["", "~", "null", "Null", "NULL", "''", '""', "'   '", '" \\t "', "'null'", '"~"', "'Null '", "nUlL"]
 )
 @pytest.mark.parametrize("others", [pytest.param("", id="alone"), pytest.param(f"\n- {KEY}", id="beside another")])
 def test_c06_an_empty_blank_or_null_item_is_a_fault(fault: Fault, item: str, others: str) -> None:
     assert fault(with_keys(f"- {item}{others}")).startswith(f"6: {KEYS}[0]: is empty, blank or null: write a key")
-
-
-def test_c07_a_missing_secret_is_named_with_the_stores(fault: Fault) -> None:
-    assert fault(with_keys("- ${ secrets:missing }")) == (
-        f"6: {KEYS}[0]: secret 'missing' was not found; stores asked: env"
-    )
 
 
 @pytest.mark.parametrize(
@@ -130,22 +142,6 @@ def test_c09_a_reference_with_an_error_never_authenticates_as_text(faults: Fault
 
     assert len(found) == 1
     assert found[0].line == 6
-
-
-@pytest.mark.parametrize(
-    ("keys", "found"),
-    [
-        ("canary", "a text"),
-        ("12345", "a number"),
-        ("true", "true or false"),
-        ("'${ secrets:canary }'", "a text"),
-        ("{canary: canary}", "a mapping"),
-    ],
-)
-def test_c11_keys_must_be_a_list(fault: Fault, keys: str, found: str) -> None:
-    message = fault(f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys: {keys}\n")
-
-    assert message == f"5: {KEYS}: must be a list, one item a line after a dash; found {found}"
 
 
 @pytest.mark.parametrize("item", ["[canary]", "{canary: canary}", "canary: canary", "- canary"])
@@ -184,18 +180,6 @@ def test_c22_enabled_must_be_a_boolean(fault: Fault, enabled: str) -> None:
     assert fault(with_keys(f"- {KEY}", enabled=enabled)).startswith(
         "4: runtime.auth.api-key.enabled: must be true or false; found "
     )
-
-
-def test_c22_enabled_is_required(fault: Fault) -> None:
-    assert fault(f"runtime:\n  auth:\n    api-key:\n      keys: [{KEY}]\n") == (
-        "4: runtime.auth.api-key: lacks the field enabled: true or false"
-    )
-
-
-def test_c20_two_enabled_are_a_fault_with_both_lines(fault: Fault) -> None:
-    text = with_keys(f"- {KEY}") + "      enabled: false\n"
-
-    assert fault(text) == ("7: runtime.auth.api-key.enabled: duplicate field: it is on line 4 and on line 7")
 
 
 def test_while_off_no_secret_is_read_and_no_key_is_kept(load_text: Load) -> None:
