@@ -118,7 +118,7 @@ class _QuantityField(ScalarField[T]):
     """A decimal number with a unit, converted exactly, within inclusive bounds."""
 
     _example: str
-    _units: dict[str, Decimal | int]
+    _units: ClassVar[dict[str, Decimal | int]]
 
     def __init__(self, minimum: str, maximum: str) -> None:
         self._minimum, self._maximum = self._in_base_unit(minimum), self._in_base_unit(maximum)
