@@ -37,7 +37,7 @@ SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
     """Return values of a type that the configuration uses, with every field of its dataclasses."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         return st.builds(hint, **{field.name: values_of(hints[field.name]) for field in dataclasses.fields(hint)})
     if origin is typing.Literal:
