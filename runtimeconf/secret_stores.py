@@ -30,7 +30,7 @@ class SecretError(Exception):
     """A secret cannot be used. The message names the secret and the stores asked, never a value."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)  # it holds values
 class EnvStore:
     """
     Environment variables: of the process, then of `.env.local`, then of `.env`.

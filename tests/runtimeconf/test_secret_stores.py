@@ -123,6 +123,7 @@ def test_a_dotenv_file_that_others_can_read_is_warned_about_once_used(tmp_path: 
     store.get("k")
     expected = [] if mode == 0o600 else [(str(tmp_path / ".env"), "holds a secret in use and other users can read it")]
     assert warnings == expected
+    assert "value" not in repr(SecretStores([store]))
 
 
 # --- file -------------------------------------------------------------------------------------------------------------
