@@ -8,15 +8,14 @@ warning, which names its index.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from runtimeconf import references
 from runtimeconf.fields import BooleanField, Field, ListField, Section, Setting
 from runtimeconf.model import AuthConfig
-from runtimeconf.references import MalformedReferenceError, Template
+from runtimeconf.references import MalformedReferenceError
 from runtimeconf.secret import Secret
-from runtimeconf.secret_stores import SecretError
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 
@@ -42,22 +41,24 @@ _SEQUENCES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredKey:
-    """A well-formed item of `keys`, before its references are resolved."""
+#: Why a text cannot be sent as one header value. The first reason that applies is named.
+_TRANSPORT_PROBLEMS: tuple[tuple[str, Callable[[str], bool]], ...] = (
+    ("is blank", lambda text: not text.strip()),
+    ("holds a character outside ASCII", lambda text: not text.isascii()),
+    ("holds a control character, perhaps a line break at its end", lambda text: not text.isprintable()),
+    ("begins or ends with a space", lambda text: text != text.strip()),
+    ("holds a comma", lambda text: "," in text),
+    (f"is longer than {MAX_LENGTH:,} characters", lambda text: len(text) > MAX_LENGTH),
+)
 
-    template: Template
-    line: int
-    path: YamlPath
 
-
-class KeyField(Field[DeclaredKey]):
-    """An item of `keys`: the source text of a scalar, not its YAML value."""
+class KeyField(Field[tuple[Scalar, YamlPath]]):
+    """An item of `keys`: the source text of a scalar, not its YAML value. Its references are resolved later."""
 
     expected = "a key or a secret reference such as ${ secrets:name }"
 
-    def read(self, node: Node, path: YamlPath) -> DeclaredKey | None:
-        """Split the text into literal parts and references, without resolving them."""
+    def read(self, node: Node, path: YamlPath) -> tuple[Scalar, YamlPath] | None:
+        """Check the text and its references, without resolving them."""
         if not isinstance(node, Scalar):
             hint = 'a text with ": " in it must be quoted, and ${ secrets:name } has no space after the colon'
             path.fault(node.line, f"must be {self.expected}; found {path.found(node)} ({hint})")
@@ -66,28 +67,30 @@ class KeyField(Field[DeclaredKey]):
             path.fault(node.line, f"is empty, blank or null: write {self.expected}, or remove the item")
             return None
         try:
-            template = references.parse(node.text)
+            references.check(node.text)
         except MalformedReferenceError as exc:
             path.fault(node.line, str(exc))
             return None
-        if not template.references and (problem := _transport_problem(node.text)):
-            path.fault(node.line, problem)
+        if not references.holds_reference(node.text) and not _can_be_sent(node.text, node.line, path):
             return None
-        return DeclaredKey(template, node.line, path)
+        return node, path
 
 
 def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
     """Resolve the keys if authentication is on. While it is off, no secret is read."""
-    declared: tuple[DeclaredKey, ...] = values.get("keys", ())
     if not values["enabled"]:
         return AuthConfig(enabled=False)
     listed = node.get("keys")
     line = node.line if listed is None else listed.line
     if listed is None or (isinstance(listed, Sequence) and not listed.items):
         path.field("keys").fault(line, "has no key, and enabled is true: list at least one")
-    keys = [(key, text) for key in declared if (text := _resolve(key)) is not None]
+    keys = [
+        (key, where, text)
+        for key, where in values.get("keys", ())
+        if (text := where.resolve(key)) is not None and _can_be_sent(text, key.line, where)
+    ]
     _warn(keys, line, path)
-    return AuthConfig(enabled=True, keys=tuple(Secret(text) for _, text in keys))
+    return AuthConfig(enabled=True, keys=tuple(Secret(text) for *_, text in keys))
 
 
 #: `runtime.auth.api-key`
@@ -99,55 +102,28 @@ API_KEY = Section(
 )
 
 
-def _resolve(key: DeclaredKey) -> str | None:
-    """Return the text of a key that can be sent, or record a fault and return None."""
-    stores = key.path.validation.stores
-    if stores is None:
-        return None  # the `secrets` section has its own faults
-    try:
-        text = key.template.expand(stores.resolve)
-    except SecretError as exc:
-        key.path.fault(key.line, str(exc))
-        return None
-    if problem := _transport_problem(text):
-        key.path.fault(key.line, problem)
-        return None
-    return text
+def _can_be_sent(text: str, line: int, path: YamlPath) -> bool:
+    """Return whether *text* can be sent as one header value; if not, record a fault."""
+    problem = next((problem for problem, applies in _TRANSPORT_PROBLEMS if applies(text)), None)
+    if problem is not None:
+        path.fault(line, f"{problem}: such a key cannot be sent in a header as one value")
+    return problem is None
 
 
-def _transport_problem(text: str) -> str:
-    """Return why *text* cannot be sent as one header value; an empty text if it can."""
-    if not text.strip():
-        problem = "is blank"
-    elif not text.isascii():
-        problem = "holds a character outside ASCII"
-    elif not text.isprintable():
-        problem = "holds a control character, perhaps a line break at its end"
-    elif text != text.strip():
-        problem = "begins or ends with a space"
-    elif "," in text:
-        problem = "holds a comma"
-    elif len(text) > MAX_LENGTH:
-        problem = f"is longer than {MAX_LENGTH:,} characters"
-    else:
-        return ""
-    return f"{problem}: such a key cannot be sent in a header as one value"
-
-
-def _warn(keys: list[tuple[DeclaredKey, str]], line: int, path: YamlPath) -> None:
+def _warn(keys: list[tuple[Scalar, YamlPath, str]], line: int, path: YamlPath) -> None:
     """Warn about weak keys, by index, never by value."""
     first_of: dict[str, str] = {}
-    for key, text in keys:
+    for key, where, text in keys:
         if len(text) < MIN_GOOD_LENGTH:
-            key.path.warn(key.line, f"is shorter than {MIN_GOOD_LENGTH} characters, so that it can be guessed")
+            where.warn(key.line, f"is shorter than {MIN_GOOD_LENGTH} characters, so that it can be guessed")
         if is_trivial(text):
-            key.path.warn(key.line, "is a well-known word, a sequence or a repetition, so that it can be guessed")
+            where.warn(key.line, "is a well-known word, a sequence or a repetition, so that it can be guessed")
         if text.endswith((":ro", ":rw")):
-            key.path.warn(key.line, "ends with :ro or :rw, which is part of the key here and grants or denies nothing")
+            where.warn(key.line, "ends with :ro or :rw, which is part of the key here and grants or denies nothing")
         if text in first_of:
-            key.path.warn(key.line, f"is the same key as {first_of[text]}")
-        first_of.setdefault(text, str(key.path).removeprefix(f"{path}."))
-    if path.validation.others_may_read and any(not key.template.references for key, _ in keys):
+            where.warn(key.line, f"is the same key as {first_of[text]}")
+        first_of.setdefault(text, str(where).removeprefix(f"{path}."))
+    if path.validation.others_may_read and not all(references.holds_reference(key.text) for key, *_ in keys):
         sentence = "holds a literal key and other users can read the file: chmod 600 it, or use secret references"
         path.field("keys").warn(line, sentence)
 

@@ -10,7 +10,6 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from runtimeconf import references
 from runtimeconf.connectors import ABSENT, CONNECTORS, Connector, Param, all_params
 from runtimeconf.fields import (
     BooleanField,
@@ -23,12 +22,12 @@ from runtimeconf.fields import (
     Setting,
     TextField,
     into,
+    refuse_unknown,
 )
 from runtimeconf.model import AccelerationConfig, DatasetConfig, IndexConfig, ViewConfig
-from runtimeconf.references import MalformedReferenceError
-from runtimeconf.secret_stores import SecretError
+from runtimeconf.references import holds_reference
 from runtimeconf.validation import YamlPath, shown_name
-from runtimeconf.yaml_reader import Entry, Mapping, Node, Scalar
+from runtimeconf.yaml_reader import Mapping, Node, Scalar
 
 MAX_SQL_LENGTH = 100_000
 MAX_COLUMN_LENGTH = 1000
@@ -87,26 +86,17 @@ class _ParamField(Field[str]):
         self.expected = param.field.expected
 
     def read(self, node: Node, path: YamlPath) -> str | None:
-        text = self._read(node, path)
-        return str(path.validation.directory / text) if self._param.is_path and text is not None else text
-
-    def _read(self, node: Node, path: YamlPath) -> str | None:
-        if not isinstance(node, Scalar):
-            return self._param.field.read(node, path)
-        try:
-            template = references.parse(node.text)
-            if template.references and path.validation.stores is None:
-                return None  # the `secrets` section has its own faults
-            text = template.expand(path.validation.stores.resolve) if path.validation.stores else node.text
-        except (MalformedReferenceError, SecretError) as exc:
-            path.fault(node.line, str(exc))
-            return None
-        if self._param.is_secret and not template.references and not node.is_null:
-            path.warn(node.line, "is written out: a secret reference keeps it out of this file")
-        elif not template.references:
-            return self._param.field.read(node, path)
-        hidden = Scalar(node.line, text, is_plain=node.is_plain, may_be_shown=False)
-        return self._param.field.read(hidden, path)
+        if isinstance(node, Scalar):
+            text = path.resolve(node)
+            if text is None:
+                return None
+            is_reference = holds_reference(node.text)
+            if self._param.is_secret and not is_reference and not node.is_null:
+                path.warn(node.line, "is written out: a secret reference keeps it out of this file")
+            if self._param.is_secret or is_reference:
+                node = replace(node, text=text, may_be_shown=False)
+        value = self._param.field.read(node, path)
+        return str(path.validation.directory / value) if self._param.is_path and value is not None else value
 
 
 class _ColumnNameField(TextField):
@@ -144,14 +134,10 @@ class _IndexesField(Field[tuple[IndexConfig, ...]]):
         return tuple(found)
 
 
-class _ParamsSection(Section[dict[str, str]]):
-    """The parameters of all connectors. `_check_params` checks that the connector of the dataset has them."""
-
-    def __init__(self) -> None:
-        super().__init__(into(dict), *(Setting(param.name, _ParamField(param)) for param in all_params()))
-
-    def refuse_unknown(self, entry: Entry, names: dict[str, str], path: YamlPath) -> None:
-        """Do nothing: `_check_params` knows the connector, and so the names to suggest."""
+#: The parameters of all connectors. `_check_params` checks that the connector of the dataset has them.
+_PARAMS = Section[dict[str, str]](
+    into(dict), *(Setting(param.name, _ParamField(param)) for param in all_params()), refuses_unknown=False
+)
 
 
 def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> DatasetConfig | None:
@@ -180,10 +166,9 @@ def _check_params(connector: Connector, location: str, params: dict[str, str], n
     section = node.get("params")
     written = section.entries if isinstance(section, Mapping) else ()
     where, known = path.field("params"), {param.name: param for param in connector.params}
-    own = Section[dict[str, str]](into(dict), *(Setting(name, _ParamField(known[name])) for name in known))
     for entry in written:
         if entry.name not in known and entry.name not in _PARAM_NAMES:
-            own.refuse_unknown(entry, {name: name for name in known}, where)
+            refuse_unknown(entry, {name: name for name in known}, where)
         elif entry.name not in known:
             names = ", ".join(known) or "none"
             message = f"is not a parameter of the connector {connector.name}; its parameters are: {names}"
@@ -220,9 +205,7 @@ def _build_acceleration(values: dict[str, Any], node: Mapping, path: YamlPath) -
     return acceleration
 
 
-def _build_view(values: dict[str, Any], node: Mapping, path: YamlPath) -> ViewConfig:
-    return ViewConfig(line=node.line_of("sql"), yaml_path=str(path.field("sql")), **values)
-
+_SQL = TextField("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True)
 
 DATASET = Section[DatasetConfig](
     _build_dataset,
@@ -230,10 +213,7 @@ DATASET = Section[DatasetConfig](
     Setting("name", _RelationNameField(), is_required=True),
     Setting("on_schema_change", ChoiceField("fail", "accept")),
     Setting("time_column", TextField("the name of a column", max_length=MAX_COLUMN_LENGTH)),
-    Setting(
-        "params",
-        _ParamsSection(),
-    ),
+    Setting("params", _PARAMS),
     Setting(
         "acceleration",
         Section(
@@ -244,10 +224,7 @@ DATASET = Section[DatasetConfig](
             Setting("refresh_jitter_enabled", BooleanField()),
             Setting("refresh_jitter_max", DurationField("1ms", "365d"), attribute="refresh_jitter_max_s"),
             Setting("refresh_timeout", DurationField("1ms", "7d"), attribute="refresh_timeout_s"),
-            Setting(
-                "refresh_sql",
-                TextField("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True),
-            ),
+            Setting("refresh_sql", _SQL),
             Setting("primary_key", _ColumnNameField()),
             Setting("indexes", _IndexesField()),
         ),
@@ -255,11 +232,7 @@ DATASET = Section[DatasetConfig](
 )
 
 VIEW = Section[ViewConfig](
-    _build_view,
+    lambda values, node, path: ViewConfig(line=node.line_of("sql"), yaml_path=str(path.field("sql")), **values),
     Setting("name", _RelationNameField(), is_required=True),
-    Setting(
-        "sql",
-        TextField("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True),
-        is_required=True,
-    ),
+    Setting("sql", _SQL, is_required=True),
 )

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from runtimeconf import references
 from runtimeconf.validation import YamlPath, nearest, shown_name
@@ -111,46 +111,40 @@ class IntegerField(ScalarField[int]):
         return value
 
 
-class _Quantity:
-    """A decimal number with a unit, converted exactly."""
+_QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)")
 
-    _text = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)")
 
-    def __init__(self, units: dict[str, Decimal]) -> None:
-        self._units = units
+class _QuantityField(ScalarField[T]):
+    """A decimal number with a unit, converted exactly, within inclusive bounds."""
 
-    def parse(self, text: str) -> Decimal:
-        """Return the quantity in the unit with the factor 1. Raises InvalidValueError."""
-        match = self._text.fullmatch(text)
+    _example: str
+    _units: ClassVar[dict[str, Decimal | int]]
+
+    def __init__(self, minimum: str, maximum: str) -> None:
+        self._minimum, self._maximum = self._in_base_unit(minimum), self._in_base_unit(maximum)
+        self.expected = f"{self._example}, from {minimum} to {maximum}"
+
+    def _in_base_unit(self, text: str) -> Decimal:
+        match = _QUANTITY.fullmatch(text)
         if match is None:
             raise InvalidValueError
         number, unit = match.groups()
         if unit not in self._units:
-            names = ", ".join(name for name in self._units if name)
+            names = ", ".join(filter(None, self._units))
             raise InvalidValueError(f"the units are {names}" if unit else f"add a unit, one of {names}")
         return Decimal(number) * self._units[unit]
 
-
-_DURATION = _Quantity(
-    {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400)}
-)
-_SIZE = _Quantity(
-    {
-        "": Decimal(1),
-        "B": Decimal(1),
-        **{f"{prefix}B": Decimal(1000**power) for power, prefix in enumerate("kMGT", 1)},
-        "KB": Decimal(1000),
-        **{f"{prefix}iB": Decimal(1024**power) for power, prefix in enumerate("KMGT", 1)},
-    }
-)
+    def _within_bounds(self, value: Decimal) -> Decimal:
+        if not self._minimum <= value <= self._maximum:
+            raise InvalidValueError
+        return value
 
 
-class DurationField(ScalarField[float]):
+class DurationField(_QuantityField[float]):
     """A duration in seconds, written with a unit, within inclusive bounds."""
 
-    def __init__(self, minimum: str, maximum: str) -> None:
-        self._minimum, self._maximum = _DURATION.parse(minimum), _DURATION.parse(maximum)
-        self.expected = f"a duration such as 30s, 500ms, 1.5m, 1h or 1d, from {minimum} to {maximum}"
+    _example = "a duration such as 30s, 500ms, 1.5m, 1h or 1d"
+    _units: ClassVar = {"ms": Decimal("0.001"), "s": 1, "m": 60, "h": 3600, "d": 86400}
 
     def convert(self, node: Scalar) -> float:
         """Return seconds."""
@@ -158,27 +152,27 @@ class DurationField(ScalarField[float]):
 
     def parse(self, text: str) -> float:
         """Return the seconds that *text* means. Raises InvalidValueError."""
-        value = _DURATION.parse(text)
-        if not self._minimum <= value <= self._maximum:
-            raise InvalidValueError
-        return float(value)
+        return float(self._within_bounds(self._in_base_unit(text)))
 
 
-class SizeField(ScalarField[int]):
+class SizeField(_QuantityField[int]):
     """A size in bytes, with or without a unit, within inclusive bounds."""
 
-    def __init__(self, minimum: str, maximum: str) -> None:
-        self._minimum, self._maximum = _SIZE.parse(minimum), _SIZE.parse(maximum)
-        self.expected = f"a size in bytes such as 1048576, 128MiB or 1GiB, from {minimum} to {maximum}"
+    _example = "a size in bytes such as 1048576, 128MiB or 1GiB"
+    _units: ClassVar = {
+        "": 1,
+        "B": 1,
+        **{f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)},
+        "KB": 1000,
+        **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
+    }
 
     def convert(self, node: Scalar) -> int:
         """Return bytes. A fraction of a unit is valid if it is a whole number of bytes."""
-        value = _SIZE.parse(node.text)
+        value = self._in_base_unit(node.text)
         if value != int(value):
             raise InvalidValueError("not a whole number of bytes")
-        if not self._minimum <= value <= self._maximum:
-            raise InvalidValueError
-        return int(value)
+        return int(self._within_bounds(value))
 
 
 class ChoiceField(ScalarField[str]):
@@ -250,6 +244,29 @@ def parse_host(text: str) -> str:
     return text.lower()
 
 
+#: A host, an IPv6 one in brackets, and perhaps a port.
+_HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^\[\]:]+))(?::([0-9]{1,5}))?", re.ASCII)
+
+
+def split_host_port(text: str) -> tuple[str, int | None] | None:
+    """
+    Split `host` or `host:port`, with an IPv6 host in brackets, into what `parse_host` returns and the port.
+
+    Returns:
+        None if *text* has another form.
+
+    Raises:
+        InvalidValueError: The host or the port is invalid.
+    """
+    match = _HOST_AND_PORT.fullmatch(text)
+    if match is None:
+        return None
+    port = None if match[3] is None else int(match[3])
+    if port is not None and not 0 < port <= 65535:
+        raise InvalidValueError("a port is from 1 to 65535")
+    return parse_host(match[1] or match[2]), port
+
+
 class AddressField(ScalarField[Address]):
     """`host:port`, with an IPv6 host in brackets. With port 0 the system chooses a free one."""
 
@@ -257,8 +274,8 @@ class AddressField(ScalarField[Address]):
 
     def convert(self, node: Scalar) -> Address:
         """Return the address."""
-        match = re.fullmatch(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^\[\]:]+)):([0-9]{1,5})", node.text, re.ASCII)
-        if match is None:
+        match = _HOST_AND_PORT.fullmatch(node.text)
+        if match is None or match[3] is None:
             is_bare_ipv6 = re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9]+", node.text) is not None
             raise InvalidValueError("put an IPv6 host in brackets" if is_bare_ipv6 else "")
         port = int(match[3])
@@ -280,14 +297,9 @@ class HostField(ScalarField[str]):
         """Return the host in the form that is compared."""
         if node.text == "*":
             return node.text
-        match = re.fullmatch(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^\[\]:]+))(?::([0-9]{1,5}))?", node.text, re.ASCII)
-        if match is None:
-            return str(Address(parse_host(node.text), 0)).removesuffix(":0")  # perhaps IPv6 without brackets
-        port = f":{int(match[3])}" if match[3] else ""
-        if port and not 0 < int(match[3]) <= 65535:
-            raise InvalidValueError("a port is from 1 to 65535")
-        host = parse_host(match[1] or match[2]).removesuffix(".")
-        return (f"[{host}]" if ":" in host else host) + port
+        # The second form may be IPv6 without brackets.
+        host, port = split_host_port(node.text) or (parse_host(node.text), None)
+        return str(Address(host.removesuffix("."), port or 0)).removesuffix(":0")
 
 
 class ListField(Field[tuple[T, ...]]):
@@ -334,15 +346,19 @@ class Section(Field[T]):
     """
     A mapping with known settings, read in the order given here.
 
-    A setting that the YAML leaves out is absent from the values: defaults are in `runtimeconf.model`.
+    A setting that the YAML leaves out is absent from the values: defaults are in `runtimeconf.model`. Without
+    *refuses_unknown* the builder must check for unknown fields.
     """
 
     expected = "a mapping"
 
-    def __init__(self, build: Build[T], *settings: Setting, may_be_empty: bool = True) -> None:
+    def __init__(
+        self, build: Build[T], *settings: Setting, may_be_empty: bool = True, refuses_unknown: bool = True
+    ) -> None:
         self._build = build
         self.settings = settings
         self._may_be_empty = may_be_empty
+        self._refuses_unknown = refuses_unknown
 
     def read(self, node: Node, path: YamlPath) -> T | None:
         """Read all settings; return None if the mapping or a required setting is missing or invalid."""
@@ -380,7 +396,8 @@ class Section(Field[T]):
         for entry in node.entries:
             name = names.get(entry.name)
             if name is None:
-                self.refuse_unknown(entry, names, path)
+                if self._refuses_unknown:
+                    refuse_unknown(entry, names, path)
             elif name in entries:
                 first = entries[name]
                 message = f"{first.name} on line {first.line} and {entry.name} on line {entry.line} are the same field"
@@ -389,21 +406,25 @@ class Section(Field[T]):
                 entries[name] = entry
         return entries
 
-    def refuse_unknown(self, entry: Entry, names: dict[str, str], path: YamlPath) -> None:
-        """Record an unknown field. Where its name may be a key, show it only if it is close to a known name."""
-        validation = path.validation
-        meant = nearest(entry.name, names) if validation.shows_more else None
-        elsewhere = validation.paths_of(entry.name)
-        is_named = bool(meant or elsewhere) or (entry.name_may_be_shown and not path.is_sensitive)
-        if elsewhere == (entry.name,):
-            hint = "it belongs at the top level of the file"
-        elif elsewhere:
-            hint = f"did you mean {' or '.join(elsewhere)}?"
-        elif meant:
-            hint = f"did you mean {names[meant]}?"
-        else:
-            hint = f"the fields here are: {', '.join(setting.name for setting in self.settings)}"
-        (path.field(shown_name(entry.name)) if is_named else path).fault(entry.line, f"unknown field; {hint}")
+
+def refuse_unknown(entry: Entry, names: dict[str, str], path: YamlPath) -> None:
+    """
+    Record an unknown field. Where its name may be a key, show it only if it is close to a known name.
+
+    *names* are those that the mapping accepts, each with the name to suggest.
+    """
+    meant = nearest(entry.name, names)
+    elsewhere = path.validation.paths_of(entry.name)
+    is_named = bool(meant or elsewhere) or (entry.name_may_be_shown and not path.is_sensitive)
+    if elsewhere == (entry.name,):
+        hint = "it belongs at the top level of the file"
+    elif elsewhere:
+        hint = f"did you mean {' or '.join(elsewhere)}?"
+    elif meant:
+        hint = f"did you mean {names[meant]}?"
+    else:
+        hint = f"the fields here are: {', '.join(dict.fromkeys(names.values()))}"
+    (path.field(shown_name(entry.name)) if is_named else path).fault(entry.line, f"unknown field; {hint}")
 
 
 def into(model: Callable[..., T]) -> Callable[[dict[str, Any], Mapping, YamlPath], T]:

@@ -23,7 +23,6 @@ from runtimeconf.model import AuthConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-_BLOCK_BYTES = 1024 * 1024
 
 _received: tuple[RuntimeConfig, dict[str, Any]] | None = None
 
@@ -42,9 +41,8 @@ def write(config: RuntimeConfig, extra: Mapping[str, Any]) -> int:
     text = json.dumps({"config": plain(config), "extra": dict(extra)}, separators=(",", ":"))
     descriptor = os.memfd_create("querykeep-handover", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        rest = memoryview(text.encode("ascii"))
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        with open(descriptor, "w", encoding="ascii", closefd=False) as file:
+            file.write(text)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(descriptor)
@@ -60,10 +58,7 @@ def read(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
         OSError: It cannot be read.
     """
     # pread: every process that inherited the file shares its position.
-    text = b""
-    while block := os.pread(descriptor, _BLOCK_BYTES, len(text)):
-        text += block
-    fields = json.loads(text)
+    fields = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
     return rebuilt(RuntimeConfig, fields["config"]), fields["extra"]
 
 

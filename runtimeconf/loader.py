@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from runtimeconf.errors import ConfigError, ConfigFault
+from runtimeconf.errors import ConfigError
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.schema import ROOT, paths_by_name
 from runtimeconf.secret_stores import EnvStore, SecretStores
@@ -29,15 +29,9 @@ def load(path: Path, environ: Mapping[str, str]) -> RuntimeConfig:
     paths = paths_by_name()
     document = read_document(file, frozenset(paths))
     validation = Validation(file=file, environ=environ, known_paths=paths, others_may_read=document.others_may_read)
-    default_store = EnvStore("env", environ, file.parent, lambda path, text: validation.warn(str(path), text))
-    validation.stores = SecretStores([default_store])
+    validation.stores = SecretStores([EnvStore("env", environ, file.parent, validation.warn)])
     config = ROOT.read(document.root, YamlPath(validation)) if document.root is not None else None
-    faults = _in_order([*document.faults, *validation.faults])
+    faults = dict.fromkeys([*document.faults, *validation.faults])  # an aliased value is read more than once
     if faults or config is None:
-        raise ConfigError(faults)
+        raise ConfigError(tuple(sorted(faults, key=lambda fault: fault.line)))
     return replace(config, warnings=validation.warnings())
-
-
-def _in_order(faults: list[ConfigFault]) -> tuple[ConfigFault, ...]:
-    """Sort by line and remove duplicates: an aliased value is read more than once."""
-    return tuple(sorted(dict.fromkeys(faults), key=lambda fault: fault.line))

@@ -7,9 +7,10 @@ Start at `ROOT`, at the end. Settings are read in order; `secrets` comes before 
 from __future__ import annotations
 
 import os
+import ssl
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from runtimeconf.api_keys import API_KEY
 from runtimeconf.connectors.connector import Package
@@ -50,11 +51,9 @@ from runtimeconf.secret_stores import (
     SecretStore,
     SecretStores,
 )
-from runtimeconf.tls_files import certificate_problem, pair_problem
 from runtimeconf.validation import YamlPath, nearest
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
-
-T = TypeVar("T")
+from system.files import UnreadableFileError, read_regular_file
 
 #: The longest name of a socket in the state directory, including the slash, and the longest path of a Unix socket.
 SOCKET_NAME_BYTES = 20
@@ -62,6 +61,8 @@ MAX_SOCKET_PATH_BYTES = 107
 
 #: Characters that DuckDB misreads in the path of a database: it would look for the file or its log elsewhere.
 _MISREAD_BY_DUCKDB = frozenset("?\\")
+
+MAX_PEM_BYTES = 1024 * 1024
 
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared with, not bound)
 
@@ -109,11 +110,9 @@ def _build_store(values: dict[str, Any], node: Mapping, path: YamlPath) -> Secre
         if param not in _STORE_PARAMS[kind]:
             path.field("params").field(param).fault(node.line_of("params"), f"is not a parameter of the store {kind}")
     if kind == "env":
-        return EnvStore(
-            name, validation.environ, validation.directory, lambda file, text: validation.warn(str(file), text)
-        )
+        return EnvStore(name, validation.environ, validation.directory, validation.warn)
     if kind == "keyring":
-        if not KeyringStore.is_installed():
+        if not _KEYRING.is_installed:
             message = f"the keyring store needs the keyring package: {_KEYRING.install_command}"
             path.field("from").fault(node.line_of("from"), message)
         return KeyringStore(name, params.get("service", DEFAULT_KEYRING_SERVICE))
@@ -161,9 +160,31 @@ _STORE = Section[SecretStore](
 # --- runtime ----------------------------------------------------------------------------------------------------------
 
 
-def _build_auth(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig | None:  # noqa: ARG001 (builders)
-    auth: AuthConfig = values["api-key"]
-    return auth
+def _certificate_problem(file: Path) -> str:
+    """Return why *file* cannot be read, in a few words; an empty text if it can."""
+    try:
+        content = read_regular_file(file, MAX_PEM_BYTES)
+    except UnreadableFileError as exc:
+        return f"cannot be read: {exc}"
+    return "" if b"-----BEGIN " in content.data else "is not a PEM file"
+
+
+def _pair_problem(certificate_file: Path, key_file: Path) -> str:
+    """Return why the readable files cannot be used together, in a few words; an empty text if they can."""
+
+    def no_password() -> str:
+        # Without this callback OpenSSL asks on the terminal, and a start in the background hangs.
+        raise InvalidValueError("is encrypted: give a key without a passphrase, readable by this user only")
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate_file, key_file, password=no_password)
+    except InvalidValueError as exc:
+        return str(exc)
+    except ssl.SSLError as exc:
+        if exc.reason == "KEY_VALUES_MISMATCH":
+            return "does not belong to the certificate"
+        return "and the certificate cannot be used: one of them is not valid PEM"
+    return ""
 
 
 def _build_tls(values: dict[str, Any], node: Mapping, path: YamlPath) -> TlsConfig:
@@ -173,14 +194,14 @@ def _build_tls(values: dict[str, Any], node: Mapping, path: YamlPath) -> TlsConf
     if not tls.enabled:
         return tls
     named = {entry.name for entry in node.entries}
-    problems = {name: certificate_problem(file) for name, file in files.items()}
+    problems = {name: _certificate_problem(file) for name, file in files.items()}
     for name in ("certificate_file", "key_file"):
         if name not in named:
             path.fault(node.line, f"lacks the field {name}, which TLS needs")
         elif problems.get(name):
             path.field(name).fault(node.line_of(name), problems[name])
     if tls.certificate_file is not None and tls.key_file is not None and not any(problems.values()):
-        problem = pair_problem(tls.certificate_file, tls.key_file)
+        problem = _pair_problem(tls.certificate_file, tls.key_file)
         if problem:
             path.field("key_file").fault(node.line_of("key_file"), problem)
     return tls
@@ -207,8 +228,8 @@ RUNTIME = Section[dict[str, Any]](
     _build_runtime,
     Setting(
         "auth",
-        Section(
-            _build_auth,
+        Section[AuthConfig](
+            lambda values, _node, _path: values["api-key"],
             Setting("api-key", API_KEY, alias="api_key", is_required=True),
             may_be_empty=False,
         ),

@@ -1,22 +1,22 @@
 """
 Secret stores: the environment, a directory of files, and the keyring of the operating system.
 
-A store returns the value, or None if it does not have the secret, or raises an error if it has the secret but cannot
-use it. After an error no other store is tried, because the operator meant that one.
+`get` of a store returns the value, or None if the store does not have the secret, or raises `SecretError` if it has or
+may have it but cannot use it; the message fits after "in store X: ". After an error no other store is tried, because
+the operator meant that one.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from dotenv import dotenv_values
 
-from runtimeconf.references import ALL_STORES, Reference
+from runtimeconf.references import ALL_STORES
 from system.files import FileContent, MissingFileError, UnreadableFileError, read_regular_file
 
 MAX_SECRET_BYTES = 64 * 1024
@@ -30,22 +30,7 @@ class SecretError(Exception):
     """A secret cannot be used. The message names the secret and the stores asked, never a value."""
 
 
-class SecretStore(Protocol):
-    """One configured store."""
-
-    @property
-    def name(self) -> str:
-        """The name of the store in references."""
-
-    def get(self, name: str) -> str | None:
-        """
-        Return the value of a secret, or None if this store does not have it.
-
-        Raises:
-            SecretError: The store has or may have it, but cannot read it. The message fits after "in store X: ".
-        """
-
-
+@dataclass(frozen=True, slots=True, repr=False)  # it holds values
 class EnvStore:
     """
     Environment variables: of the process, then of `.env.local`, then of `.env`.
@@ -53,31 +38,28 @@ class EnvStore:
     Each is searched for the name as written, then in upper case. *warn* receives a file and a sentence about it.
     """
 
-    def __init__(
-        self, name: str, environ: Mapping[str, str], directory: Path, warn: Callable[[Path, str], None]
-    ) -> None:
-        self.name = name
-        self._environ = environ
-        self._directory = directory
-        self._warn = warn
-        self._files: dict[str, tuple[Mapping[str, str | None], bool]] = {}
+    name: str
+    environ: Mapping[str, str]
+    directory: Path
+    warn: Callable[[str, str], None]
+    _files: dict[str, tuple[Mapping[str, str | None], bool]] = field(default_factory=dict, init=False)
 
     def get(self, name: str) -> str | None:
         """Return the first value found; an empty one counts as found."""
-        if (value := _variable(self._environ, name)) is not None:
+        if (value := _variable(self.environ, name)) is not None:
             return value
         for file_name in DOTENV_NAMES:
             variables, others_may_read = self._read(file_name)
             if (value := _variable(variables, name)) is not None:
                 if others_may_read:
-                    self._warn(self._directory / file_name, "holds a secret in use and other users can read it")
+                    self.warn(str(self.directory / file_name), "holds a secret in use and other users can read it")
                 return value
         return None
 
     def _read(self, file_name: str) -> tuple[Mapping[str, str | None], bool]:
         if file_name not in self._files:
             try:
-                content = read_regular_file(self._directory / file_name, MAX_DOTENV_BYTES)
+                content = read_regular_file(self.directory / file_name, MAX_DOTENV_BYTES)
                 text = _decode(content)
             except MissingFileError:
                 self._files[file_name] = ({}, False)
@@ -95,17 +77,17 @@ def _variable(variables: Mapping[str, str | None] | Mapping[str, str], name: str
     return variables.get(name.upper()) if value is None else value
 
 
+@dataclass(frozen=True, slots=True)
 class FileStore:
     """One file per secret in one directory, as Docker, Kubernetes and systemd mount them."""
 
-    def __init__(self, name: str, directory: Path) -> None:
-        self.name = name
-        self._directory = directory
+    name: str
+    directory: Path
 
     def get(self, name: str) -> str | None:
         """Return the text of the file without one trailing newline."""
         try:
-            text = _decode(read_regular_file(self._directory / name, MAX_SECRET_BYTES))
+            text = _decode(read_regular_file(self.directory / name, MAX_SECRET_BYTES))
         except MissingFileError:
             return None
         except UnreadableFileError as exc:
@@ -124,23 +106,18 @@ def _decode(content: FileContent) -> str:
     return text
 
 
+@dataclass(frozen=True, slots=True)
 class KeyringStore:
     """The keyring of the operating system, through the optional `keyring` package."""
 
-    def __init__(self, name: str, service: str) -> None:
-        self.name = name
-        self._service = service
-
-    @staticmethod
-    def is_installed() -> bool:
-        """Return whether the `keyring` package is installed."""
-        return importlib.util.find_spec("keyring") is not None
+    name: str
+    service: str
 
     def get(self, name: str) -> str | None:
         """Return the password for the service and *name*."""
         try:
             keyring = importlib.import_module("keyring")
-            value: str | None = keyring.get_password(self._service, name)
+            value: str | None = keyring.get_password(self.service, name)
         except Exception as exc:  # noqa: BLE001 (each backend raises its own errors)
             problem = type(exc).__name__
         else:
@@ -148,39 +125,37 @@ class KeyringStore:
         raise SecretError(f"the keyring does not answer ({problem}); is a backend installed and unlocked?")
 
 
+SecretStore = EnvStore | FileStore | KeyringStore
+
+
+@dataclass(frozen=True, slots=True)
 class SecretStores:
     """All configured stores, in the order of the YAML."""
 
-    def __init__(self, stores: Sequence[SecretStore]) -> None:
-        self._stores = tuple(stores)
+    stores: Sequence[SecretStore]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the stores, in the order of the YAML."""
-        return tuple(store.name for store in self._stores)
-
-    def resolve(self, reference: Reference) -> str:
+    def resolve(self, store_name: str, name: str) -> str:
         """
-        Return the value of *reference*, which is never empty.
+        Return the value of the secret *name* of one store, or of all with ALL_STORES. It is never empty.
 
         Raises:
             SecretError: The store is unknown, or the secret is missing, empty or unusable.
         """
-        if reference.store == ALL_STORES:
-            asked = self._stores[::-1]  # the last one defined wins
+        if store_name == ALL_STORES:
+            asked = self.stores[::-1]  # the last one defined wins
         else:
-            asked = tuple(store for store in self._stores if store.name == reference.store)
+            asked = [store for store in self.stores if store.name == store_name]
             if not asked:
-                known = ", ".join((ALL_STORES, *self.names))
+                known = ", ".join((ALL_STORES, *(store.name for store in self.stores)))
                 raise SecretError(f"refers to a secret store that is not configured; the stores are: {known}")
         for store in asked:
             try:
-                value = store.get(reference.name)
+                value = store.get(name)
             except SecretError as exc:
-                raise SecretError(f"secret '{reference.name}' in store {store.name}: {exc}") from None
+                raise SecretError(f"secret '{name}' in store {store.name}: {exc}") from None
             if value == "":
-                raise SecretError(f"secret '{reference.name}' in store {store.name} is empty")
+                raise SecretError(f"secret '{name}' in store {store.name} is empty")
             if value is not None:
                 return value
         names = ", ".join(store.name for store in asked) or "none"
-        raise SecretError(f"secret '{reference.name}' was not found; stores asked: {names}")
+        raise SecretError(f"secret '{name}' was not found; stores asked: {names}")

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtimeconf.errors import MAX_SHOWN_FAULTS, ConfigFault
-from runtimeconf.secret_stores import SecretStores
+from runtimeconf.errors import ConfigFault
+from runtimeconf.references import MalformedReferenceError, check, expand, holds_reference
+from runtimeconf.secret_stores import SecretError, SecretStores
 from runtimeconf.yaml_reader import Node, Scalar, Sequence
 
 #: Below these fields no fault shows a value.
@@ -61,11 +62,6 @@ class Validation:
         paths = self.known_paths.get(name, ())
         return paths if len(paths) <= _MAX_SUGGESTED_PATHS else ()
 
-    @property
-    def shows_more(self) -> bool:
-        """Whether another fault would still be shown. Beyond that, computing suggestions is a waste of time."""
-        return len(self.faults) < MAX_SHOWN_FAULTS
-
 
 @dataclass(frozen=True, slots=True)
 class YamlPath:
@@ -95,6 +91,18 @@ class YamlPath:
     def warn(self, line: int, sentence: str) -> None:
         """Record a warning about a value that works but is unsafe or has no effect."""
         self.validation.warn(f"{self.validation.file}:{line}: {self.text}", sentence)
+
+    def resolve(self, node: Scalar) -> str | None:
+        """Return the text of *node* with its references resolved, or record a fault and return None."""
+        stores = self.validation.stores
+        try:
+            check(node.text)
+            if stores is None:  # the `secrets` section has its own faults
+                return None if holds_reference(node.text) else node.text
+            return expand(node.text, stores.resolve)
+        except (MalformedReferenceError, SecretError) as exc:
+            self.fault(node.line, str(exc))
+            return None
 
     def found(self, node: Node) -> str:
         """Describe *node*: its text if that may be shown, otherwise only its type."""

@@ -49,10 +49,6 @@ class Param:
     is_path: bool = False
 
 
-def accept_any(_location: str, _params: Mapping[str, str]) -> str | None:
-    """Accept any combination of parameters."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connector:
     """
@@ -72,5 +68,5 @@ class Connector:
     expected: str
     locate: Callable[[str, Path], str]
     params: tuple[Param, ...] = ()
-    check: Callable[[str, Mapping[str, str]], str | None] = accept_any
+    check: Callable[[str, Mapping[str, str]], str | None] = lambda _location, _params: None
     packages: tuple[Package, ...] = ()

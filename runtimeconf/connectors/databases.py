@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Connector, Package, Param
-from runtimeconf.connectors.downloads import ALLOW_HTTP, check_credentials
+from runtimeconf.connectors.downloads import (
+    ALLOW_HTTP,
+    CredentialField,
+    HiddenField,
+    PasswordField,
+    PortField,
+    check_credentials,
+)
 from runtimeconf.connectors.files import refuse_url
-from runtimeconf.connectors.param_fields import CredentialField, HiddenField, PasswordField, PortField
-from runtimeconf.connectors.tables import table_locator
+from runtimeconf.connectors.tables import locate_table
 from runtimeconf.fields import ChoiceField, InvalidValueError, PathField, TextField, parse_host
 from runtimeconf.yaml_reader import Scalar
 
@@ -56,7 +63,7 @@ class _EndpointField(HiddenField):
 POSTGRES = Connector(
     name="postgres",
     expected="the name of a table or view, such as schema.table",
-    locate=table_locator(2, "pg_host, pg_port, pg_db, pg_user and pg_pass of params hold that"),
+    locate=partial(locate_table, 2, "pg_host, pg_port, pg_db, pg_user and pg_pass of params hold that"),
     params=(
         Param("pg_host", _HostField(), is_required=True),
         Param("pg_port", PortField()),
@@ -92,7 +99,7 @@ SQLITE = Connector(
 DUCKDB = Connector(
     name="duckdb",
     expected="the name of a table or view, such as schema.table",
-    locate=table_locator(3, "duckdb_open of params holds the path of the file"),
+    locate=partial(locate_table, 3, "duckdb_open of params holds the path of the file"),
     params=(Param("duckdb_open", PathField("the path of a database file"), is_required=True, is_path=True),),
 )
 
@@ -112,17 +119,13 @@ def _check_flightsql(_location: str, params: Mapping[str, str]) -> str | None:
 FLIGHTSQL = Connector(
     name="flightsql",
     expected="the name of a table or view, such as catalog.schema.table",
-    locate=table_locator(3, "flightsql_endpoint of params holds that"),
+    locate=partial(locate_table, 3, "flightsql_endpoint of params holds that"),
     params=(
         Param("flightsql_endpoint", _EndpointField(), is_required=True),
         Param("flightsql_username", TextField("the name of a user")),
         Param("flightsql_password", PasswordField("a password"), is_secret=True),
         Param("flightsql_token", CredentialField("a bearer token or an API key"), is_secret=True),
-        Param(
-            "flightsql_tls_root_certificate_file",
-            PathField("the path of a PEM file of certificates"),
-            is_path=True,
-        ),
+        Param("flightsql_tls_root_certificate_file", PathField("the path of a PEM file of certificates"), is_path=True),
         ALLOW_HTTP,
     ),
     check=_check_flightsql,

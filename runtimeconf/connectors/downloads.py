@@ -1,15 +1,78 @@
-"""Shared by the connectors that use the network: URLs, common parameters, and where TLS is required."""
+"""Shared by the connectors that use the network: fields of parameters, URLs, and where TLS is required."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Param
-from runtimeconf.connectors.param_fields import TextOf
-from runtimeconf.fields import ChoiceField, DurationField, InvalidValueError, SizeField, parse_host
+from runtimeconf.fields import ChoiceField, DurationField, InvalidValueError, ScalarField, SizeField, split_host_port
+from runtimeconf.validation import YamlPath
+from runtimeconf.yaml_reader import Node, Scalar
 from system.addresses import Address
+
+_MAX_CREDENTIAL_LENGTH = 16_384
+
+
+class TextOf(ScalarField[str]):
+    """The value of *field* as text: a duration in seconds, a size in bytes."""
+
+    def __init__(self, field: ScalarField[Any]) -> None:
+        self._field = field
+        self.expected = field.expected
+
+    def convert(self, node: Scalar) -> str:
+        """Return the value as text."""
+        return str(self._field.convert(node))
+
+
+class HiddenField(ScalarField[str]):
+    """A text that no fault shows, because an invalid one may hold a secret, such as a URL with a password."""
+
+    def read(self, node: Node, path: YamlPath) -> str | None:
+        """Read the node as one that may not be shown."""
+        return super().read(replace(node, may_be_shown=False) if isinstance(node, Scalar) else node, path)
+
+
+class PortField(ScalarField[str]):
+    """A TCP port."""
+
+    expected = "a port from 1 to 65535"
+
+    def convert(self, node: Scalar) -> str:
+        """Accept decimal digits only."""
+        if re.fullmatch(r"[1-9][0-9]{0,4}", node.text) is None or int(node.text) > 65535:
+            raise InvalidValueError
+        return node.text
+
+
+class PasswordField(ScalarField[str]):
+    """A password, verbatim: one line of any characters, sent in UTF-8."""
+
+    def __init__(self, expected: str) -> None:
+        self.expected = expected
+
+    def convert(self, node: Scalar) -> str:
+        """Return the text unchanged."""
+        if not node.text:
+            raise InvalidValueError("it is empty")
+        if re.search(r"[\0\r\n]", node.text) or len(node.text) > _MAX_CREDENTIAL_LENGTH:
+            raise InvalidValueError(f"it has several lines, or is longer than {_MAX_CREDENTIAL_LENGTH:,} characters")
+        return node.text
+
+
+class CredentialField(PasswordField):
+    """A token or key in printable ASCII, which is sent in a header or used to sign requests."""
+
+    def convert(self, node: Scalar) -> str:
+        """Return the text unchanged."""
+        if not (node.text.isascii() and node.text.isprintable()):
+            raise InvalidValueError("printable ASCII")
+        return super().convert(node)
+
 
 #: How long a server may be silent; `refresh_timeout` limits the whole load.
 CLIENT_TIMEOUT = Param("client_timeout", TextOf(DurationField("100ms", "1h")))
@@ -36,15 +99,11 @@ def parse_origin(text: str) -> tuple[str, str]:
     scheme, authority, rest = match.groups()
     if "@" in authority:
         raise InvalidValueError("no user or password before the host: parameters hold these")
-    host = re.fullmatch(r"(?:\[([^\[\]]*)\]|([^\[\]:]+))(?::([0-9]{1,5}))?", authority, re.ASCII)
-    if host is None:
+    host_port = split_host_port(authority)
+    if host_port is None:
         raise InvalidValueError("not a host and a port")
-    name = parse_host(host[1] or host[2])
-    if host[3] is None:
-        return f"{scheme}://{str(Address(name, 0)).removesuffix(':0')}", rest
-    if not 0 < int(host[3]) <= 65535:
-        raise InvalidValueError("a port is from 1 to 65535")
-    return f"{scheme}://{Address(name, int(host[3]))}", rest
+    host, port = host_port
+    return f"{scheme}://{str(Address(host, port or 0)).removesuffix(':0')}", rest
 
 
 def is_loopback(host: str) -> bool:

@@ -37,13 +37,12 @@ def refuse_url(text: str) -> None:
         raise InvalidValueError("no query after the path: everybody who may ask for the datasets sees this")
 
 
-def locate_path(text: str, directory: Path) -> str:
-    """
-    Return the absolute path of *text*, a path or a glob, relative to *directory*.
-
-    Raises:
-        InvalidValueError: *text* is blank.
-    """
+def _locate(text: str, directory: Path) -> str:
+    """Return an absolute path or glob. Refuse a URL with a password; a question mark is part of a glob here."""
+    if _PASSWORD.match(text):
+        raise InvalidValueError(
+            "no user and password before the path: everybody who may ask for the datasets sees this"
+        )
     path = text.removeprefix("//")
     if not path.strip():
         raise InvalidValueError("there is no path after the colon")
@@ -53,18 +52,9 @@ def locate_path(text: str, directory: Path) -> str:
     return os.path.join(start, path)  # noqa: PTH118 (a pattern, and Path would drop a slash at its end)
 
 
-def _locate_file(text: str, directory: Path) -> str:
-    """Do what `locate_path` does, but refuse a URL with a password; a question mark is part of a glob here."""
-    if _PASSWORD.match(text):
-        raise InvalidValueError(
-            "no user and password before the path: everybody who may ask for the datasets sees this"
-        )
-    return locate_path(text, directory)
-
-
 FILE = Connector(
     name="file",
     expected="the path of a file, a directory or a glob",
-    locate=_locate_file,
+    locate=_locate,
     params=(FILE_FORMAT,),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,11 +13,14 @@ from runtimeconf.connectors.downloads import (
     ALLOW_HTTP,
     CLIENT_TIMEOUT,
     MAX_DOWNLOAD_SIZE,
+    CredentialField,
+    HiddenField,
+    PasswordField,
+    PortField,
     check_credentials,
     parse_origin,
 )
 from runtimeconf.connectors.files import FILE_FORMAT
-from runtimeconf.connectors.param_fields import CredentialField, HiddenField, PasswordField, PortField
 from runtimeconf.fields import InvalidValueError, PathField, ScalarField
 from runtimeconf.yaml_reader import Scalar
 
@@ -80,16 +84,11 @@ class _QueryField(HiddenField):
         return quote(text, safe=_PLAIN_IN_QUERY)
 
 
-def _locator(scheme: str) -> Callable[[str, Path], str]:
-    def locate(text: str, _directory: Path) -> str:
-        origin, path = parse_origin(f"{scheme}:{text}")
-        if "?" in path or "#" in path:
-            raise InvalidValueError(
-                "everybody who may ask for the datasets sees this: http_query of params takes a query"
-            )
-        return origin + quote(path or "/", safe=_PLAIN_IN_PATH)
-
-    return locate
+def _locate(scheme: str, text: str, _directory: Path) -> str:
+    origin, path = parse_origin(f"{scheme}:{text}")
+    if "?" in path or "#" in path:
+        raise InvalidValueError("everybody who may ask for the datasets sees this: http_query of params takes a query")
+    return origin + quote(path or "/", safe=_PLAIN_IN_PATH)
 
 
 def _check(location: str, params: Mapping[str, str]) -> str | None:
@@ -114,26 +113,20 @@ _PARAMS = (
     Param("http_password", PasswordField("a password"), is_secret=True),
     Param("http_bearer_token", CredentialField("a bearer token"), is_secret=True),
     Param("http_headers", _HeadersField(), is_secret=True),
-    Param(
-        "http_tls_root_certificate_file",
-        PathField("the path of a PEM file of certificates"),
-        is_path=True,
-    ),
+    Param("http_tls_root_certificate_file", PathField("the path of a PEM file of certificates"), is_path=True),
     ALLOW_HTTP,
     CLIENT_TIMEOUT,
     MAX_DOWNLOAD_SIZE,
 )
 
 
-def _connector(scheme: str) -> Connector:
-    return Connector(
+HTTP, HTTPS = (
+    Connector(
         name=scheme,
         expected="the rest of the URL of a file, such as //host/data/flights.parquet",
-        locate=_locator(scheme),
+        locate=partial(_locate, scheme),
         params=_PARAMS,
         check=_check,
     )
-
-
-HTTP = _connector("http")
-HTTPS = _connector("https")
+    for scheme in ("http", "https")
+)

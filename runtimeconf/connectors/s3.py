@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from runtimeconf.connectors.connector import Connector, Package, Param
-from runtimeconf.connectors.downloads import ALLOW_HTTP, CLIENT_TIMEOUT, MAX_DOWNLOAD_SIZE, lacks_tls, parse_origin
+from runtimeconf.connectors.downloads import (
+    ALLOW_HTTP,
+    CLIENT_TIMEOUT,
+    MAX_DOWNLOAD_SIZE,
+    CredentialField,
+    HiddenField,
+    lacks_tls,
+    parse_origin,
+)
 from runtimeconf.connectors.files import FILE_FORMAT
-from runtimeconf.connectors.param_fields import CredentialField, HiddenField
 from runtimeconf.fields import ChoiceField, InvalidValueError, PathField, ScalarField
 from runtimeconf.yaml_reader import Scalar
 
@@ -102,14 +108,10 @@ def parse_location(text: str) -> tuple[str, str]:
     return bucket, key
 
 
-def _locate(text: str, _directory: Path) -> str:
-    return "s3://" + "/".join(parse_location(text))
-
-
 S3 = Connector(
     name="s3",
     expected="a bucket with a key, a prefix or a glob, such as //bucket/data/flights.parquet",
-    locate=_locate,
+    locate=lambda text, _directory: "s3://" + "/".join(parse_location(text)),
     params=(FILE_FORMAT, *S3_PARAMS, MAX_DOWNLOAD_SIZE),
     check=check_s3,
     packages=(SIGNER,),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from runtimeconf.fields import InvalidValueError
@@ -35,20 +34,16 @@ def table_parts(text: str) -> tuple[str, ...]:
     raise InvalidValueError('parts between dots; a part that holds a dot or a quote stands in double quotes: "a.b"')
 
 
-def table_locator(max_parts: int, where: str) -> Callable[[str, Path], str]:
+def locate_table(max_parts: int, where: str, text: str, _directory: Path) -> str:
     """
-    Return the `locate` of a connector whose table names have at most *max_parts* parts.
+    Return *text*, the name of a table with at most *max_parts* parts.
 
     A URL is refused without showing it, because it may hold a password. *where* names the parameters to use instead.
     """
-
-    def locate(text: str, _directory: Path) -> str:
-        if text.startswith("//") or "://" in text:
-            raise InvalidValueError(f"not a URL: {where}")
-        if _CREDENTIALS.search(_PART_IN_QUOTES.sub("", text)):
-            raise InvalidValueError(f"not a URL: {where}; a part that holds = or @ stands in double quotes")
-        if len(table_parts(text)) > max_parts:
-            raise InvalidValueError(f"at most {max_parts} parts")
-        return text
-
-    return locate
+    if text.startswith("//") or "://" in text:
+        raise InvalidValueError(f"not a URL: {where}")
+    if _CREDENTIALS.search(_PART_IN_QUOTES.sub("", text)):
+        raise InvalidValueError(f"not a URL: {where}; a part that holds = or @ stands in double quotes")
+    if len(table_parts(text)) > max_parts:
+        raise InvalidValueError(f"at most {max_parts} parts")
+    return text

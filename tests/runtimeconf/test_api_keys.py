@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -37,12 +38,44 @@ def test_c02_api_key_with_an_underscore_is_the_same_field(load_text: Load) -> No
     assert revealed(config) == [KEY]
 
 
-def test_c02_both_spellings_are_a_fault_with_both_lines(fault: Fault) -> None:
-    text = with_keys(f"- {KEY}") + "    api_key: {enabled: false}\n"
+NO_KEY = "has no key, and enabled is true: list at least one"
+NO_LIST = "must be a list, one item a line after a dash; found"
+NULL_LIST = "is empty: it must be a list, one item a line after a dash, or be left out"
 
-    assert fault(text) == (
-        "7: runtime.auth.api-key: api-key on line 3 and api_key on line 7 are the same field: keep one"
-    )
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param("{enabled: true, keys: []}", f".keys: {NO_KEY}", id="C05 empty list"),
+        pytest.param("{enabled: true}", f".keys: {NO_KEY}", id="C05 no list"),
+        pytest.param("{enabled: true, keys: }", f".keys: {NULL_LIST}", id="C05 null list"),
+        pytest.param("{enabled: true, keys: ~}", f".keys: {NULL_LIST}", id="C05 ~ list"),
+        pytest.param("{enabled: true, keys: null}", f".keys: {NULL_LIST}", id="C05 null by name"),
+        pytest.param("{enabled: true, keys: canary}", f".keys: {NO_LIST} a text", id="C11 a text"),
+        pytest.param("{enabled: true, keys: 12345}", f".keys: {NO_LIST} a number", id="C11 a number"),
+        pytest.param("{enabled: true, keys: true}", f".keys: {NO_LIST} true or false", id="C11 a boolean"),
+        pytest.param("{enabled: true, keys: '${ secrets:canary }'}", f".keys: {NO_LIST} a text", id="C11 a reference"),
+        pytest.param("{enabled: true, keys: {canary: canary}}", f".keys: {NO_LIST} a mapping", id="C11 a mapping"),
+        pytest.param(f"{{keys: [{KEY}]}}", ": lacks the field enabled: true or false", id="C22 no enabled"),
+        pytest.param(
+            f"{{enabled: true, keys: [{KEY}], enabled: false}}",
+            ".enabled: duplicate field: it is on line 1 and on line 1",
+            id="C20 enabled twice",
+        ),
+        pytest.param(
+            f"{{enabled: true, keys: [{KEY}]}}, api_key: {{enabled: false}}",
+            ": api-key on line 1 and api_key on line 1 are the same field: keep one",
+            id="C02 both spellings",
+        ),
+        pytest.param(
+            '{enabled: true, keys: ["${ secrets:missing }"]}',
+            ".keys[0]: secret 'missing' was not found; stores asked: env",
+            id="C07 missing secret",
+        ),
+    ],
+)
+def test_faults_of_the_block(fault: Fault, settings: str, expected: str) -> None:
+    assert fault(f"runtime: {{auth: {{api-key: {settings}}}}}\n") == f"1: runtime.auth.api-key{expected}"
 
 
 #: Scalars that YAML readers turn into other values, or that only look special.
@@ -73,49 +106,12 @@ def test_c14_a_key_is_its_source_text(load_text: Load, written: str, key: str) -
     assert revealed(config) == [key]
 
 
-@pytest.mark.parametrize("keys", [pytest.param("      keys: []\n", id="empty list"), pytest.param("", id="left out")])
-def test_c05_enabled_without_a_key_is_a_fault(fault: Fault, keys: str) -> None:
-    text = f"runtime:\n  auth:\n    api-key:\n      enabled: true\n{keys}"
-
-    assert fault(text).endswith(f"{KEYS}: has no key, and enabled is true: list at least one")
-
-
-@pytest.mark.parametrize("null", ["", "~", "null"])
-def test_c05_null_keys_are_a_fault(fault: Fault, null: str) -> None:
-    assert fault(f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys: {null}\n").startswith(
-        f"5: {KEYS}: is empty: it must be a list"
-    )
-
-
 @pytest.mark.parametrize(
     "item", ["", "~", "null", "Null", "NULL", "''", '""', "'   '", '" \\t "', "'null'", '"~"', "'Null '", "nUlL"]
 )
 @pytest.mark.parametrize("others", [pytest.param("", id="alone"), pytest.param(f"\n- {KEY}", id="beside another")])
 def test_c06_an_empty_blank_or_null_item_is_a_fault(fault: Fault, item: str, others: str) -> None:
     assert fault(with_keys(f"- {item}{others}")).startswith(f"6: {KEYS}[0]: is empty, blank or null: write a key")
-
-
-def test_c07_a_missing_secret_is_named_with_the_stores(fault: Fault) -> None:
-    assert fault(with_keys("- ${ secrets:missing }")) == (
-        f"6: {KEYS}[0]: secret 'missing' was not found; stores asked: env"
-    )
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        pytest.param("", "secret 'x' in store env is empty", id="empty"),
-        pytest.param("   ", "is blank", id="blank"),
-        pytest.param("a\n", "holds a control character", id="a line break at its end"),
-        pytest.param("a,b", "holds a comma", id="a comma"),
-        pytest.param(" a", "begins or ends with a space", id="a space first"),
-        pytest.param("é", "holds a character outside ASCII", id="not ASCII"),
-        pytest.param("\udce9", "holds a character outside ASCII", id="not even UTF-8"),
-        pytest.param("x" * (MAX_LENGTH + 1), "is longer than 4,096 characters", id="too long"),
-    ],
-)
-def test_a_secret_that_cannot_be_a_key_is_a_fault(fault: Fault, value: str, message: str) -> None:
-    assert fault(with_keys("- ${ secrets:x }"), {"X": value}).startswith(f"6: {KEYS}[0]: {message}")
 
 
 @pytest.mark.parametrize(
@@ -132,22 +128,6 @@ def test_c09_a_reference_with_an_error_never_authenticates_as_text(faults: Fault
     assert found[0].line == 6
 
 
-@pytest.mark.parametrize(
-    ("keys", "found"),
-    [
-        ("canary", "a text"),
-        ("12345", "a number"),
-        ("true", "true or false"),
-        ("'${ secrets:canary }'", "a text"),
-        ("{canary: canary}", "a mapping"),
-    ],
-)
-def test_c11_keys_must_be_a_list(fault: Fault, keys: str, found: str) -> None:
-    message = fault(f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys: {keys}\n")
-
-    assert message == f"5: {KEYS}: must be a list, one item a line after a dash; found {found}"
-
-
 @pytest.mark.parametrize("item", ["[canary]", "{canary: canary}", "canary: canary", "- canary"])
 def test_c11_an_item_must_be_a_single_value(fault: Fault, item: str) -> None:
     message = fault(with_keys(f"- {item}"))
@@ -156,27 +136,45 @@ def test_c11_an_item_must_be_a_single_value(fault: Fault, item: str) -> None:
     assert "canary" not in message
 
 
+UNSENDABLE = {
+    "canary,canary": "holds a comma",
+    "cänäry": "holds a character outside ASCII",
+    " canary": "begins or ends with a space",
+    "canary ": "begins or ends with a space",
+    "can\tary": "holds a control character",
+    "canary\x7f": "holds a control character",
+    "canary\x1b": "holds a control character",
+    "canary\n": "holds a control character, perhaps a line break at its end",
+    "c" * (MAX_LENGTH + 1): "is longer than 4,096 characters",
+}
+
+
 @pytest.mark.parametrize(
-    ("item", "message"),
+    ("item", "value", "enabled"),
     [
-        pytest.param("canary,canary", "holds a comma", id="comma"),
-        pytest.param("cänäry", "holds a character outside ASCII", id="not ASCII"),
-        pytest.param("' canary'", "begins or ends with a space", id="space first"),
-        pytest.param("'canary '", "begins or ends with a space", id="space last"),
-        pytest.param('"can\\tary"', "holds a control character", id="tab"),
-        pytest.param('"canary\\x7f"', "holds a control character", id="DEL"),
-        pytest.param('"canary\\x1b"', "holds a control character", id="escape"),
-        pytest.param("|\n  canary", "holds a control character, perhaps a line break at its end", id="block"),
-        pytest.param("c" * (MAX_LENGTH + 1), "is longer than 4,096 characters", id="long"),
+        *((json.dumps(value), value, enabled) for value in UNSENDABLE for enabled in ("true", "false")),
+        ("|\n  canary", "canary\n", "true"),
+        *(("${ secrets:x }", value, "true") for value in UNSENDABLE),
     ],
 )
-@pytest.mark.parametrize("enabled", ["true", "false"])
-def test_a_key_that_cannot_be_sent_is_a_fault(fault: Fault, item: str, message: str, enabled: str) -> None:
-    found = fault(with_keys(f"- {item}", enabled=enabled))
+def test_a_key_that_cannot_be_sent_is_a_fault(fault: Fault, item: str, value: str, enabled: str) -> None:
+    found = fault(with_keys(f"- {item}", enabled=enabled), {"X": value})
 
-    assert found.startswith(f"6: {KEYS}[0]: {message}")
+    assert found.startswith(f"6: {KEYS}[0]: {UNSENDABLE[value]}")
     assert found.endswith("such a key cannot be sent in a header as one value")
     assert "canary" not in found
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("", "secret 'x' in store env is empty"),
+        ("   ", "is blank"),
+        ("\udce9", "holds a character outside ASCII"),
+    ],
+)
+def test_a_secret_that_is_no_text_is_a_fault(fault: Fault, value: str, message: str) -> None:
+    assert fault(with_keys("- ${ secrets:x }"), {"X": value}).startswith(f"6: {KEYS}[0]: {message}")
 
 
 @pytest.mark.parametrize("enabled", ['"false"', '"true"', "1", "0", "ture", '""', "yes", "on", "[true]", "{}"])
@@ -184,18 +182,6 @@ def test_c22_enabled_must_be_a_boolean(fault: Fault, enabled: str) -> None:
     assert fault(with_keys(f"- {KEY}", enabled=enabled)).startswith(
         "4: runtime.auth.api-key.enabled: must be true or false; found "
     )
-
-
-def test_c22_enabled_is_required(fault: Fault) -> None:
-    assert fault(f"runtime:\n  auth:\n    api-key:\n      keys: [{KEY}]\n") == (
-        "4: runtime.auth.api-key: lacks the field enabled: true or false"
-    )
-
-
-def test_c20_two_enabled_are_a_fault_with_both_lines(fault: Fault) -> None:
-    text = with_keys(f"- {KEY}") + "      enabled: false\n"
-
-    assert fault(text) == ("7: runtime.auth.api-key.enabled: duplicate field: it is on line 4 and on line 7")
 
 
 def test_while_off_no_secret_is_read_and_no_key_is_kept(load_text: Load) -> None:
@@ -292,35 +278,19 @@ def test_c26_a_well_known_or_repeated_key_is_a_warning(load_text: Load, key: str
     ]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            "password",
-            "Password1",
-            "PASSW0RD",
-            "changeme",
-            "change-me!",
-            "your-api-key-here",
-            "querykeep",
-            "admin123456",
-        ),
-        *("1234567890", "abcdefghijkl", "qwertyuiop", "0987654321", "aaaa", "aAaA", "x1y2x1y2x1y2", "test_key_123"),
-    ],
+COMMON = (
+    *("password", "Password1", "PASSW0RD", "changeme", "change-me!", "your-api-key-here", "querykeep", "admin123456"),
+    *("1234567890", "abcdefghijkl", "qwertyuiop", "0987654321", "aaaa", "aAaA", "x1y2x1y2x1y2", "test_key_123"),
 )
+UNCOMMON = (
+    *(KEY, "key-8471638471638471", "correct horse battery staple", "9f86d081884c7d65", "Zk3vT9qLZk3vT9qL"),
+    "testimony-x",
+)
+
+
+@pytest.mark.parametrize("text", [*COMMON, *UNCOMMON])
 def test_c26_common_keys_are_trivial(text: str) -> None:
-    assert is_trivial(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(KEY, "key-8471638471638471", "correct horse battery staple", "9f86d081884c7d65", "Zk3vT9qLZk3vT9qL"),
-        "testimony-x",
-    ],
-)
-def test_c26_other_keys_are_not_trivial(text: str) -> None:
-    assert not is_trivial(text)
+    assert is_trivial(text) is (text in COMMON)
 
 
 @pytest.mark.parametrize("text", ["pass" * 1000 + "!x", "xxx" * 1300 + "!a", "keyskey" * 500 + "?z"])

@@ -33,18 +33,15 @@ def test_a_good_configuration_has_no_messages(yaml_file: Path) -> None:
 
 
 def test_faults_are_errors(yaml_file: Path) -> None:
+    (missing,) = check_configuration()
+    set_config(None)
     yaml_file.write_text("name: [x]\nmodels: []\n")
 
     messages = check_configuration()
 
     assert [(message.id, message.level) for message in messages] == [(FAULT_ID, checks.ERROR)] * 2
     assert messages[0].msg == f"{yaml_file}:1: name: must be a name; found a list"
-
-
-def test_a_missing_file_is_an_error(yaml_file: Path) -> None:
-    (message,) = check_configuration()
-
-    assert message.msg.startswith(f"{yaml_file}: there is no such file")
+    assert missing.msg.startswith(f"{yaml_file}: there is no such file")
 
 
 def test_warnings_are_warnings(yaml_file: Path) -> None:

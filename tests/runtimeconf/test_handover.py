@@ -6,7 +6,9 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import types
+import typing
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,80 +18,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeconf import handover
-from runtimeconf.model import (
-    AccelerationConfig,
-    AuthConfig,
-    DatasetConfig,
-    FlightConfig,
-    HttpConfig,
-    IndexConfig,
-    QueryConfig,
-    ResultsCacheConfig,
-    RuntimeConfig,
-    TlsConfig,
-    ViewConfig,
-)
+from runtimeconf.model import AuthConfig, DatasetConfig, RuntimeConfig
 from runtimeconf.secret import Secret
-from system.addresses import Address
 from tests.open_files import open_files
 
 TEXTS = st.text(alphabet=st.characters(codec=None, exclude_categories=()), max_size=20)
 NUMBERS = st.integers(min_value=0, max_value=2**62)
-SECONDS = st.floats(min_value=0.001, allow_infinity=False) | NUMBERS
-PATHS = TEXTS.map(lambda text: Path("/", text.replace("\0", "")))
-ADDRESSES = st.builds(Address, TEXTS, NUMBERS)
-ACCELERATIONS = st.builds(
-    AccelerationConfig,
-    enabled=st.booleans(),
-    refresh_mode=st.sampled_from(["full", "append"]),
-    refresh_check_interval_s=st.none() | SECONDS,
-    refresh_timeout_s=SECONDS,
-    refresh_sql=st.none() | TEXTS,
-    primary_key=st.none() | TEXTS,
-    indexes=st.lists(st.builds(IndexConfig, column=TEXTS, unique=st.booleans()), max_size=3).map(tuple),
-)
-DATASETS = st.builds(
-    DatasetConfig,
-    name=TEXTS,
-    from_=TEXTS,
-    location=TEXTS,
-    on_schema_change=st.sampled_from(["fail", "accept"]),
-    time_column=st.none() | TEXTS,
-    params=st.dictionaries(TEXTS, TEXTS, max_size=3),
-    acceleration=ACCELERATIONS,
-    line=NUMBERS,
-    yaml_path=TEXTS,
-)
-CONFIGS = st.builds(
-    RuntimeConfig,
-    file=PATHS,
-    state_dir=PATHS,
-    name=st.none() | TEXTS,
-    auth=st.builds(AuthConfig, enabled=st.booleans(), keys=st.just(())),
-    http=st.builds(
-        HttpConfig,
-        bind=ADDRESSES,
-        max_body_bytes=NUMBERS,
-        allowed_hosts=st.none() | st.lists(TEXTS, max_size=3).map(tuple),
-    ),
-    flight=st.builds(FlightConfig, enabled=st.booleans(), bind=ADDRESSES, max_message_bytes=NUMBERS),
-    tls=st.builds(TlsConfig, enabled=st.booleans(), certificate_file=st.none() | PATHS, key_file=st.none() | PATHS),
-    query=st.builds(
-        QueryConfig,
-        timeout_s=SECONDS,
-        memory_limit_bytes=NUMBERS,
-        workers=NUMBERS,
-        max_queued=NUMBERS,
-        queue_timeout_s=SECONDS,
-        temp_directory_limit_bytes=NUMBERS,
-    ),
-    results_cache=st.builds(ResultsCacheConfig, enabled=st.booleans(), max_bytes=NUMBERS),
-    shutdown_timeout_s=SECONDS,
-    compatibility=st.sampled_from(["2.0", "1.10"]),
-    datasets=st.lists(DATASETS, max_size=3).map(tuple),
-    views=st.lists(st.builds(ViewConfig, name=TEXTS, sql=TEXTS, line=NUMBERS, yaml_path=TEXTS), max_size=3).map(tuple),
-    warnings=st.lists(TEXTS, max_size=3).map(tuple),
-)
+SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
+    bool: st.booleans(),
+    int: NUMBERS,
+    float: st.floats(min_value=0.001, allow_infinity=False) | NUMBERS,
+    str: TEXTS,
+    Path: TEXTS.map(lambda text: Path("/", text.replace("\0", ""))),
+    types.NoneType: st.none(),
+}
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Return values of a type that the configuration uses, with every field of its dataclasses."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        return st.builds(hint, **{field.name: values_of(hints[field.name]) for field in dataclasses.fields(hint)})
+    if origin is typing.Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple:
+        holds_secrets = arguments[0] is Secret  # which a handover never does
+        return st.just(()) if holds_secrets else st.lists(values_of(arguments[0]), max_size=3).map(tuple)
+    if origin is Mapping:
+        return st.dictionaries(TEXTS, TEXTS, max_size=3)
+    return st.one_of(*map(values_of, arguments)) if origin in {typing.Union, types.UnionType} else SIMPLE[hint]
+
+
 EXTRAS = st.dictionaries(TEXTS, st.none() | st.booleans() | NUMBERS | TEXTS | st.lists(TEXTS, max_size=3), max_size=3)
 MINIMAL = RuntimeConfig(file=Path("/runtime.yaml"), state_dir=Path("/state"))
 
@@ -103,7 +63,7 @@ def written(config: RuntimeConfig, extra: dict[str, Any]) -> Iterator[int]:
         os.close(descriptor)
 
 
-@given(CONFIGS, EXTRAS)
+@given(values_of(RuntimeConfig), EXTRAS)
 def test_everything_arrives_as_it_was(config: RuntimeConfig, extra: dict[str, Any]) -> None:
     with written(config, extra) as descriptor:
         assert handover.read(descriptor) == (config, extra)

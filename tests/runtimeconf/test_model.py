@@ -8,12 +8,6 @@ import pytest
 
 from runtimeconf.model import AuthConfig, DatasetConfig
 from runtimeconf.secret import Secret
-from system.addresses import Address
-
-
-@pytest.mark.parametrize(("host", "text"), [("127.0.0.1", "127.0.0.1:1"), ("::1", "[::1]:1"), ("a.b", "a.b:1")])
-def test_an_address_prints_as_it_is_written(host: str, text: str) -> None:
-    assert str(Address(host, 1)) == text
 
 
 def test_c33_a_secret_does_not_print_pickle_or_hash() -> None:

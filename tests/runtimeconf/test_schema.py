@@ -24,7 +24,7 @@ from runtimeconf.model import (
     TlsConfig,
     ViewConfig,
 )
-from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES, described_fields, paths_by_name
+from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES
 from system.addresses import Address
 from tests.runtimeconf.configurations import KEY, Fault, Faults, Load, fault_cases
 
@@ -138,11 +138,6 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
 )
 def test_everything_may_be_left_out(load_text: Load, tmp_path: Path, text: str) -> None:
     assert load_text(text) == RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path / ".runtime")
-
-
-@pytest.mark.parametrize("value", ["2.0", '"2.0"', "'2.0'"])
-def test_compatibility_may_be_quoted(load_text: Load, value: str) -> None:
-    assert load_text(f"runtime: {{compatibility: {value}}}\n").compatibility == "2.0"
 
 
 FAULTS = """
@@ -323,14 +318,10 @@ def test_c30_an_open_listener_that_others_reach_is_a_warning(
     assert len(load_text(text + off).warnings) == is_warned
     on = f"  auth: {{api-key: {{enabled: true, keys: [{KEY}]}}}}\n"
     assert load_text(text + on).warnings == ()
-
-
-def test_c30_flight_is_warned_about_too(load_text: Load, yaml_file: Path) -> None:
-    text = 'runtime:\n  http: {bind: "0.0.0.0:1"}\n  flight: {bind: "[::]:2"}\n'
-
-    assert [warning.partition(": listens")[0] for warning in load_text(text).warnings] == [
-        f"{yaml_file}:2: runtime.http.bind",
-        f"{yaml_file}:3: runtime.flight.bind",
+    both = load_text(text.replace("enabled: false, bind", "bind")).warnings
+    assert [line.partition(": ")[2].partition(": ")[0] for line in both] == [
+        *(["runtime.http.bind"] if is_warned else []),
+        "runtime.flight.bind",
     ]
 
 
@@ -356,39 +347,21 @@ def test_tls_files_that_belong_together(load_text: Load, tmp_path: Path) -> None
     )
 
 
+CERTIFICATE, KEY_FILE = "4: runtime.tls.certificate_file:", "5: runtime.tls.key_file:"
+NOT_PEM = f"{KEY_FILE} and the certificate cannot be used: one of them is not valid PEM"
+
+
 @pytest.mark.usefixtures("authority")
 @pytest.mark.parametrize(
     ("cert", "key", "message"),
     [
-        pytest.param(
-            "absent.crt",
-            "a.key",
-            "4: runtime.tls.certificate_file: cannot be read: there is no such file",
-            id="no certificate",
-        ),
-        pytest.param(
-            "a.crt", "absent.key", "5: runtime.tls.key_file: cannot be read: there is no such file", id="no key"
-        ),
-        pytest.param(
-            "a.crt",
-            ".",
-            "5: runtime.tls.key_file: cannot be read: it is a directory, not a regular file",
-            id="a directory",
-        ),
-        pytest.param("runtime.yaml", "a.key", "4: runtime.tls.certificate_file: is not a PEM file", id="no PEM"),
-        pytest.param("a.crt", "b.key", "5: runtime.tls.key_file: does not belong to the certificate", id="of another"),
-        pytest.param(
-            "a.crt",
-            "a.crt",
-            "5: runtime.tls.key_file: and the certificate cannot be used: one of them is not valid PEM",
-            id="no key in it",
-        ),
-        pytest.param(
-            "a.key",
-            "a.key",
-            "5: runtime.tls.key_file: and the certificate cannot be used: one of them is not valid PEM",
-            id="no certificate in it",
-        ),
+        ("absent.crt", "a.key", f"{CERTIFICATE} cannot be read: there is no such file"),
+        ("runtime.yaml", "a.key", f"{CERTIFICATE} is not a PEM file"),
+        ("a.crt", "absent.key", f"{KEY_FILE} cannot be read: there is no such file"),
+        ("a.crt", ".", f"{KEY_FILE} cannot be read: it is a directory, not a regular file"),
+        ("a.crt", "b.key", f"{KEY_FILE} does not belong to the certificate"),
+        ("a.crt", "a.crt", NOT_PEM),
+        ("a.key", "a.key", NOT_PEM),
     ],
 )
 def test_tls_files_that_cannot_be_used(fault: Fault, cert: str, key: str, message: str) -> None:
@@ -451,14 +424,3 @@ def test_a_state_directory_around_the_yaml_is_a_fault(fault: Fault, text: str) -
     assert fault(f"runtime:\n  state_dir: {text}\n") == (
         "2: runtime.state_dir: holds this configuration: name a directory that is the runtime's alone"
     )
-
-
-def test_every_path_has_a_description() -> None:
-    assert {"runtime.auth.api-key.keys[]", "datasets[].acceleration.refresh_sql"} <= described_fields().keys()
-    assert all(described_fields().values())
-
-
-def test_names_lead_to_their_paths() -> None:
-    assert paths_by_name()["keys"] == ("runtime.auth.api-key.keys",)
-    assert paths_by_name()["api_key"] == ("runtime.auth.api-key",)
-    assert paths_by_name()["sql"] == ("views[].sql",)

@@ -37,31 +37,29 @@ def test_enabled_is_required_unless_the_documented_default_is_on(path: str) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        *(
+            pytest.param(f"runtime:\n  {path[8:]}:\n", f"2: {path}: is empty: fill it in, or leave it out", id=path)
+            for path in SECTIONS
+            if path.startswith("runtime.") and path.count(".") == 1
+        ),
+        pytest.param(
+            "runtime:\n  tls: {}\n", "2: runtime.tls: is empty: fill it in, or leave it out", id="an empty mapping"
+        ),
         pytest.param(
             "runtime:\n  tls: {certificate_file: a.crt, key_file: a.key}\n",
             "2: runtime.tls: lacks the field enabled: true or false",
-            id="files alone",
+            id="TLS files alone",
         ),
-        pytest.param("runtime:\n  tls: {}\n", "2: runtime.tls: is empty: fill it in, or leave it out", id="empty"),
-        pytest.param("runtime:\n  tls:\n", "2: runtime.tls: is empty: fill it in, or leave it out", id="null"),
+        pytest.param(
+            f"{DATASET}    acceleration: {{indexes: }}\n",
+            "4: datasets[0].acceleration.indexes: is empty: it must be a mapping of names of columns to enabled or "
+            "unique, or be left out",
+            id="indexes",
+        ),
     ],
 )
-def test_tls_needs_an_explicit_enabled(fault: Fault, text: str, message: str) -> None:
+def test_an_empty_section_is_a_fault(fault: Fault, text: str, message: str) -> None:
     assert fault(text) == message
-
-
-@pytest.mark.parametrize("path", [path for path in SECTIONS if path.startswith("runtime.") and path.count(".") == 1])
-def test_an_empty_section_is_a_fault(fault: Fault, path: str) -> None:
-    assert fault(f"runtime:\n  {path.removeprefix('runtime.')}:\n") == (
-        f"2: {path}: is empty: fill it in, or leave it out"
-    )
-
-
-def test_empty_indexes_are_a_fault(fault: Fault) -> None:
-    assert fault(f"{DATASET}    acceleration: {{indexes: }}\n") == (
-        "4: datasets[0].acceleration.indexes: is empty: it must be a mapping of names of columns to enabled or unique, "
-        "or be left out"
-    )
 
 
 def test_a_misplaced_top_level_field_gets_a_hint(faults: Faults) -> None:

@@ -39,14 +39,6 @@ def test_c32_it_is_read_once(yaml_file: Path, monkeypatch: pytest.MonkeyPatch) -
     assert get_config().name == "second"
 
 
-def test_the_default_file_is_in_the_working_directory(yaml_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RUNTIME_CONFIG", raising=False)
-    monkeypatch.chdir(yaml_file.parent)
-    yaml_file.write_text("name: here\n")
-
-    assert get_config().name == "here"
-
-
 def test_secrets_come_from_the_environment_of_the_process(yaml_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME_CONFIG", str(yaml_file))
     monkeypatch.setenv("API_KEY", "from-the-process")

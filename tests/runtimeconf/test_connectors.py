@@ -1,0 +1,464 @@
+"""The settings of every connector: its locations, its parameters, and that no fault shows a password."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtimeconf.connectors import CONNECTORS, all_params
+from runtimeconf.connectors.connector import Package
+from runtimeconf.connectors.tables import table_parts
+from tests.runtimeconf.configurations import SECRET, Fault, Load, dataset_text, load_dataset
+
+TOKEN = "${ env:TOKEN }"
+POSTGRES = {"pg_host": "db", "pg_db": "shop", "pg_user": "reader", "pg_pass": "${ secrets:token }"}
+FLIGHTSQL = {"flightsql_endpoint": "grpc://127.0.0.1:50051"}
+S3_KEYS = {"s3_key": TOKEN, "s3_secret": TOKEN}
+#: The parameters that a connector requires.
+REQUIRED: dict[str, dict[str, str]] = {
+    "postgres": POSTGRES,
+    "sqlite": {"sqlite_table": "t"},
+    "duckdb": {"duckdb_open": "a.duckdb"},
+    "flightsql": FLIGHTSQL,
+}
+DATABASES = ("postgres", "duckdb", "flightsql")
+
+
+def required(source: str) -> dict[str, str]:
+    return REQUIRED.get(source.partition(":")[0], {})
+
+
+# --- from -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "location"),
+    [
+        ("https://host/a.csv", "https://host/a.csv"),
+        ("http://HOST:8080/a b/ü.csv", "http://host:8080/a%20b/%C3%BC.csv"),
+        ("https://[::1]:443/a%20b@c:d.csv", "https://[::1]:443/a%20b@c:d.csv"),
+        ("https://[::1]/a", "https://[::1]/a"),
+        ("https://host", "https://host/"),
+        ("s3://bucket/a.csv", "s3://bucket/a.csv"),
+        ("s3://bucket", "s3://bucket/"),
+        ("s3://my_Old.Bucket/d/ü b%20?c#*.csv", "s3://my_Old.Bucket/d/ü b%20?c#*.csv"),
+        ("s3://bucket//a@b:c.csv", "s3://bucket//a@b:c.csv"),
+        ('duckdb:main."a=b@c"', 'main."a=b@c"'),
+        ("sqlite:data/a.db", "{directory}/data/a.db"),
+        ("sqlite://data/a.db", "{directory}/data/a.db"),
+        ("sqlite:/data/a.db", "/data/a.db"),
+        *(
+            (f"sqlite:{path}", str(Path("{directory}") / path))
+            for path in ("/d/a:b@c/a.db", "d/a@b.db", "k=v/what?.db", "a:b.db")
+        ),
+        *(
+            (f"file:{path}", "{directory}/" + path.removeprefix("//"))
+            for path in ("//a@b/c.parquet", "a:b@c.parquet", "data/20??/year=*/a.parquet", "a b@c:d/e.csv")
+        ),
+        *(
+            (f"{connector}:{text}", location)
+            for connector in ("delta", "delta_lake", "iceberg")
+            for text, location in (
+                ("a b/t", "{directory}/a b/t"),
+                ("/data/t/", "/data/t"),
+                ("file:///data/t", "/data/t"),
+                ("s3://lake/a b/t//", "s3://lake/a b/t"),
+                ("s3a://lake/t", "s3://lake/t"),
+                ("s3://Old_Lake/t", "s3://Old_Lake/t"),
+            )
+        ),
+    ],
+)
+def test_valid_locations(load_text: Load, tmp_path: Path, source: str, location: str) -> None:
+    dataset = load_dataset(load_text, source, required(source))
+
+    assert (dataset.from_, dataset.location) == (source, location.replace("{directory}", str(tmp_path)))
+
+
+NO_USER = "no user, password or port before the path: everybody who may ask for the datasets sees this"
+NO_QUERY = "no query after the path: everybody who may ask for the datasets sees this"
+NO_BUCKET = "nothing but the name of a bucket before the key: s3_key, s3_secret and s3_endpoint hold the rest"
+NO_CREDENTIALS = "; a part that holds = or @ stands in double quotes"
+
+INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
+    "file: and the path of a file": (
+        (f"file://user:{SECRET}@host/a.parquet", "no user and password before the path: everybody who may ask"),
+    ),
+    "https: and the rest of the URL of a file, such as //host/data/flights.parquet": (
+        (f"https://user:{SECRET}@host/a.csv", "no user or password before the host: parameters hold these"),
+        (f"https://{SECRET}@host/a.csv", "no user or password before the host: parameters hold these"),
+        (f"https://host/a.csv?token={SECRET}", "everybody who may ask for the datasets sees this: http_query"),
+        (f"https://host/a.csv#{SECRET}", "everybody who may ask for the datasets sees this: http_query"),
+        ("https://host:0/a.csv", "a port is from 1 to 65535"),
+        ("https://host:70000/a.csv", "a port is from 1 to 65535"),
+        ("https://ho st/a.csv", "not a host name"),
+        ("https://1.2.3/a.csv", "not an IPv4 address"),
+        ("https:///a.csv", "not a host and a port"),
+        ("https://[::1/a.csv", "not a host and a port"),
+        ("https://[]/a.csv", "not a host and a port"),
+        ("https:host/a.csv", "a URL begins with http:// or https://"),
+        ("https:", "a URL begins with http:// or https://"),
+    ),
+    "s3: and a bucket with a key, a prefix or a glob, such as //bucket/data/flights.parquet": (
+        (f"s3://AKIA:{SECRET}@bucket/a.csv", NO_BUCKET),
+        (f"s3://{SECRET}@bucket/a.csv", NO_BUCKET),
+        ("s3://bucket:9000/a.csv", NO_BUCKET),
+        (f"s3:AKIA:{SECRET}@bucket", "write s3:// before the bucket"),
+        ("s3:bucket/a.csv", "write s3:// before the bucket"),
+        ("s3:///a.csv", "not the name of a bucket"),
+        ("s3://b/a.csv", "not the name of a bucket"),
+        ("s3://..bucket/a.csv", "not the name of a bucket"),
+        ("s3://bucket/" + "ü" * 513, "a key has at most 1,024 bytes"),
+    ),
+    "delta: and the directory of a table": (
+        ("delta:", "(there is no path after the colon)"),
+        (f"delta:s3://{SECRET}@lake/t", NO_BUCKET),
+        (f"delta:file://u:{SECRET}@h/t", NO_USER),
+        (f"delta://{SECRET}@h/t", NO_USER),
+        (f"delta:t?token={SECRET}", NO_QUERY),
+        (f"delta:s3://lake/t?token={SECRET}", NO_QUERY),
+        ("delta:s3://a..b/t", "not the name of a bucket"),
+        ("delta:s3://lake", "a prefix within the bucket, without .."),
+        ("delta:s3://lake/", "a prefix within the bucket, without .."),
+        ("delta:s3://lake/a/../../b", "a prefix within the bucket, without .."),
+        (f"delta:https://{SECRET}@host/t", "of URLs, only s3://bucket/prefix"),
+    ),
+    "sqlite: and the path of a database file": (
+        ("sqlite:", "(there is no path after the colon)"),
+        *((f"sqlite:{path}", NO_USER) for path in (f"//u:{SECRET}@h/a.db", f"//{SECRET}@h/a.db", "//h:80/a.db")),
+        (f"sqlite:u:{SECRET}@h/a.db", NO_USER),
+        *((f"sqlite:{path}?{SECRET}={SECRET}", NO_QUERY) for path in ("a.db", "file:a.db?mode=ro&", "//a.db?a/b")),
+    ),
+    **{
+        f"{connector}: and the name of a table or view, such as ": (
+            *((f"{connector}:{table}", "") for table in ("", ".", "a.", ".a", "a..b", '"a', 'a"b', '""', '"a"b')),
+            (f"{connector}:a.b.c.d", "(at most "),
+            *((f"{connector}:{url}", "(not a URL: ") for url in (f"//user:{SECRET}@host/db", f"a://{SECRET}@host")),
+            (f"{connector}:md:?motherduck_token={SECRET}", NO_CREDENTIALS),
+            (f"{connector}:u:{SECRET}@host", NO_CREDENTIALS),
+            (f'{connector}:host=h "a b" password={SECRET}', NO_CREDENTIALS),
+        )
+        for connector in DATABASES
+    },
+    "a connector and where the data is": (
+        (f"mysql://user:{SECRET}@host/db", "can be installed by pip; export the table to Parquet and write file:)"),
+        (f"S3://{SECRET}@bucket", ""),
+        (f"ftp:{SECRET}", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("expected", "source", "hint"),
+    [(expected, *case) for expected, cases in INVALID_LOCATIONS.items() for case in cases],
+)
+def test_an_invalid_location_is_a_fault_and_not_shown(fault: Fault, expected: str, source: str, hint: str) -> None:
+    message = fault(dataset_text(source, required(source)), {"TOKEN": SECRET})
+
+    assert message.startswith(f"1: datasets[0].from: must be {expected}")
+    assert hint in message
+    assert SECRET not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("t", ("t",)),
+        ("a.b.c", ("a", "b", "c")),
+        ('"a.b"."c ""d"""', ("a.b", 'c "d"')),
+        ("My Table", ("My Table",)),
+        ("ünï.$t", ("ünï", "$t")),
+    ],
+)
+def test_a_table_name_has_parts(text: str, parts: tuple[str, ...]) -> None:
+    assert table_parts(text) == parts
+
+
+# --- params -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "params", "kept"),
+    [
+        (
+            "https://host/a",
+            {
+                "file_format": "csv",
+                "http_port": "8443",
+                "http_query": "?a=b c",
+                "http_username": "u",
+                "http_password": TOKEN,
+                "http_headers": f"X-A: 1\n\nX-B: {TOKEN}\n",
+                "http_tls_root_certificate_file": "root.pem",
+                "client_timeout": "1.5m",
+                "max_download_size": "2KiB",
+            },
+            {
+                "http_query": "a=b%20c",
+                "http_password": SECRET,
+                "http_headers": f"X-A: 1\n\nX-B: {SECRET}\n",
+                "http_tls_root_certificate_file": "{directory}/root.pem",
+                "client_timeout": "90.0",
+                "max_download_size": "2048",
+            },
+        ),
+        (
+            "s3://bucket/a",
+            {
+                **S3_KEYS,
+                "s3_session_token": TOKEN,
+                "s3_auth": "key",
+                "s3_endpoint": "http://Minio:9000/",
+                "allow_http": "true",
+                "s3_region": "eu-central-1",
+                "s3_url_style": "vhost",
+                "s3_tls_root_certificate_file": "root.pem",
+            },
+            {
+                **dict.fromkeys(("s3_key", "s3_secret", "s3_session_token"), SECRET),
+                "s3_endpoint": "http://minio:9000",
+                "s3_tls_root_certificate_file": "{directory}/root.pem",
+            },
+        ),
+        (
+            "iceberg:s3://lake/wh",
+            {**S3_KEYS, "iceberg_catalog": "c/cat.db", "iceberg_table": "a.b.t"},
+            {"s3_key": SECRET, "s3_secret": SECRET, "iceberg_catalog": "{directory}/c/cat.db"},
+        ),
+        (
+            "postgres:t",
+            {**POSTGRES, "pg_sslrootcert": "ca.pem", "pg_host": "DB.Example.com"},
+            {"pg_sslrootcert": "{directory}/ca.pem", "pg_pass": SECRET, "pg_host": "db.example.com"},
+        ),
+        ("postgres:t", {**POSTGRES, "pg_host": "/run/Pg"}, {"pg_pass": SECRET}),
+        ("duckdb:t", {"duckdb_open": "/data/a.duckdb"}, {}),
+        *(
+            ("delta:t", {"s3_endpoint": endpoint, **more}, {"s3_endpoint": endpoint.rstrip("/")})
+            for endpoint, more in (
+                ("http://127.0.0.1:9000/", {}),
+                ("http://localhost:9000", {}),
+                ("http://[::1]:9000", {}),
+                ("http://minio:9000", {"allow_http": "true"}),
+                ("https://minio", {}),
+            )
+        ),
+    ],
+)
+def test_values_are_checked_resolved_and_kept_as_texts(
+    load_text: Load, tmp_path: Path, source: str, params: dict[str, str], kept: dict[str, str]
+) -> None:
+    dataset = load_dataset(load_text, source, params)
+
+    changed = {name: value.replace("{directory}", str(tmp_path)) for name, value in kept.items()}
+    assert dataset.params == params | changed
+    assert SECRET not in repr(dataset)
+
+
+FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
+    "https://host/a.csv": (
+        ({"http_port": "0"}, ".http_port: must be a port from 1 to 65535; found '0'"),
+        ({"http_port": "65536"}, ".http_port: must be a port from 1 to 65535; found '65536'"),
+        ({"http_query": f"a={SECRET}#b"}, ".http_query: must be what follows the question mark of the URL"),
+        ({"http_password": "x"}, ": has http_password, but no http_username"),
+        ({"http_username": "a:b"}, ": has a colon in http_username"),
+        ({"http_username": "u", "http_bearer_token": TOKEN}, ": has http_username and http_bearer_token: keep one"),
+        (
+            {"http_bearer_token": TOKEN, "http_headers": f"authorization: {TOKEN}"},
+            ": has http_bearer_token and an Authorization header in http_headers: keep one",
+        ),
+        ({"http_headers": TOKEN}, ".http_headers: must be headers such as X-Token: abc, one a line"),
+        ({"http_headers": f"Host: {TOKEN}"}, "(Host is set by the runtime itself)"),
+        ({"http_headers": f"X-A: é{TOKEN}"}, "a name, a colon and a value of printable ASCII"),
+        ({"http_headers": f"X-A: {TOKEN}" + "x" * 8192}, "it is longer than 8,192 characters"),
+        ({"http_bearer_token": f"é{TOKEN}"}, ".http_bearer_token: must be a bearer token; found a text (print"),
+        ({"http_bearer_token": ""}, ".http_bearer_token: must be a bearer token; found a text (it is empty)"),
+        ({"client_timeout": "0s"}, ".client_timeout: must be a duration"),
+        ({"max_download_size": "much"}, ".max_download_size: must be a size in bytes"),
+    ),
+    "s3://bucket/a": (
+        ({"s3_key": TOKEN}, ": has only one of s3_key and s3_secret"),
+        ({"s3_secret": TOKEN}, ": has only one of s3_key and s3_secret"),
+        ({"s3_session_token": TOKEN}, ": has s3_session_token, but no s3_key and s3_secret"),
+        ({"s3_auth": "key"}, ": has s3_auth: key, but no s3_key and s3_secret"),
+        ({"s3_auth": "public", **S3_KEYS}, ": has both s3_auth: public and s3_key: keep one"),
+        ({"s3_auth": "iam_role", **S3_KEYS}, ": has both s3_auth: iam_role and s3_key: keep one"),
+        ({"s3_endpoint": "http://minio:9000"}, ": has an s3_endpoint without TLS"),
+        ({"s3_endpoint": "http://minio:9000", "allow_http": "false"}, ": has an s3_endpoint without TLS"),
+        ({"s3_endpoint": f"https://AKIA:{SECRET}@minio"}, "no user or password before the host"),
+        ({"s3_endpoint": f"https://minio/{SECRET}"}, "only the scheme, the host and the port"),
+        ({"s3_endpoint": "minio:9000"}, "a URL begins with http:// or https://"),
+        ({"s3_region": "eu.central"}, ".s3_region: must be the region of the bucket, such as eu-central-1"),
+        ({"s3_auth": "iam-role"}, ".s3_auth: must be public, key or iam_role"),
+        ({"s3_key": f"é{TOKEN}", "s3_secret": TOKEN}, ".s3_key: must be an access key id; found a text"),
+    ),
+    "delta:t": tuple(
+        ({"s3_endpoint": url}, ".s3_endpoint: must be a URL such as https://minio.example.org:9000")
+        for url in (
+            *(f"https://user:{SECRET}@host", f"https://host?x={SECRET}", "ftp://host", "https://", "https://host/path"),
+            *("https://host#x", "https://ho st", "https://host:99999", "https://[::1"),
+        )
+    ),
+    "iceberg:t": (
+        ({"s3_key": TOKEN}, ": has only one of s3_key and s3_secret"),
+        ({"iceberg_table": "a.b"}, ": has only one of iceberg_catalog and iceberg_table"),
+        ({"iceberg_catalog": "c.db"}, ": has only one of iceberg_catalog and iceberg_table"),
+        ({"iceberg_catalog_name": "x"}, ": has iceberg_catalog_name, but no iceberg_catalog"),
+        (
+            {"iceberg_catalog": "c.db", "iceberg_table": "b"},
+            ": has an iceberg_table that is not a namespace, a dot and a name",
+        ),
+    ),
+    "postgres:t": (
+        ({**POSTGRES, "pg_port": "0"}, ".pg_port: must be a port from 1 to 65535; found '0'"),
+        ({**POSTGRES, "pg_port": "65536"}, ".pg_port: must be a port from 1 to 65535; found '65536'"),
+        ({**POSTGRES, "pg_host": "a b"}, ".pg_host: must be a host name, an IP address, or the absolute"),
+        ({**POSTGRES, "pg_host": "/a,b"}, "(a comma would name a second host)"),
+        ({**POSTGRES, "pg_host": f"postgresql://u:{SECRET}@host/db"}, "found a text"),
+        ({**POSTGRES, "pg_host": f"u:{SECRET}@host"}, "found a text"),
+        ({**POSTGRES, "pg_sslmode": "allow"}, ".pg_sslmode: must be disable, prefer, require, verify-ca"),
+        ({**POSTGRES, "duckdb_open": "a"}, ".duckdb_open: is not a parameter of the connector postgres"),
+        ({**POSTGRES, "pg_password": "x"}, ".pg_password: unknown field; did you mean pg_pass?"),
+        ({**POSTGRES, "user": "x"}, ".user: unknown field; did you mean pg_user?"),
+        ({"pg_host": "a", "pg_db": "a"}, ": lacks the field pg_user: the name of a user"),
+    ),
+    "sqlite:a.db": (
+        ({"sqlite_table": "t", "zzz": "x"}, "the fields here are: sqlite_table, sqlite_types"),
+        ({}, ": lacks the field sqlite_table: the name of a table or view"),
+        ({"sqlite_table": "t", "sqlite_types": "x"}, ".sqlite_types: must be declared or text; found 'x'"),
+    ),
+    "duckdb:t": (({}, ": lacks the field duckdb_open: the path of a database file"),),
+    "flightsql:t": (
+        *(
+            ({"flightsql_endpoint": url}, ".flightsql_endpoint: must be a URL such as")
+            for url in (
+                *("127.0.0.1:50051", "grpc://host", "grpc://host:x", "https://host:1/path"),
+                *(f"grpc://u:{SECRET}@host:1", f"grpc://host:1?token={SECRET}"),
+            )
+        ),
+        (
+            {"flightsql_endpoint": f"grpc://u:{TOKEN}@host:1"},
+            "found a text (put user and password into flightsql_username and flightsql_password)",
+        ),
+        (
+            {"flightsql_endpoint": "grpc://host:1", "flightsql_username": "u"},
+            ": has only one of flightsql_username and flightsql_password",
+        ),
+        (
+            {**FLIGHTSQL, "flightsql_tls_root_certificate_file": "ca.pem"},
+            ": has flightsql_tls_root_certificate_file, but flightsql_endpoint has no TLS",
+        ),
+        (
+            {**FLIGHTSQL, "flightsql_token": TOKEN, "flightsql_username": "u", "flightsql_password": TOKEN},
+            ": has both flightsql_token and flightsql_username or flightsql_password: keep one",
+        ),
+        ({**FLIGHTSQL, "flightsql_token": f"{TOKEN}-é"}, "found a text (printable ASCII)"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "params", "said"), [(source, *case) for source, cases in FAULTS.items() for case in cases]
+)
+def test_parameters_that_do_not_fit_are_faults(fault: Fault, source: str, params: dict[str, str], said: str) -> None:
+    message = fault(dataset_text(source, params), {"TOKEN": SECRET})
+
+    assert message.startswith("1: datasets[0].params")
+    assert said in message
+    assert SECRET not in message
+
+
+@pytest.mark.parametrize("value", ["canary\nb", "canary\0", "canary" * 3000])
+@pytest.mark.parametrize(("source", "name"), [("postgres:t", "pg_pass"), ("flightsql:t", "flightsql_password")])
+def test_an_invalid_credential_is_not_shown(fault: Fault, source: str, name: str, value: str) -> None:
+    message = fault(dataset_text(source, {**required(source), name: TOKEN}), {"TOKEN": value})
+
+    assert message.endswith("(it has several lines, or is longer than 16,384 characters)")
+    assert "canary" not in message
+
+
+HTTP_SAFE = ("https://example.org/a.csv", "http://127.0.0.1:80/a.csv", "http://LOCALHOST/a.csv", "http://[::1]/a")
+
+
+@pytest.mark.parametrize(
+    ("params", "shown"),
+    [
+        ({"http_username": "u", "http_password": TOKEN}, "http_username and http_password"),
+        ({"http_bearer_token": TOKEN}, "http_bearer_token"),
+        ({"http_headers": f"X-A: {TOKEN}", "allow_http": "false"}, "http_headers"),
+    ],
+)
+def test_credentials_over_http_need_tls_unless_allow_http_is_set(
+    fault: Fault, load_text: Load, params: dict[str, str], shown: str
+) -> None:
+    said = fault(dataset_text("http://127.example.org/a.csv", params), {"TOKEN": SECRET})
+
+    assert said == (
+        f"1: datasets[0].params: has a URL without TLS: everybody on the way reads {shown}; allow_http: true allows it"
+    )
+    assert load_dataset(load_text, "http://example.org/a.csv", **{**params, "allow_http": "true"})
+    assert all(load_dataset(load_text, url, **params) for url in HTTP_SAFE)
+    assert load_dataset(load_text, "http://example.org/a.csv", http_query="a=b")
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "grpc+tcp", "http"])
+@pytest.mark.parametrize(
+    ("credentials", "shown"),
+    [
+        ({"flightsql_token": TOKEN}, "flightsql_token"),
+        (
+            {"flightsql_username": "u", "flightsql_password": TOKEN},
+            "flightsql_username and flightsql_password",
+        ),
+    ],
+)
+def test_credentials_over_flight_sql_need_tls_unless_allow_http_is_set(
+    fault: Fault, load_text: Load, scheme: str, credentials: dict[str, str], shown: str
+) -> None:
+    plain = {"flightsql_endpoint": f"{scheme}://127.example.org:1"}
+
+    assert fault(dataset_text("flightsql:t", {**plain, **credentials}), {"TOKEN": SECRET}) == (
+        "1: datasets[0].params: has a flightsql_endpoint without TLS: everybody on the way reads "
+        f"{shown}; allow_http: true allows it"
+    )
+    assert load_dataset(load_text, "flightsql:t", {**plain, **credentials, "allow_http": "true"})
+    for endpoint in (f"{scheme}://localhost:1", f"{scheme}://[::1]:1", "grpc+tls://host:1", "https://host:1"):
+        assert load_dataset(load_text, "flightsql:t", {**credentials, "flightsql_endpoint": endpoint})
+    assert load_dataset(load_text, "flightsql:t", plain)
+
+
+def test_connectors_that_share_a_parameter_share_its_declaration() -> None:
+    declared = {id(param) for connector in CONNECTORS.values() for param in connector.params}
+
+    assert len(declared) == len(all_params())
+
+
+@pytest.mark.parametrize(
+    ("source", "module", "requirement"),
+    [
+        ("s3://bucket/a", "botocore", "botocore~=1.44"),
+        ("delta:t", "deltalake", "deltalake~=1.6"),
+        ("delta:s3://lake/t", "botocore", "botocore~=1.44"),
+        ("iceberg:t", "pyiceberg", "pyiceberg~=0.12"),
+        ("postgres:t", "adbc_driver_postgresql", "adbc-driver-postgresql~=1.13"),
+        ("sqlite:t", "adbc_driver_sqlite", "adbc-driver-sqlite~=1.13"),
+        ("flightsql:t", "adbc_driver_flightsql", "adbc-driver-flightsql~=1.13"),
+    ],
+)
+def test_a_missing_library_is_a_fault_with_its_install_command(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch, source: str, module: str, requirement: str
+) -> None:
+    monkeypatch.setattr(Package, "is_installed", property(lambda package: package.module != module))
+
+    assert fault(dataset_text(source, required(source)), {"TOKEN": SECRET}) == (
+        f"1: datasets[0].from: the connector {source.partition(':')[0]} needs a library: "
+        f"python -m pip install '{requirement}'"
+    )
+
+
+def test_a_table_on_disk_needs_no_library_to_sign_requests(load_text: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "botocore", None)  # as where it is not installed
+
+    assert load_dataset(load_text, "delta:t").location
+    assert CONNECTORS["duckdb"].packages == ()
