@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.system.harness import MODES, Server, example_config, free_port
+from tests.clients.runtime import FlightServer
+from tests.system.harness import MODES, Server
 
 
 @pytest.fixture(scope="session", params=MODES)
@@ -39,11 +40,8 @@ def tls_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def tls_server(tmp_path_factory: pytest.TempPathFactory, tls_files: tuple[Path, Path]) -> Iterator[tuple[Server, Path]]:
-    """A runtime that speaks TLS, and the certificate to trust."""
+def tls_server(tmp_path_factory: pytest.TempPathFactory, tls_files: tuple[Path, Path]) -> Iterator[FlightServer]:
+    """A runtime that speaks TLS."""
     certificate, key = tls_files
-    port = free_port()
-    tls = {"enabled": True, "certificate_file": str(certificate), "key_file": str(key)}
-    config = example_config(port, runtime={"tls": tls})
-    with Server(tmp_path_factory.mktemp("tls_server"), port=port, config=config, trust=certificate) as running:
-        yield running, certificate
+    with FlightServer(tmp_path_factory.mktemp("tls_server"), trust=certificate, key_file=key) as running:
+        yield running

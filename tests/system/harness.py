@@ -10,8 +10,8 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -64,6 +64,31 @@ def free_port() -> int:
     raise AssertionError("no port is free")
 
 
+@contextmanager
+def taken_port() -> Iterator[int]:
+    """A port that this process listens on."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        yield int(holder.getsockname()[1])
+
+
+def clean_environ(**more: str) -> dict[str, str]:
+    """Return the environment without what configures a runtime, and with *more*."""
+    ours = ("RUNTIME_", "DJANGO_", "PYTHONWARNINGS")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | more
+
+
+def run_program(
+    *arguments: str, cwd: Path = REPOSITORY, stdin: str | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with *arguments* to its end, and return its exit code and what it printed."""
+    return subprocess.run(
+        [PYTHON, *arguments], cwd=cwd, env=clean_environ(**environ), input=stdin, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+
+
 def write_orders(path: Path, rows: int = 1000, offset: int = 0) -> None:
     """Write a Parquet file with columns id, name, amount, placed_at; `sum(id)` tells the version."""
     with duckdb.connect() as connection:
@@ -114,6 +139,7 @@ class Server:
     mode: Mode = "serve"
     config: Mapping[str, Any] | None = None
     text: str | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of the example configuration
     environ: Mapping[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     wait_ready: bool = True
@@ -138,7 +164,7 @@ class Server:
         if not (self.directory / "orders.parquet").exists():
             write_orders(self.directory / "orders.parquet")
         if self.text is None:
-            config = example_config(self.port) if self.config is None else self.config
+            config = example_config(self.port, **self.changes) if self.config is None else self.config
             self.file.write_text(yaml.safe_dump(dict(config), sort_keys=False))
             self.file.chmod(0o600)
         else:
@@ -146,12 +172,7 @@ class Server:
 
     def launch(self) -> None:
         """Start the process and return at once."""
-        environ = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("RUNTIME_", "DJANGO_", "PYTHONWARNINGS"))
-        }
-        environ |= {"RUNTIME_CONFIG": str(self.file), **self.environ}
+        environ = clean_environ(**{"RUNTIME_CONFIG": str(self.file), **self.environ})
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command(self.mode), *self.arguments], cwd=REPOSITORY, env=environ, stdout=log, stderr=log

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,18 +64,6 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def pss_bytes(pid: int) -> int:
-    """Return the proportional set size of *pid* and everything below it, in bytes."""
-    total = 0
-    for member in family(pid):
-        try:
-            lines = Path(f"/proc/{member}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-    return total
-
-
 def descriptors(pid: int) -> int:
     """Return how many files and sockets *pid* and everything below it hold open."""
     total = 0
@@ -86,18 +73,6 @@ def descriptors(pid: int) -> int:
         except OSError:
             continue
     return total
-
-
-def cpu_s(pid: int) -> float:
-    """Return the seconds of CPU that *pid* and everything below it have used so far."""
-    ticks = 0
-    for member in family(pid):
-        try:
-            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def busy_engine_workers(pid: int) -> list[int]:

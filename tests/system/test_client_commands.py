@@ -3,60 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.system.harness import (
-    K1,
-    PYTHON,
-    REPOSITORY,
-    WRONG,
-    Server,
-    example_config,
-    free_port,
-    wait_for,
-    write_orders,
-)
+from tests.system.harness import K1, PYTHON, REPOSITORY, WRONG, Server, free_port, run_program, wait_for, write_orders
 
 
 def run(
     server: Server | None, *arguments: str, key: str | None = K1, stdin: str | None = None, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Run one client command in a directory without YAML, with the key in the environment."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RUNTIME_", "DJANGO_"))}
-    settings = dict(environ)
-    if server is not None:
-        settings["RUNTIME_HTTP_ENDPOINT"] = server.url
-    if key is not None:
-        settings["RUNTIME_API_KEY"] = key
-    return subprocess.run(
-        [PYTHON, str(REPOSITORY / "manage.py"), *arguments],
-        cwd="/",
-        env=inherited | settings,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def test_sql_prints_rows(server: Server) -> None:
-    done = run(server, "sql", "SELECT count(*) AS n FROM orders", "--format", "json")
-
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [{"n": 1000}]
-
-
-@pytest.mark.parametrize("output", ["table", "csv"])
-def test_sql_formats(serve: Server, output: str) -> None:
-    done = run(serve, "sql", "SELECT id, name FROM orders ORDER BY id LIMIT 2", "--format", output)
-
-    assert done.returncode == 0, done.stderr
-    assert "name 1" in done.stdout
+    settings = environ | ({"RUNTIME_HTTP_ENDPOINT": server.url} if server else {})
+    settings |= {"RUNTIME_API_KEY": key} if key else {}
+    return run_program(str(REPOSITORY / "manage.py"), *arguments, cwd=Path("/"), stdin=stdin, **settings)
 
 
 def test_sql_runs_statements_from_standard_input_until_one_fails(serve: Server) -> None:
@@ -89,11 +50,13 @@ def test_x15_refusals_exit_1(serve: Server) -> None:
     assert run(serve, "refresh", "absent").returncode == 1
 
 
-def test_status_datasets_and_refresh(serve: Server) -> None:
+def test_sql_status_datasets_and_refresh(serve: Server) -> None:
+    rows = run(serve, "sql", "SELECT count(*) AS n FROM orders", "--format", "json")
     status = run(serve, "status")
     datasets = run(serve, "datasets", "--format", "json")
     refresh = run(serve, "refresh", "orders", "--wait")
 
+    assert (rows.returncode, json.loads(rows.stdout)) == (0, [{"n": 1000}]), rows.stderr
     assert status.returncode == 0, status.stderr
     assert "engine" in status.stdout
     assert json.loads(datasets.stdout)[0]["name"] == "orders"
@@ -125,13 +88,9 @@ def test_x12_cells_are_escaped_in_tables(serve: Server) -> None:
     assert json.loads(as_json.stdout)[0]["evil"].startswith("\x1b]0;pwn")
 
 
-def test_tls_is_verified(tmp_path: Path, tls_server: tuple[Server, Path]) -> None:
-    server, certificate = tls_server
-    endpoint = f"https://localhost:{server.port}"
-    trusted = run(
-        None, "sql", "SELECT 1 AS a", "--http-endpoint", endpoint, "--tls-root-certificate-file", str(certificate)
-    )
-    untrusted = run(None, "sql", "SELECT 1 AS a", "--http-endpoint", endpoint)
+def test_tls_is_verified(tls_server: Server) -> None:
+    trusted = run(tls_server, "sql", "SELECT 1 AS a", "--tls-root-certificate-file", str(tls_server.trust))
+    untrusted = run(tls_server, "sql", "SELECT 1 AS a")
 
     assert trusted.returncode == 0, trusted.stderr
     assert untrusted.returncode == 3
@@ -141,11 +100,12 @@ def test_tls_is_verified(tmp_path: Path, tls_server: tuple[Server, Path]) -> Non
 @pytest.mark.exhaustive
 def test_each_state_of_a_runtime_has_its_message(tmp_path: Path) -> None:
     query = {"workers": 1, "max_queued": 1, "queue_timeout": "1s"}
-    config = example_config(port := free_port(), runtime={"auth": {"api-key": {"enabled": False}}, "query": query})
-    config["datasets"].append({"from": "file:absent.parquet", "name": "absent"})
+    auth = {"api-key": {"enabled": False}}
+    datasets = [{"from": f"file:{name}.parquet", "name": name} for name in ("orders", "absent")]
+    changes = {"runtime": {"auth": auth, "query": query}, "datasets": datasets}
     endless = "SELECT count(*) FROM range(1000000000000)"
 
-    with Server(tmp_path, port=port, config=config, wait_ready=False) as server:
+    with Server(tmp_path, changes=changes, wait_ready=False) as server:
         starting = run(server, "status", "--wait", "0.5", key=None)
         anonymous = run(server, "sql", "SELECT 42 AS n", "--format", "csv", key=None)
         slow = run(server, "sql", endless, "--timeout", "0.5", key=None)

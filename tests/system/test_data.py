@@ -7,17 +7,19 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.flight
 import pytest
 
+from benchmarks.processes import cpu_s
 from tests.clients.runtime import FlightServer, flight_table, plain_flight
-from tests.system.harness import K1, MODES, Server, example_config, free_port, wait_for, write_orders
-from tests.system.processes import cpu_s, family, is_alive
+from tests.system.harness import K1, MODES, Mode, Server, wait_for, write_orders
+from tests.system.processes import family, is_alive
 
 REFRESH = "/v1/datasets/orders/acceleration/refresh"
 ABSENT = "/v1/datasets/absent/acceleration/refresh"
@@ -29,28 +31,33 @@ NEW = [{"n": 1000, "s": 1000499500}]
 DEAF = "SELECT levenshtein(repeat('a', 200000) || id, repeat('b', 200000)) AS x FROM orders"
 
 
-@pytest.fixture(scope="module", params=MODES)
-def changing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp(f"changing-{request.param}"), mode=request.param) as running:
-        yield running
-
-
-@pytest.fixture
-def mutable(changing: Server) -> Server:
-    """A runtime of each mode whose data may be changed: each test begins with the old data."""
-    return with_old_data(changing)
+ORDERS = {"from": "file:orders.parquet", "name": "orders", "acceleration": {"enabled": True}}
+STATIC = {"from": "file:orders.parquet", "name": "static"}
 
 
 @pytest.fixture(scope="module")
-def changing_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("changing")) as running:
+def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Mode], Server]]:
+    """A function that returns the runtime of a mode whose data may be changed, and broken."""
+    with ExitStack() as stack:
+
+        @cache
+        def running(mode: Mode) -> Server:
+            directory = tmp_path_factory.mktemp(f"changing-{mode}")
+            return stack.enter_context(Server(directory, mode=mode, changes={"datasets": [ORDERS, STATIC]}))
+
         yield running
 
 
+@pytest.fixture(params=MODES)
+def mutable(request: pytest.FixtureRequest, changing: Callable[[Mode], Server]) -> Server:
+    """A runtime of each mode: each test begins with the old data."""
+    return with_old_data(changing(request.param))
+
+
 @pytest.fixture
-def one(changing_one: Server) -> Server:
-    """A runtime of `serve` whose data may be changed, and broken."""
-    return with_old_data(changing_one)
+def one(changing: Callable[[Mode], Server]) -> Server:
+    """The runtime of `serve`: each test begins with the old data."""
+    return with_old_data(changing("serve"))
 
 
 def with_old_data(server: Server) -> Server:
@@ -58,7 +65,7 @@ def with_old_data(server: Server) -> Server:
     source = server.directory / "orders.parquet"
     source.unlink(missing_ok=True)  # a pipe would keep whoever writes waiting
     write_orders(source)
-    run = wait_finished(server, post(server, REFRESH).json()["refresh"]["id"])
+    run = wait_finished(server, refreshed(server))
     assert run["status"] == "succeeded"
     assert server.rows(CHECKSUM) == OLD
     return server
@@ -68,15 +75,15 @@ def post(server: Server, path: str, key: str | None = K1, **options: Any) -> Any
     return server.request("POST", path, headers={"X-API-Key": key} if key else {}, **options)
 
 
-def history(server: Server) -> list[dict[str, Any]]:
-    answer = server.get(REFRESH, headers={"X-API-Key": K1})
+def history(server: Server, name: str = "orders") -> list[dict[str, Any]]:
+    answer = server.get(REFRESH.replace("orders", name), headers={"X-API-Key": K1})
     assert answer.status_code == 200
     return list(answer.json())
 
 
-def wait_finished(server: Server, run: str) -> dict[str, Any]:
+def wait_finished(server: Server, run: str, name: str = "orders") -> dict[str, Any]:
     def finished() -> dict[str, Any] | None:
-        return next((row for row in history(server) if row["id"] == run and row["finished_at"]), None)
+        return next((row for row in history(server, name) if row["id"] == run and row["finished_at"]), None)
 
     return wait_for(finished, f"the end of refresh {run}")
 
@@ -110,13 +117,13 @@ def test_r01_readers_see_old_then_new(mutable: Server) -> None:
 
 def test_a_superseded_snapshot_is_gone_in_two_seconds(one: Server) -> None:
     snapshots = one.directory / ".runtime" / "snapshots"
-    before = set(snapshots.iterdir())
+    before = set(snapshots.glob("orders-*"))
     write_orders(one.directory / "orders.parquet", offset=1_000_000)
 
-    wait_finished(one, post(one, REFRESH).json()["refresh"]["id"])
+    wait_finished(one, refreshed(one))
 
     began = time.monotonic()
-    wait_for(lambda: not before & set(snapshots.iterdir()), "the old snapshot to go")
+    wait_for(lambda: not any(snapshot.exists() for snapshot in before), "the old snapshot to go")
     wait_for(lambda: not deleted_files_held(one), "the old snapshot to be closed")
     assert time.monotonic() - began < 30
 
@@ -136,24 +143,20 @@ def deleted_files_held(server: Server) -> list[str]:
     return held
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"PAR1garbage", os.urandom(5000), b"PAR1" + bytes(100) + b"PAR1"],
-    ids=["R06 empty", "R06 bad", "R06 random", "R06 truncated"],
-)
-def test_r06_a_broken_source_keeps_the_last_good_data(one: Server, content: bytes) -> None:
-    (one.directory / "orders.parquet").write_bytes(content)
+def test_r06_a_broken_source_keeps_the_last_good_data(one: Server) -> None:
+    for content in (b"", b"PAR1garbage", os.urandom(5000), b"PAR1" + bytes(100) + b"PAR1"):
+        (one.directory / "orders.parquet").write_bytes(content)
 
-    run = wait_finished(one, post(one, REFRESH).json()["refresh"]["id"])
+        run = wait_finished(one, refreshed(one))
 
-    assert run["status"] == "failed"
-    assert run["error"]
-    assert str(one.directory) not in run["error"]
-    assert one.rows(CHECKSUM) == OLD
-    row = one.get("/v1/datasets", headers={"X-API-Key": K1}).json()[0]
-    assert row["status"] == "Error"
-    assert row["error"]
-    assert one.get("/v1/ready").status_code == 200
+        assert run["status"] == "failed"
+        assert run["error"]
+        assert str(one.directory) not in run["error"]
+        assert one.rows(CHECKSUM) == OLD
+        row = one.get("/v1/datasets", headers={"X-API-Key": K1}).json()[0]
+        assert row["status"] == "Error"
+        assert row["error"]
+        assert one.get("/v1/ready").status_code == 200
 
 
 def test_r08_a_source_that_vanishes_or_hangs_keeps_the_last_good_data(one: Server) -> None:
@@ -162,13 +165,13 @@ def test_r08_a_source_that_vanishes_or_hangs_keeps_the_last_good_data(one: Serve
     for hangs in (False, True):
         if hangs:
             os.mkfifo(source)
-        run = wait_finished(one, post(one, REFRESH).json()["refresh"]["id"])
+        run = wait_finished(one, refreshed(one))
         assert run["status"] == "failed"
         assert one.rows(CHECKSUM) == OLD
     source.unlink()
     write_orders(source, offset=1_000_000)
 
-    run = wait_finished(one, post(one, REFRESH).json()["refresh"]["id"])
+    run = wait_finished(one, refreshed(one))
 
     assert run["status"] == "succeeded"
     assert one.rows(CHECKSUM) == NEW
@@ -214,15 +217,12 @@ def test_r15_refresh_refusals(mutable: Server) -> None:
         assert len(history(mutable)) == before
 
 
-def test_r15_without_acceleration_there_is_no_refresh(tmp_path: Path) -> None:
-    port = free_port()
-    config = example_config(port, datasets=[{"from": "file:orders.parquet", "name": "orders"}])
+def test_r15_without_acceleration_there_is_no_refresh(changing: Callable[[Mode], Server]) -> None:
+    server = changing("serve")
 
-    with Server(tmp_path, port=port, config=config) as server:
-        answer = post(server, REFRESH)
-        assert answer.status_code == 400
-        row = server.get("/v1/datasets", headers={"X-API-Key": K1}).json()[0]
-        assert (row["acceleration_enabled"], row["status"], row["rows"]) == (False, "Ready", 1000)
+    assert post(server, "/v1/datasets/static/acceleration/refresh").status_code == 400
+    row = server.get("/v1/datasets", headers={"X-API-Key": K1}).json()[1]
+    assert (row["acceleration_enabled"], row["status"], row["rows"]) == (False, "Ready", 1000)
 
 
 @pytest.fixture(scope="module")
@@ -317,24 +317,11 @@ def test_p10_s27_one_dataset_of_five_that_cannot_load_does_not_stop_the_others(t
         assert "absent.parquet" in shown[2]
 
 
-def refreshed(server: Server, name: str, sql: str | None = None) -> str:
+def refreshed(server: Server, name: str = "orders", sql: str | None = None) -> str:
     """Ask for a refresh and return its id."""
-    path = f"/v1/datasets/{name}/acceleration/refresh"
-    answer = post(server, path, json={} if sql is None else {"refresh_sql": sql})
+    answer = post(server, REFRESH.replace("orders", name), json={} if sql is None else {"refresh_sql": sql})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["refresh"]["id"])
-
-
-def ended(server: Server, name: str, run: str) -> dict[str, Any]:
-    """Return a refresh from the list when it has ended."""
-
-    def find() -> dict[str, Any] | None:
-        answer = server.get(f"/v1/datasets/{name}/acceleration/refresh", headers={"X-API-Key": K1})
-        assert answer.status_code == 200, answer.text
-        (found,) = (row for row in answer.json() if row["id"] == run)
-        return None if found["status"] in {"queued", "running"} else found
-
-    return wait_for(find, f"the refresh of {name}")
 
 
 @pytest.mark.exhaustive
@@ -352,21 +339,20 @@ def ended(server: Server, name: str, run: str) -> dict[str, Any]:
     ],
 )
 def test_a_refresh_sql_that_cannot_be_stopped_costs_its_refresh_only(tmp_path: Path, sql: str, error: str) -> None:
-    port = free_port()
     acceleration = {"enabled": True, "refresh_timeout": "2s"}
     names = ("orders", "other")
     datasets = [{"from": "file:orders.parquet", "name": name, "acceleration": acceleration} for name in names]
 
-    with Server(tmp_path, port=port, config=example_config(port, datasets=datasets)) as server:
-        bad = refreshed(server, "orders", sql)
+    with Server(tmp_path, changes={"datasets": datasets}) as server:
+        bad = refreshed(server, sql=sql)
         good = refreshed(server, "other")
 
-        failed = ended(server, "orders", bad)
+        failed = wait_finished(server, bad)
         assert failed["status"] == "failed"
         assert failed["error"].startswith(error)
-        assert ended(server, "other", good)["status"] == "succeeded"
+        assert wait_finished(server, good, "other")["status"] == "succeeded"
         assert server.rows(CHECKSUM) == OLD
-        assert ended(server, "orders", refreshed(server, "orders"))["status"] == "succeeded"
+        assert wait_finished(server, refreshed(server))["status"] == "succeeded"
         assert len(list((tmp_path / ".runtime/snapshots").iterdir())) == len(names)
 
 
@@ -378,7 +364,7 @@ def loaders(server: Server) -> list[int]:
 def test_a_stop_does_not_wait_for_a_load_that_cannot_be_stopped(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         used = {loader: cpu_s(loader) for loader in loaders(server)}
-        refreshed(server, "orders", DEAF)
+        refreshed(server, sql=DEAF)
 
         def busy() -> int | None:
             # More than one that starts takes.
@@ -398,11 +384,9 @@ def test_a_stop_does_not_wait_for_a_load_that_cannot_be_stopped(tmp_path: Path) 
 
 @pytest.mark.exhaustive
 def test_p01_health_answers_before_the_data_is_there(tmp_path: Path) -> None:
-    port = free_port()
-    config = example_config(port, datasets=[{"from": "file:late.parquet", "name": "orders", "acceleration": {
-        "enabled": True, "refresh_check_interval": "1s"}}])  # fmt: skip
+    late = ORDERS | {"from": "file:late.parquet", "acceleration": {"enabled": True, "refresh_check_interval": "1s"}}
 
-    with Server(tmp_path, port=port, config=config, wait_ready=False) as server:
+    with Server(tmp_path, changes={"datasets": [late]}, wait_ready=False) as server:
         assert server.get("/health").text == "ok\n"
         assert server.get("/v1/ready").text == "not ready"
         # The engine may be on its way, too.
@@ -429,18 +413,21 @@ def test_catalog_routes(server: Server) -> None:
     headers = {"X-API-Key": K1}
     status = {row["name"]: row for row in server.get("/v1/status", headers=headers).json()}
     datasets = server.get("/v1/datasets", headers=headers).json()
+    is_serve = server.mode == "serve"
 
-    assert set(status) == {"http", "flight", "engine", "refresh"}
-    assert status["http"]["status"] == status["engine"]["status"] == status["refresh"]["status"] == "Ready"
-    assert status["flight"]["status"] == ("Ready" if server.mode == "serve" else "Disabled")
+    assert {name: row["status"] for name, row in status.items()} == {
+        **dict.fromkeys(("http", "engine", "refresh"), "Ready"),
+        "flight": "Ready" if is_serve else "Disabled",
+    }
     assert status["http"]["endpoint"] == f"127.0.0.1:{server.port}"
-    assert [row["name"] for row in datasets] == ["orders"]
-    assert datasets[0]["from"] == "file:orders.parquet"
-    assert datasets[0]["rows"] == 1000
-    for path in ("/v1/status", "/v1/datasets"):
+    assert status["engine"]["endpoint"] == ("unix:engine.sock" if is_serve else "in-process")
+    assert status["refresh"]["endpoint"] == ("unix:control.sock" if is_serve else "in-process")
+    assert [(row["name"], row["from"], row["rows"]) for row in datasets] == [("orders", "file:orders.parquet", 1000)]
+    for path, first in (("/v1/status", "name,endpoint,status"), ("/v1/datasets", "from,name,")):
         answer = server.get(f"{path}?format=csv", headers=headers)
         assert answer.headers["Content-Type"].startswith("text/csv")
-        assert answer.text.splitlines()[0].startswith(("name,", "from,"))
+        assert answer.text.startswith(first)
+        assert str(server.directory) not in answer.text
         assert server.get(f"{path}?format=xml", headers=headers).status_code == 400
     assert server.get("/v1/catalogs", headers=headers).json() == [{"from": "runtime", "name": "runtime"}]
     names = server.rows("SELECT table_catalog AS c, table_schema AS s, table_name AS t FROM information_schema.tables")

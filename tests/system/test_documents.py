@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand
+
+from tests.system.harness import PATIENCE_S, clean_environ, free_port, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
@@ -202,3 +207,39 @@ def test_licence_is_the_one_of_the_project() -> None:
     assert "Apache License\n                           Version 2.0, January 2004" in licence
     assert "END OF TERMS AND CONDITIONS" in licence
     assert "Apache-2.0" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.exhaustive
+def test_the_commands_of_the_tutorial_print_what_it_shows(tmp_path: Path) -> None:
+    """Run its blocks in order. What needs the network is left out: the installation and the dashboard."""
+    port, flight_port = free_port(), free_port()
+    binds = f'  http: {{bind: "127.0.0.1:{port}"}}\n  flight: {{bind: "127.0.0.1:{flight_port}"}}\n'
+    environ = clean_environ(RUNTIME_HTTP_ENDPOINT=f"http://127.0.0.1:{port}")
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "manage.py").symlink_to(ROOT / "manage.py")
+    exports, printed, compared = 'curl() { command curl -sS "$@"; }\n', "", 0
+
+    with ExitStack() as stack:
+        for block in FENCE.finditer((ROOT / "docs" / "tutorial.md").read_text()):
+            body = block["body"].replace("runtime:\n", f"runtime:\n{binds}").replace(":8090", f":{port}")
+            if block["language"] != "sh":
+                if "dashboard" not in body:
+                    assert printed.strip() == body.strip()
+                    compared += 1
+                continue
+            lines = [line for line in body.splitlines() if not re.match(r"make |python3 -m venv|shop/\.venv/", line)]
+            exports += "".join(f"{line}\n" for line in lines if line.startswith("export "))
+            script = ["sh", "-c", exports + "exec " * ("manage.py serve" in body) + "\n".join(lines)]
+            if "manage.py serve" in body:
+                with (tmp_path / "log").open("wb") as log:
+                    runtime = subprocess.Popen(script, cwd=tmp_path, env=environ, stdout=log, stderr=log)
+                stack.callback(runtime.wait, PATIENCE_S)
+                stack.callback(runtime.terminate)
+                wait_for(lambda: "Ready " in (tmp_path / "log").read_text(), "the runtime")
+                continue
+            done = subprocess.run(script, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+            printed = done.stdout + done.stderr
+            assert done.returncode == ("broken" in body), printed  # a refresh of a broken line fails
+
+    assert compared == 5
+    assert runtime.returncode == 0

@@ -41,6 +41,8 @@ CLIENT_SAMPLES = re.findall(
     re.DOTALL | re.MULTILINE,
 )
 
+assert (len(CURL_SAMPLES), len(CLIENT_SAMPLES)) == (2, 1), "the samples are not found"
+
 BUSIEST = [{"carrier": "UA", "n": 58665}, {"carrier": "B6", "n": 54635}, {"carrier": "EV", "n": 54173}]
 
 
@@ -77,11 +79,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> RuntimeConfig:
     return load(directory / "examples" / "runtime.yaml", {})
 
 
-def test_data_holds_every_row() -> None:
+def test_data_holds_every_row_and_is_small_enough_for_a_repository() -> None:
     assert {file.stem: pa.parquet.read_metadata(file).num_rows for file in DATA.glob("*.parquet")} == ROWS
-
-
-def test_data_is_small_enough_for_a_repository() -> None:
     assert sum(file.stat().st_size for file in DATA.iterdir()) < 15_000_000
 
 
@@ -122,50 +121,44 @@ def test_make_data_reads_and_sorts_a_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("name", "text", "sentence"),
     [
-        pytest.param(b"carrier,nom\nUA,United\n", "unexpected columns", id="other columns"),
-        pytest.param(b"carrier,name\nUA,United\nUA,Unified\n", "two rows agree", id="a key twice"),
+        pytest.param("airlines", b"carrier,nom\nUA,United\n", "unexpected columns", id="other columns"),
+        pytest.param("airlines", b"carrier,name\nUA,United\nUA,Unified\n", "two rows agree", id="a key twice"),
+        pytest.param(
+            "planes",
+            b"tailnum,year,type,manufacturer,model,engines,seats,speed,engine\nN1,soon,a,b,c,2,3,NA,d\n",
+            "soon",
+            id="another type",
+        ),
     ],
 )
-def test_make_data_refuses_what_it_does_not_know(text: bytes, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        make_data.make_table("airlines", text)
+def test_make_data_refuses_what_it_does_not_know(name: str, text: bytes, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):  # pyarrow's ArrowInvalid is one
+        make_data.make_table(name, text)
 
 
-def test_make_data_refuses_a_value_of_another_type() -> None:
-    text = b"tailnum,year,type,manufacturer,model,engines,seats,speed,engine\nN1,soon,a,b,c,2,3,NA,d\n"
-
-    with pytest.raises(pa.ArrowInvalid, match="soon"):
-        make_data.make_table("planes", text)
-
-
-def test_prepare_makes_a_key_that_only_its_owner_reads(tmp_path: Path) -> None:
+def test_prepare_makes_a_key_that_only_its_owner_reads_and_keeps_it(tmp_path: Path) -> None:
     directory = clone(tmp_path)
 
     printed = prepare(directory)
 
     key = directory / "examples" / "secrets" / "api_key"
-    assert re.fullmatch(r"[\w-]{43}\n", key.read_text())
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+    text = key.read_text()
+    assert re.fullmatch(r"[\w-]{43}\n", text)
     assert [file.name for file in key.parent.iterdir()] == ["api_key"]
     assert printed == ""
+    for file, mode in ((key, 0o600), (key.parent, 0o700)):
+        assert stat.S_IMODE(file.stat().st_mode) == mode
+        file.chmod(0o755)
 
-
-def test_prepare_keeps_the_key_and_narrows_its_mode(tmp_path: Path) -> None:
-    directory = clone(tmp_path)
-    prepare(directory)
-    key = directory / "examples" / "secrets" / "api_key"
-    text = key.read_text()
-    key.chmod(0o644)
-    key.parent.chmod(0o755)
-
-    prepare(directory)
+    line = prepare(directory, "--print-query")
 
     assert key.read_text() == text
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+    assert (stat.S_IMODE(key.stat().st_mode), stat.S_IMODE(key.parent.stat().st_mode)) == (0o600, 0o700)
+    assert line.count("\n") == 1
+    assert line.startswith("curl ")
+    assert text.strip() not in line
 
 
 def test_prepare_makes_one_key_however_many_run(tmp_path: Path) -> None:
@@ -177,16 +170,6 @@ def test_prepare_makes_one_key_however_many_run(tmp_path: Path) -> None:
 
     assert codes == [0] * 6
     assert [file.name for file in (directory / "examples" / "secrets").iterdir()] == ["api_key"]
-
-
-def test_prepare_prints_one_line_without_the_key(tmp_path: Path) -> None:
-    directory = clone(tmp_path)
-
-    printed = prepare(directory, "--print-query")
-
-    assert printed.count("\n") == 1
-    assert printed.startswith("curl ")
-    assert (directory / "examples" / "secrets" / "api_key").read_text().strip() not in printed
 
 
 def test_git_ignores_what_the_example_makes() -> None:
@@ -264,20 +247,10 @@ def test_the_client_prints_the_rows_that_its_page_shows(example: tuple[Server, s
     assert "ORDER BY" in line
 
 
-def test_samples_that_show_rows_are_found() -> None:
-    assert (len(CURL_SAMPLES), len(CLIENT_SAMPLES)) == (2, 1)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_every_dataset_is_served(example: tuple[Server, str], name: str) -> None:
-    server, _ = example
-
-    assert server.rows(f"SELECT count(*) AS n FROM {name}", key_of(server)) == [{"n": ROWS[name]}]
-
-
 @pytest.mark.parametrize(
     ("statement", "rows"),
     [
+        *(pytest.param(f"SELECT count(*) AS n FROM {name}", [{"n": rows}], id=name) for name, rows in ROWS.items()),
         pytest.param("SELECT count(*) AS n FROM delays", [{"n": 327_346}], id="delays"),
         pytest.param("SELECT count(*) AS n, sum(flights) AS f FROM routes", [{"n": 224, "f": 336_776}], id="routes"),
         pytest.param(
@@ -293,7 +266,7 @@ def test_every_dataset_is_served(example: tuple[Server, str], name: str) -> None
         ),
     ],
 )
-def test_views_and_values(example: tuple[Server, str], statement: str, rows: Any) -> None:
+def test_datasets_views_and_values(example: tuple[Server, str], statement: str, rows: Any) -> None:
     server, _ = example
 
     assert server.rows(statement, key_of(server)) == rows

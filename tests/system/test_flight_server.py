@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ from flightapi.protocol.messages import PATHS
 from runtime_site.parts import CANNOT_START
 from tests.clients.runtime import FlightServer
 from tests.flightapi.endpoint import bearer, descriptor, table_of, ticket
-from tests.system.harness import K1, K2, PYTHON, REPOSITORY, Server, wait_for
+from tests.system.harness import K1, K2, Server, run_program, taken_port, wait_for
 from tests.system.processes import MIB, busy_engine_workers, engine_workers, family
 
 KEYED = {"X-API-Key": K1}
@@ -100,15 +99,15 @@ def status(server: Server) -> dict[str, Any]:
 
 
 def is_ready(server: Server) -> bool:
-    return server.get("/v1/ready").status_code == 200
-
-
-def test_status_names_the_endpoint(server: FlightServer) -> None:
-    expected = {"name": "flight", "endpoint": f"127.0.0.1:{server.flight_port}", "status": "Ready"}
-    assert status(server) == expected
+    try:
+        return server.get("/v1/ready").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def test_a_runtime_without_its_endpoint_is_not_ready(server: FlightServer) -> None:
+    expected = {"name": "flight", "endpoint": f"127.0.0.1:{server.flight_port}", "status": "Ready"}
+    assert status(server) == expected
     part = flight_part(server)
 
     os.kill(part, signal.SIGKILL)
@@ -174,20 +173,13 @@ def reading_client(server: FlightServer) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.exhaustive
-def test_a_client_that_is_killed_frees_its_place(patient: FlightServer) -> None:
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
+def test_a_client_that_is_gone_frees_its_place(patient: FlightServer, *, is_killed: bool) -> None:
     with reading_client(patient) as client:
-        client.kill()
+        if is_killed:  # Nobody says that one that is stopped is gone: it only answers no more pings.
+            client.kill()
 
         wait_for(lambda: not active(patient), "its place to be free")
-
-    assert rows(patient, "SELECT 1 AS a") == [{"a": 1}]
-
-
-@pytest.mark.exhaustive
-def test_a_client_that_is_stopped_frees_its_place(patient: FlightServer) -> None:
-    with reading_client(patient):
-        # Nobody says that it is gone: it only answers no more pings.
-        wait_for(lambda: not active(patient), "its place to be free", 60)
 
         assert rows(patient, "SELECT 1 AS a") == [{"a": 1}]
 
@@ -232,7 +224,9 @@ def test_f19_a_large_message_without_a_key_takes_no_memory(server: FlightServer,
     with channel_to(server) as channel, pytest.raises(grpc.RpcError) as refused:
         list(channel.stream_stream(PATHS[name])(iter([bytes(300 * MIB)])))
 
-    assert refused.value.code() in {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    # On a busy machine one that takes long makes room for the others.
+    refusals = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED}
+    assert refused.value.code() in refusals
     assert memory(part, "VmHWM") < before + 60 * MIB
 
 
@@ -282,7 +276,7 @@ def test_p02_statements_under_way_end_in_order(tmp_path: Path) -> None:
         first = [next(call) for call in calls]
         assert len(active(server)) == 2
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: not answers_ready(server), "the runtime not to be ready")
+        wait_for(lambda: not is_ready(server), "the runtime not to be ready")
         with channel_to(server) as another, pytest.raises(grpc.RpcError) as refused:
             list(do_get(another, "SELECT 1"))
 
@@ -292,13 +286,6 @@ def test_p02_statements_under_way_end_in_order(tmp_path: Path) -> None:
         assert tables[0].equals(tables[1])
         assert tables[0].num_rows == 8_000_000
         assert server.process.wait(60) == 0
-
-
-def answers_ready(server: Server) -> bool:
-    try:
-        return is_ready(server)
-    except httpx.TransportError:
-        return False
 
 
 @pytest.mark.exhaustive
@@ -315,50 +302,26 @@ def test_p04_a_statement_longer_than_the_stop_has_an_error(tmp_path: Path) -> No
     assert ended.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DATA_LOSS}
 
 
-# Starts that fail.
-
-
 def part_alone(server: FlightServer) -> tuple[int, str]:
     """Start the part by hand, expect its end, and return its code and what it said."""
     server.write()
-    done = subprocess.run(
-        [PYTHON, "manage.py", "runflight", "--config", str(server.file)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_program("manage.py", "runflight", "--config", str(server.file))
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr
 
 
-@pytest.fixture
-def holder() -> Iterator[int]:
-    """A port that this process has."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        yield taken.getsockname()[1]
-
-
 @pytest.mark.exhaustive
-def test_a_port_in_use_stops_the_start(tmp_path: Path, holder: int) -> None:
-    server = FlightServer(tmp_path, flight_port=holder)
+def test_a_port_in_use_stops_the_start(tmp_path: Path) -> None:
+    with taken_port() as port:
+        server = FlightServer(tmp_path, flight_port=port)
+        code, output = server.refuses_to_start()
+        alone, said_alone = part_alone(server)
 
-    code, output = server.refuses_to_start()
-
+    said = f"Cannot listen on 127.0.0.1:{server.flight_port}: process {os.getpid()} has the port."
     assert code == 1
-    said = f"Cannot listen on 127.0.0.1:{holder}: process {os.getpid()} has the port."
     assert f"{said} Stop that server, or change runtime.flight.bind." in output
-
-
-@pytest.mark.exhaustive
-def test_the_part_alone_names_the_holder_of_its_port(tmp_path: Path, holder: int) -> None:
-    code, output = part_alone(FlightServer(tmp_path, flight_port=holder))
-
-    assert code == CANNOT_START
-    assert f"process {os.getpid()} has the port." in output
+    assert alone == CANNOT_START
+    assert f"process {os.getpid()} has the port." in said_alone
 
 
 @pytest.mark.exhaustive
@@ -382,28 +345,13 @@ def test_the_part_alone_is_not_started_when_flight_is_off(tmp_path: Path) -> Non
     assert "runtime.flight is not enabled" in output
 
 
-# TLS.
-
-
-@pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory, tls_files: tuple[Path, Path]) -> Iterator[FlightServer]:
-    directory = tmp_path_factory.mktemp("secure")
-    with FlightServer(directory, trust=tls_files[0], key_file=tls_files[1]) as running:
-        yield running
-
-
-def test_tls(secure: FlightServer, tls_files: tuple[Path, Path]) -> None:
-    credentials = grpc.ssl_channel_credentials(tls_files[0].read_bytes())
-    with grpc.secure_channel(f"localhost:{secure.flight_port}", credentials) as channel:
+def test_f28_tls_works_and_plain_to_tls_and_back_do_not_hang(server: FlightServer, tls_server: FlightServer) -> None:
+    assert tls_server.trust is not None
+    credentials = grpc.ssl_channel_credentials(tls_server.trust.read_bytes())
+    with grpc.secure_channel(f"localhost:{tls_server.flight_port}", credentials) as channel:
         assert table_of(do_get(channel, "SELECT 1 AS a")).to_pylist() == [{"a": 1}]
-
-
-def test_f28_plain_to_tls_and_back_do_not_hang(
-    secure: FlightServer, server: FlightServer, tls_files: tuple[Path, Path]
-) -> None:
-    credentials = grpc.ssl_channel_credentials(tls_files[0].read_bytes())
     with (
-        grpc.insecure_channel(f"localhost:{secure.flight_port}") as plain,
+        grpc.insecure_channel(f"localhost:{tls_server.flight_port}") as plain,
         grpc.secure_channel(f"localhost:{server.flight_port}", credentials) as encrypted,
     ):
         for channel in (plain, encrypted):
@@ -413,11 +361,11 @@ def test_f28_plain_to_tls_and_back_do_not_hang(
     assert rows(server, "SELECT 1 AS a") == [{"a": 1}]
 
 
-def test_the_schema_comes_before_the_statement_runs(patient: FlightServer) -> None:
+def test_the_schema_comes_before_the_statement_runs(server: FlightServer) -> None:
     command = descriptor(messages.CommandStatementQuery(query=ENDLESS))
-    with channel_to(patient) as channel:
+    with channel_to(server) as channel:
         (message,) = channel.stream_stream(PATHS["GetFlightInfo"])(iter([command]), metadata=bearer(K1))
 
     assert messages.parse(messages.FlightInfo, message).schema
-    # What is told may still be listed for a moment; a statement that ran would be for ten minutes.
-    wait_for(lambda: not active(patient), "the statement not to run")
+    # What is told may still be listed for a moment; a statement that ran would be for 30 s.
+    wait_for(lambda: not active(server), "the statement not to run", 25)

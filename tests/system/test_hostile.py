@@ -15,9 +15,10 @@ from statistics import median
 import httpx
 import pytest
 
+from benchmarks.processes import pss_bytes
 from queryengine.pool.worker import SPARE_BYTES
-from tests.system.harness import K1, K2, NO_ROOTS, Server, example_config, free_port, wait_for
-from tests.system.processes import MIB, busy_engine_workers, engine_workers, family, is_alive, pss_bytes
+from tests.system.harness import K1, K2, NO_ROOTS, Server, wait_for
+from tests.system.processes import MIB, busy_engine_workers, engine_workers, family, is_alive
 
 TIMEOUT_S = 2.0
 #: Seconds within which a statement that no interrupt stops has ended after its limit: its worker is killed after one,
@@ -59,7 +60,6 @@ HUNGRY = {
 @contextmanager
 def serving(directory: Path, timeout_s: float) -> Iterator[Server]:
     """A runtime with two workers and little memory."""
-    port = free_port()
     query = {
         "timeout": f"{timeout_s:g}s",
         "workers": WORKERS,
@@ -67,8 +67,7 @@ def serving(directory: Path, timeout_s: float) -> Iterator[Server]:
         "temp_directory_limit": "256MiB",
         "queue_timeout": "20s",
     }
-    config = example_config(port, runtime={"query": query})
-    with Server(directory, port=port, config=config) as running:
+    with Server(directory, changes={"runtime": {"query": query}}) as running:
         wait_for(lambda: running.rows("SELECT 1 AS a") == [{"a": 1}], "an answer")
         yield running
 
@@ -270,10 +269,9 @@ def test_nothing_is_left_in_the_temporary_directory_by_a_killed_worker(patient: 
 
 @pytest.mark.exhaustive
 def test_one_key_that_floods_delays_nobody_else(tmp_path: Path) -> None:
-    port = free_port()
-    config = example_config(port, runtime={"query": {"queue_timeout": "1s", "max_queued": 16}})
+    changes = {"runtime": {"query": {"queue_timeout": "1s", "max_queued": 16}}}
     statement = "SELECT sum(hash(i)) FROM range(100000000) t(i)"
-    with Server(tmp_path, port=port, config=config) as server:
+    with Server(tmp_path, changes=changes) as server:
         expected = server.sql(statement)
         assert expected.status_code == 200
         stop = threading.Event()

@@ -11,7 +11,7 @@ import pytest
 
 from runtimeconf.model import GIB, MIB
 from tests.datasources.hostile import Parquet, gzip_bomb, sparse
-from tests.system.harness import K1, Server, example_config, free_port, wait_for
+from tests.system.harness import K1, Server, wait_for
 from tests.system.test_data import CHECKSUM, OLD, REFRESH, post
 
 #: What is said of each: it is refused for what it is, or stopped at the memory that a load may take.
@@ -34,10 +34,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     sparse(directory / "object.ndjson", b'{"a":', GIB)
     (directory / "page.parquet").write_bytes(replace(Parquet(), uncompressed=2**31 - 1).content())
     (directory / "index.parquet").write_bytes(replace(Parquet(), body=b"\x02\x03\xff\xff").content())
-    port = free_port()
-    config = example_config(port, runtime={"query": {"memory_limit": "64MiB", "workers": 2}})
-    config["datasets"] += [{"from": f"file:{file}", "name": file.partition(".")[0]} for file in SAID]
-    with Server(directory, config=config, port=port, wait_ready=False) as running:
+    hostile = [{"from": f"file:{file}", "name": file.partition(".")[0]} for file in SAID]
+    changes = {
+        "runtime": {"query": {"memory_limit": "64MiB", "workers": 2}},
+        "datasets": [{"from": "file:orders.parquet", "name": "orders", "acceleration": {"enabled": True}}, *hostile],
+    }
+    with Server(directory, changes=changes, wait_ready=False) as running:
         wait_for(lambda: running.sql(CHECKSUM).status_code == 200, "the good dataset")
         yield running
 

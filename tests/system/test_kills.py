@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from queryengine.manifest import read_manifest
-from tests.system.harness import PATIENCE_S, Server, example_config, free_port, wait_for
+from tests.system.harness import PATIENCE_S, Server, wait_for
 from tests.system.processes import family
 
 ROWS = 100_000
@@ -97,17 +97,15 @@ def kill_everything(server: Server) -> None:
 
 def kill_often(directory: Path, kills: int) -> tuple[Seen, list[float]]:
     """Kill a runtime *kills* times, and return what was seen and the seconds that each start took until ready."""
-    port = free_port()
     acceleration = {"enabled": True, "refresh_check_interval": "100ms"}
-    config = example_config(
-        port,
-        datasets=[{"from": "file:orders.parquet", "name": "orders", "acceleration": acceleration}],
-        views=[{"name": "big_orders", "sql": "SELECT * FROM orders WHERE id > 100"}],
-    )
+    changes = {
+        "datasets": [{"from": "file:orders.parquet", "name": "orders", "acceleration": acceleration}],
+        "views": [],
+    }
     source, seen, starts = directory / "orders.parquet", Seen(), []
     write_version(source, 0)
     stop, written = threading.Event(), 0
-    with Server(directory, port=port, config=config) as server:
+    with Server(directory, changes=changes) as server:
         readers = [threading.Thread(target=read, args=(server, seen, stop)) for _ in range(READERS)]
         for reader in readers:
             reader.start()

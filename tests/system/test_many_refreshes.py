@@ -16,8 +16,9 @@ import duckdb
 import httpx
 import pytest
 
-from tests.system.harness import K1, K2, PATIENCE_S, Server, example_config, free_port, wait_for
-from tests.system.processes import MIB, descriptors, family, pss_bytes
+from benchmarks.processes import pss_bytes
+from tests.system.harness import K1, K2, PATIENCE_S, Server, wait_for
+from tests.system.processes import MIB, descriptors, family
 
 ROWS = 10_000_000
 SUM = ROWS * (ROWS - 1) // 2
@@ -44,11 +45,9 @@ def write_facts(path: Path, rows: int) -> None:
 @contextmanager
 def facts_server(directory: Path, rows: int) -> Iterator[Server]:
     write_facts(directory / "facts.parquet", rows)
-    port = free_port()
-    acceleration = {"enabled": True}
-    datasets = [{"from": "file:facts.parquet", "name": "facts", "acceleration": acceleration}]
-    config = example_config(port, datasets=datasets, views=[], runtime={"flight": {"enabled": False}})
-    with Server(directory, port=port, config=config) as server:
+    datasets = [{"from": "file:facts.parquet", "name": "facts", "acceleration": {"enabled": True}}]
+    changes = {"datasets": datasets, "views": [], "runtime": {"flight": {"enabled": False}}}
+    with Server(directory, changes=changes) as server:
         yield server
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -30,10 +28,7 @@ from tests.system.harness import (
     Mode,
     Server,
     command,
-    example_config,
-    free_port,
-    raw_request,
-    status_of,
+    run_program,
     wait_for,
 )
 from tests.system.processes import engine_workers
@@ -116,63 +111,20 @@ def test_a_client_that_leaves_is_listed_no_longer(server: Server) -> None:
     wait_for(lambda: not active(server), "the statement to end")
 
 
-def test_both_routes_need_the_key_and_their_method(server: Server) -> None:
-    expected = server.get("/nope")
-    for method, path, allow in (("GET", ACTIVE, "GET, HEAD"), ("POST", "/v1/sql/x/cancel", "POST")):
-        without = server.request(method, path)
-        wrong_method = server.request("DELETE", path, headers={"X-API-Key": K1})
-
-        assert (without.status_code, without.json()["code"]) == (401, "missing_key")
-        assert without.json() | {"request_id": ""} == expected.json() | {"request_id": ""}
-        assert (wrong_method.status_code, wrong_method.headers["Allow"]) == (405, allow)
-
-
-def test_a_cancel_takes_a_body_of_any_kind_and_reads_none(server: Server) -> None:
-    for body in (b"", b"{}", b"\xff" * 1000, b"x" * 200_000):
-        sent: list[tuple[str, str | bytes]] = [("X-API-Key", K1), ("Content-Length", str(len(body)))]
-        assert status_of(server.raw(raw_request("POST", "/v1/sql/x/cancel", sent, body, length=False))) == 404
-
-
 def status(server: Server) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in server.get("/v1/status", headers={"X-API-Key": K1}).json()}
 
 
-def test_parts_of_one_process_are_named_so(server: Server) -> None:
-    parts = status(server)
-
-    expected = ("unix:engine.sock", "unix:control.sock") if server.mode == "serve" else ("in-process", "in-process")
-    assert (parts["engine"]["endpoint"], parts["refresh"]["endpoint"]) == expected
-    assert {name: list(row) for name, row in parts.items() if name != "engine"} == {
-        name: ["name", "endpoint", "status"] for name in ("http", "flight", "refresh")
-    }
-    as_csv = server.get("/v1/status?format=csv", headers={"X-API-Key": K1}).text
-    assert as_csv.splitlines()[0] == "name,endpoint,status"
-    assert {row["name"]: row["endpoint"] for row in csv.DictReader(as_csv.splitlines())} == {
-        name: row["endpoint"] for name, row in parts.items()
-    }
-    assert str(server.directory) not in as_csv
-
-
 @pytest.mark.exhaustive
 def test_workers_are_counted(tmp_path: Path) -> None:
-    port = free_port()
-    config = example_config(port, runtime={"query": {"workers": 2}})
-    with Server(tmp_path, port=port, config=config) as server:
+    with Server(tmp_path, changes={"runtime": {"query": {"workers": 2}}}) as server:
         wait_for(lambda: status(server)["engine"].get("workers_alive") == 2, "both workers")
         before = status(server)["engine"]
         os.kill(engine_workers(server.process.pid)[0], signal.SIGKILL)
 
         wait_for(lambda: status(server)["engine"]["workers_killed"] == 1, "the loss to be told")
         wait_for(lambda: status(server)["engine"]["workers_alive"] == 2, "the new worker")
-        shown = subprocess.run(
-            [sys.executable, "manage.py", "status", "--http-endpoint", server.url],
-            env={**os.environ, "RUNTIME_API_KEY": K1},
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=PATIENCE_S,
-        )
+        shown = run_program("manage.py", "status", "--http-endpoint", server.url, RUNTIME_API_KEY=K1)
 
     assert before == {
         "name": "engine",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import PYTHON, REPOSITORY
+from tests.system.harness import REPOSITORY, run_program
 
 PAGE = (REPOSITORY / "docs" / "django.md").read_text()
 
@@ -53,22 +53,10 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(project: Path, *arguments: str, settings: str | None = None) -> subprocess.CompletedProcess[str]:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("RUNTIME_", "DJANGO_"))}
-    more = {
-        "RUNTIME_CONFIG": str(project / "mine" / "runtime.yaml"),
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(project)]),
-    }
-    if settings is not None:
-        more["DJANGO_SETTINGS_MODULE"] = settings
-    return subprocess.run(
-        [PYTHON, *arguments],
-        cwd=project,
-        env=environ | more,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    more = {} if settings is None else {"DJANGO_SETTINGS_MODULE": settings}
+    path = os.pathsep.join([str(REPOSITORY), str(project)])
+    config = str(project / "mine" / "runtime.yaml")
+    return run_program(*arguments, cwd=project, RUNTIME_CONFIG=config, PYTHONPATH=path, **more)
 
 
 def test_the_page_shows_the_files_that_it_speaks_of() -> None:
@@ -147,7 +135,9 @@ def test_the_shown_settings_work(project: Path, more: str) -> None:
     "command",
     [
         pytest.param((str(REPOSITORY / "manage.py"), "serve"), id="serve"),
-        pytest.param((str(REPOSITORY / "manage.py"), "runserver", "--noreload"), id="runserver"),
+        pytest.param(
+            (str(REPOSITORY / "manage.py"), "runserver", "--noreload"), id="runserver", marks=pytest.mark.exhaustive
+        ),
         pytest.param(
             ("-m", "gunicorn", "-c", str(REPOSITORY / "gunicorn.conf.py"), "runtime_site.wsgi"), id="gunicorn"
         ),

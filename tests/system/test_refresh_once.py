@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -13,7 +12,16 @@ import pytest
 import yaml
 
 from queryengine.manifest import read_manifest
-from tests.system.harness import PATIENCE_S, PYTHON, REPOSITORY, example_config, free_port, wait_for, write_orders
+from tests.system.harness import (
+    PATIENCE_S,
+    PYTHON,
+    REPOSITORY,
+    clean_environ,
+    example_config,
+    free_port,
+    wait_for,
+    write_orders,
+)
 
 
 @pytest.fixture
@@ -30,9 +38,8 @@ def runtime(tmp_path: Path) -> Path:
 
 def start(directory: Path, *names: str) -> subprocess.Popen[str]:
     arguments = [PYTHON, "manage.py", "runrefresh", "--config", str(directory / "runtime.yaml"), "--once", *names]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("RUNTIME_", "DJANGO_"))}
     return subprocess.Popen(
-        arguments, cwd=REPOSITORY, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        arguments, cwd=REPOSITORY, env=clean_environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 

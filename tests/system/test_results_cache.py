@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.system.harness import K1, K2, MODES, WRONG, Mode, Server, example_config, free_port, wait_for, write_orders
+from tests.system.harness import K1, K2, MODES, WRONG, Mode, Server, wait_for, write_orders
 from tests.system.processes import busy_engine_workers, family
 
 REFRESH = "/v1/datasets/orders/acceleration/refresh"
@@ -24,24 +24,24 @@ SLOW = "SELECT count(*) AS c FROM range(20000) a, range(20000) b WHERE a.range *
 
 
 def served(directory: Path, mode: Mode) -> Server:
-    port = free_port()
     append = {"enabled": True, "refresh_mode": "append"}
-    config = example_config(
-        port,
-        runtime={
+    changes = {
+        "runtime": {
             "results_cache": {"enabled": True, "max_bytes": "8MiB"},
             "query": {"workers": 3, "queue_timeout": "30s"},
         },
-        datasets=[
+        "datasets": [
             {"from": "file:orders.parquet", "name": "orders", "acceleration": {"enabled": True}},
             {"from": "file:growing.parquet", "name": "growing", "time_column": "placed_at", "acceleration": append},
         ],
-    )
+    }
     write_orders(directory / "growing.parquet", rows=10)
-    return Server(directory, mode=mode, port=port, config=config)
+    return Server(directory, mode=mode, changes=changes)
 
 
-@pytest.fixture(scope="module", params=MODES)
+@pytest.fixture(
+    scope="module", params=["serve", *(pytest.param(mode, marks=pytest.mark.exhaustive) for mode in MODES[1:])]
+)
 def any_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with served(tmp_path_factory.mktemp(request.param), request.param) as running:
         yield running

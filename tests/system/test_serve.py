@@ -7,12 +7,11 @@ import os
 import re
 import resource
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,7 @@ import pytest
 
 from runtime_site.management.commands.serve import STOP_ORDER
 from runtime_site.parts import CANNOT_START, PARTS, PartName
-from tests.system.harness import (
-    K1,
-    K2,
-    NO_ROOTS,
-    PATIENCE_S,
-    PYTHON,
-    REPOSITORY,
-    Server,
-    example_config,
-    free_port,
-    wait_for,
-)
+from tests.system.harness import K1, K2, NO_ROOTS, PATIENCE_S, PYTHON, REPOSITORY, Server, taken_port, wait_for
 from tests.system.processes import busy_engine_workers, engine_workers, family, in_memory, is_alive, is_stopped
 
 #: More rows than all buffers hold on the way to a client that reads none of them.
@@ -69,22 +57,44 @@ def is_right(server: Server) -> bool:
 
 @pytest.fixture(scope="module")
 def supervised(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One runtime whose parts may be killed: each test leaves it serving."""
-    with Server(tmp_path_factory.mktemp("supervised")) as server:
+    """One runtime whose parts may be killed: each test leaves it serving. The YAML in its environment would stop it."""
+    directory = tmp_path_factory.mktemp("supervised")
+    (directory / "other.yaml").write_text("runtime: {auth: }")
+    options = ("--config", str(directory / "runtime.yaml"), "--ready-message", "now ask something")
+    with Server(directory, environ={"RUNTIME_CONFIG": str(directory / "other.yaml")}, arguments=options) as server:
         yield server
+        assert server.stop() == 0
+
+
+@contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """Keep processes from running meanwhile."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_serve_takes_its_options_and_says_when_it_is_ready(supervised: Server) -> None:
+    assert supervised.rows("SELECT 1 AS a") == [{"a": 1}]
+    assert supervised.sql("SELECT 1", None).status_code == 401
+    wait_for(lambda: "now ask something" in supervised.output(), "the message")
+    assert "Ready     after" in supervised.output()
 
 
 def test_p15_no_key_is_in_any_environment_or_memory(tmp_path: Path) -> None:
     """Keys of the YAML, of the environment and of a `.env`; the supervisor is looked at like its parts."""
     keys = [K1, "${ env:second_key }", "${ env:third_key }"]
     (tmp_path / ".env").write_text(f"THIRD_KEY={K3}\n")
-    port = free_port()
-    config = example_config(port, runtime={"auth": {"api-key": {"enabled": True, "keys": keys}}})
+    changes = {"runtime": {"auth": {"api-key": {"enabled": True, "keys": keys}}}}
     with subprocess.Popen([PYTHON, "-c", "input()", K1, K2, K3], stdin=subprocess.PIPE) as knowing:
         assert in_memory(knowing.pid, K1, K2, K3) == {K1, K2, K3}, "the search works"
         knowing.communicate(b"\n")
 
-    with Server(tmp_path, port=port, config=config, environ={"SECOND_KEY": K2}) as server:
+    with Server(tmp_path, changes=changes, environ={"SECOND_KEY": K2}) as server:
         members = family(server.process.pid)
         assert len(members) >= 1 + len(PARTS) + 2
         for pid, name in members.items():
@@ -132,11 +142,14 @@ def test_loads_give_way_to_callers(supervised: Server) -> None:
 def test_signals_that_mean_nothing_end_no_process(supervised: Server) -> None:
     before = set(family(supervised.process.pid))
 
+    for how in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD):
+        supervised.process.send_signal(how)
     for how in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGPIPE):
         for pid in before:
             os.kill(pid, how)
         assert is_right(supervised)
 
+    wait_for(lambda: "SIGHUP has no effect" in supervised.output(), "the line about it")
     assert before <= set(family(supervised.process.pid))
 
 
@@ -195,16 +208,6 @@ def test_a_part_that_dies_is_started_again_and_nothing_else_is(
     assert f'part={name} reason="signal {how.name}"' in supervised.output()
 
 
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """Keep a process from running meanwhile."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 @pytest.mark.exhaustive
 def test_without_the_refresher_statements_go_on_and_datasets_are_unavailable(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
@@ -230,9 +233,7 @@ def test_a_refresh_sql_is_judged_by_an_engine_worker_or_not_at_all(supervised: S
     assert refresh({"refresh_sql": "SELECT FROM WHERE"}).json()["code"] == "sql_syntax_error"
     assert refresh({"refresh_sql": "SELECT * FROM orders"}).status_code == 201
 
-    with stopped(part_of(supervised, "engine")), ExitStack() as workers:
-        for worker in engine_workers(supervised.process.pid):
-            workers.enter_context(stopped(worker))
+    with stopped(part_of(supervised, "engine"), *engine_workers(supervised.process.pid)):
         wait_for(lambda: supervised.get("/v1/ready").status_code == 503, "the engine's silence to be noticed")
 
         refused = refresh({"refresh_sql": "SELECT * FROM orders"})
@@ -243,21 +244,10 @@ def test_a_refresh_sql_is_judged_by_an_engine_worker_or_not_at_all(supervised: S
     wait_for(lambda: refresh({"refresh_sql": "SELECT * FROM orders"}).status_code == 201, "a judgement")
 
 
-def test_sighup_is_logged_and_changes_nothing(supervised: Server) -> None:
-    before = {part: part_of(supervised, part) for part in PARTS}
-
-    supervised.process.send_signal(signal.SIGHUP)
-
-    wait_for(lambda: "SIGHUP has no effect" in supervised.output(), "the line about it")
-    assert is_right(supervised)
-    assert {part: part_of(supervised, part) for part in PARTS} == before
-
-
-def test_p02_a_stop_refuses_what_is_new_and_finishes_what_runs(tmp_path: Path) -> None:
-    port = free_port()
-    config = example_config(port, runtime={"shutdown_timeout": "5m", "query": {"timeout": "5m"}})
+def test_p02_a_stop_refuses_what_is_new_finishes_what_runs_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    changes = {"runtime": {"shutdown_timeout": "5m", "query": {"timeout": "5m"}}}
     with (
-        Server(tmp_path, port=port, config=config) as server,
+        Server(tmp_path, changes=changes) as server,
         httpx.stream(
             "POST", f"{server.url}/v1/sql", content=MANY_ROWS, headers=KEYED,
             timeout=PATIENCE_S, trust_env=False, verify=NO_ROOTS,
@@ -265,6 +255,7 @@ def test_p02_a_stop_refuses_what_is_new_and_finishes_what_runs(tmp_path: Path) -
     ):  # fmt: skip
         assert under_way.status_code == 200
         assert busy_engine_workers(server.process.pid)
+        members = family(server.process.pid)
 
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: server.get("/v1/ready").status_code == 503, "readiness to end")
@@ -275,28 +266,11 @@ def test_p02_a_stop_refuses_what_is_new_and_finishes_what_runs(tmp_path: Path) -
         assert len(json.loads(under_way.read())) == 3_000_000
         assert server.process.wait(60) == 0
 
-
-def test_an_end_leaves_nothing_behind(tmp_path: Path) -> None:
-    with Server(tmp_path) as server:
-        assert is_right(server)
-        members = family(server.process.pid)
-
-        assert server.stop() == 0
-
     assert [member for member in members if is_alive(member)] == []
     left = {str(path.relative_to(tmp_path / ".runtime")) for path in (tmp_path / ".runtime").rglob("*")}
     assert {re.sub(r"orders-\w+", "orders-1", name) for name in left} <= {
-        "key-salt",
-        "engine.lock",
-        "flight.lock",
-        "lock",
-        "serve.lock",
-        "manifest.json",
-        "refreshes.json",
-        "refresh_tmp",
-        "snapshots",
-        "snapshots/orders-1.duckdb",
-        "tmp",
+        *("key-salt", "engine.lock", "flight.lock", "lock", "serve.lock", "manifest.json", "refreshes.json"),
+        *("refresh_tmp", "snapshots", "snapshots/orders-1.duckdb", "tmp"),
     }
 
 
@@ -328,10 +302,8 @@ def test_an_output_that_takes_nothing_ends_nothing(tmp_path: Path, output: str) 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_before_there_are_parts_is_a_stop(tmp_path: Path, how: signal.Signals) -> None:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        server = Server(tmp_path, port=holder.getsockname()[1])
+    with taken_port() as port:
+        server = Server(tmp_path, port=port)
         server.write()
         server.launch()
         wait_for((tmp_path / ".runtime" / "serve.lock").exists, "it to wait for the port")
@@ -463,34 +435,21 @@ def test_a_part_alone_refuses_a_faulty_yaml(tmp_path: Path, name: PartName) -> N
 
 
 @pytest.mark.exhaustive
-def test_web_alone_names_the_holder_of_its_port(tmp_path: Path) -> None:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        server = Server(tmp_path, port=holder.getsockname()[1])
-        server.write()
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("web", "process {web} has the port"),
+        ("refresh", "in use by process {refresh}"),
+        ("engine", "The engine of this state directory is process {engine}"),
+    ],
+)
+def test_a_part_alone_names_who_has_what_it_needs(supervised: Server, name: PartName, said: str) -> None:
+    parts = {part: part_of(supervised, part) for part in PARTS}
 
-        with start_part(server, "web") as process:
-            assert process.wait(60) == CANNOT_START
-
-    assert f"process {os.getpid()} has the port" in server.output()
-
-
-@pytest.mark.exhaustive
-def test_refresh_alone_names_the_holder_of_its_directory(supervised: Server) -> None:
-    with start_part(supervised, "refresh") as process:
+    with start_part(supervised, name) as process:
         assert process.wait(60) == CANNOT_START
 
-    assert f"in use by process {part_of(supervised, 'refresh')}" in supervised.output()
-    assert is_right(supervised)
-
-
-@pytest.mark.exhaustive
-def test_engine_alone_leaves_the_sockets_of_another_alone(supervised: Server) -> None:
-    with start_part(supervised, "engine") as process:
-        assert process.wait(60) == CANNOT_START
-
-    assert f"The engine of this state directory is process {part_of(supervised, 'engine')}" in supervised.output()
+    assert said.format(**parts) in supervised.output()
     assert is_right(supervised)
 
 

@@ -22,8 +22,9 @@ from typing import Self
 import httpx
 import pytest
 
-from tests.system.harness import K1, K2, Server, example_config, free_port, raw_request, write_orders
-from tests.system.processes import MIB, descriptors, family, pss_bytes
+from benchmarks.processes import pss_bytes
+from tests.system.harness import K1, K2, Server, raw_request, write_orders
+from tests.system.processes import MIB, descriptors, family
 
 SOAK_S = float(os.environ.get("SOAK_S", "600"))
 SAMPLE_EVERY_S = 2.0
@@ -165,11 +166,9 @@ def _median(samples: list[Sample], field: str) -> float:
 
 @pytest.mark.soak
 def test_nothing_grows_under_mixed_load(tmp_path: Path) -> None:
-    port = free_port()
     query = {"timeout": "3s", "memory_limit": "256MiB", "temp_directory_limit": "256MiB", "workers": 4}
-    config = example_config(port, runtime={"query": query})
     samples: list[Sample] = []
-    with Server(tmp_path, port=port, config=config) as server:
+    with Server(tmp_path, changes={"runtime": {"query": query}}) as server:
         server.rows("SELECT 1")
         began = time.monotonic()
         with Load(server) as load:

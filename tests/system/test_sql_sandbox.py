@@ -16,24 +16,17 @@ pytestmark = pytest.mark.parametrize("server", ["serve", "gunicorn"], indirect=T
 CHECKSUM = "SELECT count(*) AS n, sum(id)::BIGINT AS s FROM orders"
 UNCHANGED = [{"n": 1000, "s": 499500}]
 
+#: The others of each check are in tests/queryengine/data/refused.txt; here is what is not there, or one of them.
 REFUSED = {
     "S01": [
-        "SELECT * FROM read_csv('/etc/passwd')",
-        "SELECT * FROM read_text('/etc/hostname')",
         "SELECT * FROM read_blob('/etc/passwd')",
-        "SELECT * FROM glob('/*')",
-        "SELECT * FROM read_csv('/proc/self/environ')",
         "SELECT * FROM read_json('/etc/passwd')",
         "SELECT * FROM read_parquet(['/tmp/a.parquet'])",
-        "SELECT * FROM sniff_csv('/etc/passwd')",
         "SELECT * FROM parquet_metadata('/tmp/x')",
         "SELECT (SELECT content FROM read_text('/etc/passwd'))",
         "WITH x AS MATERIALIZED (FROM read_text('/etc/passwd')) FROM x",
     ],
     "S03": [
-        "FROM '/etc/passwd'",
-        'FROM "data.csv"',
-        "FROM 'orders.parquet'",
         "SELECT * FROM 'https://example.org/x.csv'",
         "SELECT * FROM 'orders*.parquet'",
         "SELECT * FROM '/proc/self/maps'",
@@ -52,20 +45,12 @@ REFUSED = {
     ],
     "S05": [
         "ATTACH '{tmp}/x.db'",
-        "ATTACH ':memory:' AS m",
-        "DETACH runtime",
-        "USE memory",
         "USE runtime.main",
         "ATTACH '{tmp}/x.db' (READ_ONLY)",
         "ATTACH OR REPLACE ':memory:' AS runtime",
     ],
     "S06": [
-        "INSTALL httpfs",
         "LOAD '{tmp}/x.duckdb_extension'",
-        "INSTALL x FROM community",
-        "FORCE INSTALL httpfs",
-        "UPDATE EXTENSIONS",
-        "LOAD json",
     ],
     "S07": [
         "SELECT * FROM read_csv('http://{trap}/x.csv')",
@@ -79,64 +64,39 @@ REFUSED = {
         "SET memory_limit='100GB'",
         "SET threads=64",
         "SET enable_external_access=true",
-        "RESET threads",
         "PRAGMA memory_limit='1GB'",
         "SET lock_configuration=false",
         "SET max_expression_depth=1000000",
         "SET GLOBAL threads=1",
-        "PRAGMA database_list",
-        "SET VARIABLE x = 1",
         "SET TimeZone='Asia/Tokyo'",
         "SET schema='main'",
     ],
     "S10": [
-        "FROM duckdb_secrets()",
-        "CREATE SECRET s (TYPE s3)",
         "SELECT * FROM which_secret('s3://x', 's3')",
-        "SELECT getenv('HOME')",
-        "SELECT current_setting('s3_secret_access_key')",
         "SELECT current_setting('temp_directory')",
-        "FROM duckdb_settings()",
         "SELECT * FROM duckdb_variables()",
     ],
     "S12": [
-        "SELECT * FROM df",
-        "SELECT * FROM secret_df",
         "SELECT * FROM con",
         "SELECT * FROM query_table('df')",
         "SELECT * FROM config",
         "SELECT * FROM os",
     ],
     "S13": [
-        "SELECT 1; SELECT 2",
-        "SELECT 1; DROP TABLE orders",
-        "; SELECT 1",
         "SELECT 1;;SELECT 2;",
         "SELECT 1/* ; */;--\nDELETE FROM orders",
     ],
     "S14": [
-        "INSERT INTO orders VALUES (1)",
         "UPDATE orders SET id = 0",
-        "DELETE FROM orders",
         "MERGE INTO orders USING orders o ON true WHEN MATCHED THEN DELETE",
-        "TRUNCATE orders",
         "CREATE TABLE x AS SELECT 1",
         "ALTER TABLE orders ADD COLUMN x INT",
         "DROP TABLE orders",
-        "VACUUM",
-        "CHECKPOINT",
         "COMMENT ON TABLE orders IS 'x'",
-        "CALL range(3)",
-        "BEGIN",
-        "COMMIT",
         "CREATE INDEX i ON orders(id)",
-        "ANALYZE",
         "CREATE SCHEMA s",
-        "CREATE SEQUENCE s",
-        "CREATE TYPE t AS ENUM ('a')",
     ],
     "S15": [
-        "WITH x AS (DELETE FROM orders RETURNING *) SELECT * FROM x",
         "WITH x AS (INSERT INTO orders SELECT * FROM orders RETURNING *) SELECT * FROM x",
         "WITH x AS (UPDATE orders SET id = 0 RETURNING *) SELECT 1",
         "WITH x AS (DELETE FROM orders) SELECT 1",
@@ -144,24 +104,16 @@ REFUSED = {
         "WITH y AS (WITH x AS (DELETE FROM orders RETURNING *) FROM x) FROM y",
     ],
     "S17": [
-        "EXPLAIN ANALYZE DELETE FROM orders",
         "EXPLAIN ANALYZE INSERT INTO orders SELECT * FROM orders",
-        "EXPLAIN ANALYZE CREATE TABLE x AS SELECT 1",
         "EXPLAIN (ANALYZE) DELETE FROM orders",
-        "EXPLAIN ANALYZE WITH x AS (DELETE FROM orders RETURNING *) SELECT * FROM x",
         "EXPLAIN DROP TABLE orders",
         "EXPLAIN ANALYZE SELECT * FROM read_csv('/etc/passwd')",
     ],
     "S18": [
-        "PREPARE p AS DELETE FROM orders",
-        "EXECUTE p",
-        "DEALLOCATE p",
-        "PREPARE p AS SELECT 1",
         "EXECUTE p(1)",
     ],
     "S20": [
         "CREATE TEMP VIEW orders AS SELECT 666 AS id",
-        "CREATE MACRO abs(x) AS 42",
         "CREATE TEMP TABLE orders AS SELECT 1 AS id",
         "CREATE OR REPLACE VIEW orders AS SELECT 1 AS id",
         "CREATE FUNCTION sum(x) AS 1",
@@ -170,7 +122,6 @@ REFUSED = {
         "SELECT * FROM query('SELECT 1')",
         "SELECT * FROM query_table(['orders'])",
         "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT 1'))",
-        "SELECT write_log('x')",
         "SELECT * FROM orders WHERE id IN (SELECT * FROM query('SELECT 1'))",
         "PRAGMA json_execute_serialized_sql('x')",
         "SELECT list_transform([1], lambda x: write_log('x'))",
@@ -190,8 +141,6 @@ REFUSED = {
         "SELECT * FROM temp.main.x",
         "SELECT * FROM runtime.information_schema.views",
         "SHOW TABLES FROM _s0",
-        "SHOW VARIABLES",
-        "DESCRIBE pg_class",
         "WITH a AS (SELECT * FROM duckdb_settings), duckdb_settings AS (SELECT 1) SELECT * FROM a",
     ],
 }
@@ -245,30 +194,6 @@ def test_s13_semicolons_that_separate_nothing_are_fine(server: Server, sql: str)
     assert len(server.rows(sql)) == 1
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT * FROM ordres",
-        "SELECT 1 / 'a'",
-        "SELECT CAST('x' AS INTEGER)",
-        "SELECT nope FROM orders",
-        "SELECT error('mine')",
-        "SELECT nope(1)",
-        "SELEC 1",
-        "SELECT * FROM orders WHERE",
-        "SELECT 9223372036854775807 + 1",
-        "SELECT sum(name) FROM orders",
-    ],
-)
-def test_s27_errors_name_the_cause_and_nothing_of_the_machine(server: Server, sql: str) -> None:
-    answer = server.sql(sql)
-
-    assert answer.status_code == 400
-    assert answer.json()["detail"]
-    for leak in (str(server.directory), "site-packages", "Traceback", ".duckdb", "_s0", "_s1"):
-        assert leak not in answer.text
-
-
 def parameters(server: Server, body: bytes) -> bytes:
     lines: list[tuple[str, str | bytes]] = [("X-API-Key", K1), ("Content-Type", "application/json")]
     return server.raw(raw_request("POST", "/v1/sql", lines, body))
@@ -305,52 +230,9 @@ def test_s29_parameters_that_do_not_fit_are_400(server: Server, body: bytes) -> 
     assert status_of(parameters(server, body)) == 400
 
 
-def test_s29_ten_thousand_parameters(server: Server) -> None:
-    marks = ",".join("?" * 10_000)
-    values = ",".join(str(i) for i in range(10_000))
-    body = f'{{"sql":"SELECT len([{marks}]) AS n","parameters":[{values}]}}'.encode()
-
-    assert status_of(parameters(server, body)) in {200, 400}
-
-
 @pytest.mark.parametrize("sql", [b"SELECT 'a\x00b' AS a", "SELECT 1".encode("utf-16-le"), b"\xff\xfeSELECT 1"])
 def test_s32_odd_bytes_never_fail_the_server(server: Server, sql: bytes) -> None:
     assert server.sql(sql).status_code in {200, 400}
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT 1",
-        "WITH x AS (SELECT * FROM orders) SELECT count(*) FROM x",
-        "VALUES (1, 'a'), (2, NULL)",
-        "FROM orders LIMIT 3",
-        "EXPLAIN SELECT * FROM orders",
-        "EXPLAIN ANALYZE SELECT count(*) FROM orders",
-        "DESCRIBE orders",
-        "SHOW TABLES",
-        "SHOW ALL TABLES",
-        "SUMMARIZE orders",
-        "PIVOT orders ON (id % 2) USING count(*)",
-        "PIVOT orders ON name IN ('name 1', 'name 2') USING sum(amount)",
-        "SELECT * FROM runtime.main.orders LIMIT 1",
-        "SELECT * FROM main.big_orders LIMIT 1",
-        "SELECT table_name FROM information_schema.tables ORDER BY 1",
-        "SELECT column_name FROM information_schema.columns WHERE table_name = 'orders'",
-        "SELECT schema_name FROM information_schema.schemata",
-        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r",
-        "SELECT list_transform([1, 2], lambda x: x + 1), [y * 2 FOR y IN [1, 2]]",
-        "SELECT row_number() OVER (PARTITION BY id % 3 ORDER BY placed_at) FROM orders QUALIFY count(*) OVER () > 3",
-        "SELECT * FROM unnest([1, 2, 3]) t(x), range(x)",
-        "UNPIVOT (SELECT 1 AS a, 2 AS b) ON a, b INTO NAME k VALUE v",
-    ],
-)
-def test_what_reads_is_allowed(server: Server, sql: str) -> None:
-    answer = server.sql(sql)
-
-    assert answer.status_code == 200, answer.text
-    assert isinstance(answer.json(), list)
 
 
 def test_s24_only_declared_names_are_listed(server: Server) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import K1, REPOSITORY, Server, example_config, free_port
+from tests.system.harness import K1, REPOSITORY, Server
 
 KEYED = {"X-API-Key": K1}
 CHECKSUM = "SELECT count(*) AS n, sum(id)::BIGINT AS s FROM orders"
@@ -35,9 +35,7 @@ def test_a_backup_of_a_running_runtime_serves_elsewhere_without_its_sources(tmp_
     (tmp_path / "m").mkdir()  # a short name: paths of sockets have a limit
     subprocess.run(["tar", "-xzf", tmp_path / "state.tar.gz", "-C", tmp_path / "m"], check=True)
 
-    port = free_port()
-    config = example_config(port, runtime={"state_dir": "m/.runtime"})
-    with Server(tmp_path, port=port, config=config) as server:
+    with Server(tmp_path, changes={"runtime": {"state_dir": "m/.runtime"}}) as server:
         assert server.rows(CHECKSUM) == expected
         assert [run["id"] for run in runs] == [run["id"] for run in server.get(REFRESHES, headers=KEYED).json()][-1:]
 
