@@ -272,7 +272,7 @@ def test_datasets_views_and_values(example: tuple[Server, str], statement: str, 
     assert server.rows(statement, key_of(server)) == rows
 
 
-def test_readme_steps_for_a_file_of_your_own(tmp_path: Path) -> None:
+def test_readme_own_file(tmp_path: Path) -> None:
     (configuration,) = re.findall(r"^ *```yaml\n(.*?)^ *```", README, re.DOTALL | re.MULTILINE)
     (make_key,) = re.findall(r"^ *(\(umask .*)$", README, re.MULTILINE)
     (read_key,) = re.findall(r"\$\((sed .*)\)\"", README)

@@ -83,7 +83,7 @@ def test_the_page_shows_the_files_that_it_speaks_of() -> None:
         ),
     ],
 )
-def test_the_shown_test_runs(project: Path, options: tuple[str, ...]) -> None:
+def test_shown_test(project: Path, options: tuple[str, ...]) -> None:
     (project / "pyproject.toml").write_text((REPOSITORY / "pyproject.toml").read_text())
 
     done = run(project, "-m", "pytest", "-p", "no:cacheprovider", *options, "mine/tests")
@@ -148,9 +148,7 @@ def test_the_shown_settings_work(project: Path, more: str) -> None:
         pytest.param((str(REPOSITORY / "manage.py"),), id="no command"),
     ],
 )
-def test_settings_that_cannot_be_loaded_end_every_command_in_a_sentence(
-    project: Path, command: tuple[str, ...]
-) -> None:
+def test_absent_settings(project: Path, command: tuple[str, ...]) -> None:
     assert sentence(project, *command, settings="absent.settings") == (
         "DJANGO_SETTINGS_MODULE names absent.settings, which cannot be loaded (ModuleNotFoundError: No module named "
         "'absent'). Unset DJANGO_SETTINGS_MODULE, or name settings that begin with "
@@ -177,5 +175,6 @@ def sentence(project: Path, *command: str, settings: str | None = None) -> str:
     """Return the one line that a command ends with, by exit code 1."""
     done = run(project, *command, settings=settings)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    (line,) = done.stderr.splitlines()
-    return line
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
