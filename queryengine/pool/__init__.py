@@ -1,7 +1,7 @@
 """
 Run statements in processes that can be killed: broker, slots, workers and their client.
 
-A client process (web, flight, refresh) has an `EngineClient`. Its `SlotPool` asks the `Broker` in the arbiter for
+A client process (web, flight) has an `EngineClient`. Its `SlotPool` asks the `Broker` in the arbiter for
 execution slots, one per running statement, and the `SlotScheduler` of the broker shares them fairly between keys and
 processes. A `ClientResult` with a slot talks to an engine worker in an `Exchange`; the worker is a `StatementServer`
 under gunicorn's arbiter. In a runtime with a single process, `InProcessEngine` replaces all of this.
