@@ -13,7 +13,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from flightapi.errors import UnknownPreparedStatementError
 from queryengine.engine import ArrowParameters
@@ -45,12 +45,12 @@ class Prepared:
     takes_parameters: bool
     parameters: ArrowParameters | None = None
     used_at: float = 0.0
+    #: The approximate memory in bytes. Computed once: a text grows when another library asks it for its UTF-8.
+    size: int = field(init=False)
 
-    @property
-    def size(self) -> int:
-        """The approximate memory in bytes."""
+    def __post_init__(self) -> None:
         bound = b"" if self.parameters is None else self.parameters.stream
-        return _ENTRY_BYTES + sys.getsizeof(self.sql) + len(bound)
+        self.size = _ENTRY_BYTES + sys.getsizeof(self.sql) + len(bound)
 
 
 class PreparedStatements:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 
+import pyarrow as pa
 import pytest
 
 from flightapi import prepared as limits
@@ -82,6 +83,24 @@ def test_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         kept.bind("d", handles["d"][-1], ArrowParameters(b"x" * 100_000))
     assert kept.get("d", handles["d"][-1]).parameters is None
     assert large.size > sys.getsizeof(large.sql)
+
+
+def test_bytes_are_bounded_although_a_text_grows_while_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_BYTES_OF_KEY", 100_000)
+    kept = PreparedStatements()
+    kept.add("a", statement())
+    for number in range(10):
+        growing = statement("é" * 20_000 + str(number))
+        handle = kept.add("a", growing)
+        before = sys.getsizeof(growing.sql)
+        pa.scalar(growing.sql)  # The text keeps its UTF-8 from now on.
+        assert sys.getsizeof(growing.sql) > before
+        kept.close("a", handle)
+
+    for _ in range(10):
+        kept.add("a", statement("x" * 40_000))
+
+    assert len(kept) == 2
 
 
 def test_an_unused_statement_expires() -> None:

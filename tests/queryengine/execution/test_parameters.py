@@ -35,6 +35,8 @@ def test_values_that_fit(taken: tuple[str, ...], given: Any, bound: Any) -> None
         pytest.param(("2",), [1, 2], "takes 1 parameter, and 2 are given", id="S29 a gap in the numbers"),
         pytest.param(("a", "b"), [1, 2], r"names its parameters \(\$a, \$b\): give an object", id="S29 list for names"),
         pytest.param(("a", "b"), {"a": 1}, r"takes \$b, and no value", id="S29 missing name"),
+        pytest.param(("a",), {}, r"takes \$a, and no value", id="S29 no names"),
+        pytest.param(("1", "2"), {}, r"takes \$1, \$2, and no value", id="S29 no numbers as names"),
         pytest.param(("a",), {"a": 1, "b": 2}, r"has no parameter \$b", id="S29 extra name"),
         pytest.param((), {"b": 2}, r"has no parameter \$b", id="S29 name unasked"),
         pytest.param(("a",), {"a": 1, "A": 2}, "given twice", id="S29 name twice"),
