@@ -274,7 +274,9 @@ def _with_hugeints(batch: pa.RecordBatch) -> pa.RecordBatch:
     Arrow has no such type: DuckDB sends a decimal of 38 digits, though some of these numbers have 39.
     """
     columns = [viewed(column, lambda kind: _HUGEINT if kind == _SENT_HUGEINT else kind) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    # The metadata of a field may hold its type, such as geoarrow.wkb.
+    fields = [field.with_type(column.type) for field, column in zip(batch.schema, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _column(field: pa.Field) -> Column:
