@@ -11,6 +11,7 @@ its existing connection.
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ from datasources.sources.adbc import (
     mapped,
     viewed,
 )
-from datasources.sources.sockets import Peer, cut_off
+from datasources.sources.sockets import cut_off
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier
@@ -236,7 +237,8 @@ class FlightSqlSource:
             "and port of flightsql_endpoint, with TLS where that has it."
         )
 
-    def _is_server(self, peer: Peer) -> bool:
+    def _is_server(self, connection: socket.socket) -> bool:
+        peer = connection.getpeername()
         return isinstance(peer, tuple) and peer[1] == self._endpoint.port
 
     def _explanation(self, error: Exception) -> SourceError:
