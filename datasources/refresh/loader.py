@@ -39,6 +39,8 @@ _POLL_S = 0.05
 _END_S = 2.0
 #: The longest pause within a message, to or from a process (whole seconds). One that stalls longer is killed.
 _STALL_S = 10
+#: The longest answer. A process that reads files of others announces any length.
+_MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -155,15 +157,15 @@ class _Child:
         """
         Send *request* and return the answer.
 
-        None if the process died, the runtime is stopping, or `GRACE_S` passed after the deadline without an answer.
+        None if the process died or sends no answer, the runtime is stopping, or `GRACE_S` passed after the deadline.
         """
         try:
             self._connection.send_bytes(request)
             while not deadline.stopped and deadline.left_s > -GRACE_S:
                 if self._connection.poll(_POLL_S):
-                    answer: dict[str, Any] = json.loads(self._connection.recv_bytes())
-                    return answer
-        except (OSError, EOFError, ValueError):
+                    answer = json.loads(self._connection.recv_bytes(_MAX_ANSWER_BYTES))
+                    return answer if isinstance(answer, dict) else None
+        except (OSError, EOFError, ValueError, RecursionError):
             pass
         return None
 

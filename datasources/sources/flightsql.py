@@ -11,6 +11,7 @@ its existing connection.
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ from datasources.sources.adbc import (
     mapped,
     viewed,
 )
-from datasources.sources.sockets import Peer, cut_off
+from datasources.sources.sockets import cut_off
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier
@@ -236,7 +237,8 @@ class FlightSqlSource:
             "and port of flightsql_endpoint, with TLS where that has it."
         )
 
-    def _is_server(self, peer: Peer) -> bool:
+    def _is_server(self, connection: socket.socket) -> bool:
+        peer = connection.getpeername()
         return isinstance(peer, tuple) and peer[1] == self._endpoint.port
 
     def _explanation(self, error: Exception) -> SourceError:
@@ -274,7 +276,9 @@ def _with_hugeints(batch: pa.RecordBatch) -> pa.RecordBatch:
     Arrow has no such type: DuckDB sends a decimal of 38 digits, though some of these numbers have 39.
     """
     columns = [viewed(column, lambda kind: _HUGEINT if kind == _SENT_HUGEINT else kind) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    # The metadata of a field may hold its type, such as geoarrow.wkb.
+    fields = [field.with_type(column.type) for field, column in zip(batch.schema, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _column(field: pa.Field) -> Column:

@@ -14,7 +14,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Self
+from typing import Any, Self
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -23,7 +23,7 @@ import httpcore
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.sockets import Peer, cut_off
+from datasources.sources.sockets import cut_off
 from runtimeconf.connectors.downloads import is_loopback, parse_origin
 from runtimeconf.fields import InvalidValueError
 
@@ -107,19 +107,24 @@ class Origin:
         self._proxy = _proxy_for(*self._endpoint)
         context = _tls_context(root_certificate_file) if self._endpoint[0] == "https" else None
         self._pool = httpcore.ConnectionPool(ssl_context=context, proxy=self._proxy, max_connections=1)
+        self._sockets: set[int] = set()  # the inodes of those that were opened
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        self._open.enter_context(cut_off(self._deadline, self._is_server))
+        self._open.enter_context(cut_off(self._deadline, self._is_ours))
         self._open.enter_context(self._pool)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def _is_server(self, peer: Peer) -> bool:
-        port = self._endpoint[2] if self._proxy is None else self._proxy.url.origin.port
-        return isinstance(peer, tuple) and peer[1] == port
+    def _note(self, event: str, info: Mapping[str, Any]) -> None:
+        """Note the socket of a new connection: another load of this process may use the same server."""
+        if event == "connection.connect_tcp.complete":
+            self._sockets.add(os.fstat(info["return_value"].get_extra_info("socket").fileno()).st_ino)
+
+    def _is_ours(self, connection: socket.socket) -> bool:
+        return os.fstat(connection.fileno()).st_ino in self._sockets
 
     @contextmanager
     def get(self, target: str, headers: Iterable[tuple[str, str]], *, method: str = "GET") -> Iterator[Answer]:
@@ -140,11 +145,14 @@ class Origin:
             self._deadline.check()
             connect_s = max(0.001, min(self._silence_s, self._deadline.left_s))
             timeouts = {"connect": connect_s, "read": self._silence_s, "write": self._silence_s, "pool": None}
-            request = self._pool.stream(method, self._url(target), headers=sent, extensions={"timeout": timeouts})
+            extensions = {"timeout": timeouts, "trace": self._note}
+            request = self._pool.stream(method, self._url(target), headers=sent, extensions=extensions)
             with self._explained(), request as response:
                 answer = Answer(response, self._shown)
                 if answer.status not in _REDIRECTS or "location" not in answer.headers:
                     yield answer
+                    # A connection that was cut off looks like the end of a body without a length.
+                    self._deadline.check()
                     return
                 target = self._within(target, answer.headers["location"])
         raise SourceError(f"'{self._shown}': the server redirects too often.")

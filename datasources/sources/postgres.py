@@ -16,6 +16,7 @@ Types without a match in the engine are read as PostgreSQL's text.
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from datasources.sources.adbc import (
     engine_types,
     explained,
 )
-from datasources.sources.sockets import Peer, cut_off
+from datasources.sources.sockets import cut_off
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
@@ -202,7 +203,8 @@ class PostgresSource:
         # Without a file the library searches the home directory, and verifies nothing if it finds none.
         return found if sslmode.startswith("verify") else ""
 
-    def _is_server(self, peer: Peer) -> bool:
+    def _is_server(self, connection: socket.socket) -> bool:
+        peer = connection.getpeername()
         port = self._params.get("pg_port", _DEFAULT_PORT)
         if isinstance(peer, tuple):
             return str(peer[1]) == port

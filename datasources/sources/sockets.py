@@ -19,16 +19,13 @@ from datasources.deadline import Deadline
 #: Seconds between two checks of the deadline.
 _POLL_S = 0.05
 
-#: The address of the other side, as `socket.getpeername` gives it.
-Peer = tuple[object, ...] | str | bytes
-
 
 @contextmanager
-def cut_off(deadline: Deadline, is_theirs: Callable[[Peer], bool]) -> Iterator[None]:
+def cut_off(deadline: Deadline, is_theirs: Callable[[socket.socket], bool]) -> Iterator[None]:
     """
     Until the block ends, shut down connections as soon as the load must end.
 
-    This affects connections that this process opened since the block began and whose peer *is_theirs* accepts.
+    This affects connections that this process opened since the block began and that *is_theirs* accepts.
     """
     done = threading.Event()
     before = set(_sockets())
@@ -60,7 +57,7 @@ def _sockets() -> dict[str, int]:
     return found
 
 
-def _shut_down(descriptor: int, is_theirs: Callable[[Peer], bool]) -> None:
+def _shut_down(descriptor: int, is_theirs: Callable[[socket.socket], bool]) -> None:
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
-        if is_theirs(duplicate.getpeername()):
+        if is_theirs(duplicate):
             duplicate.shutdown(socket.SHUT_RDWR)

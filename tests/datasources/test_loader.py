@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +323,27 @@ def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp
 
     assert files_below(tmp_path) == before
     assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(struct.pack("!iQ", -1, 2**62), id="of any length"),
+        pytest.param(struct.pack("!i", 4) + b"null", id="without fields"),
+        pytest.param(struct.pack("!i", 200_000) + b"[" * 200_000, id="nested"),
+        pytest.param(struct.pack("!i", 9) + b"{}", id="cut short"),
+    ],
+)
+def test_what_is_no_answer_is_none(message: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    child = object.__new__(loader._Child)
+    child._connection = Connection(ours.detach())
+    with theirs, child._connection, ThreadPoolExecutor() as threads:
+        asked = threads.submit(child.ask, b"{}", deadline())
+        theirs.sendall(message)
+        theirs.shutdown(socket.SHUT_WR)
+
+        assert asked.result() is None
 
 
 def test_a_process_that_died_idle_is_replaced(process: LoaderProcess, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from authkeys.access import Access
 from authkeys.keys import KeySet
 from datasources.errors import SnapshotError
 from datasources.snapshots.snapshot import Order
+from datasources.sources.flightsql import _with_hugeints
 from datasources.sources.source import Bound
 from datasources.sql import literal
 from queryengine.pool.inprocess import InProcessEngine
@@ -220,6 +221,16 @@ def test_tables_of_all_names_are_read_with_a_token_or_a_password(tmp_path: Path,
 
 def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, params: dict[str, str]) -> None:
     check_values(tmp_path, declare(params, "types_of_all"), TYPES)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.decimal128(38, 0)])
+def test_a_type_that_the_metadata_of_a_column_holds_is_kept(kind: pa.DataType) -> None:
+    field = pa.field("g", kind, nullable=False, metadata={"ARROW:extension:name": "geoarrow.wkb"})
+    batch = pa.RecordBatch.from_arrays([pa.array([1], kind)], schema=pa.schema([field]))
+
+    (found,) = _with_hugeints(batch).schema
+
+    assert (found.metadata, found.nullable) == (field.metadata, False)
 
 
 def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path, params: dict[str, str]) -> None:

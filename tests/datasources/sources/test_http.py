@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datasources.errors import SnapshotError, SourceError
+from datasources.sources.origin import Origin
 from tests.datasources.sources.loads import (
     build,
     declared,
@@ -308,6 +309,26 @@ def test_a_server_that_trickles_bytes_is_cut_off_at_the_deadline(web: WebServer,
         build(tmp_path, declared(tmp_path, f"{web.url}/a.csv", {}), deadline(0.5))
 
     assert time.monotonic() - began < 30
+
+
+def test_the_end_of_one_load_leaves_another_of_the_same_server_alone(web: WebServer, released: threading.Event) -> None:
+    def outlast(connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"Content-Length: 8\r\n\r\na,b\n")
+        released.wait(30)
+        connection.sendall(b"1,x\n")
+
+    endless = dripping(HEAD + b"Content-Length: 99999\r\n\r\n", b"x")
+    web.files |= {"/endless": File(take_over=endless), "/a.csv": File(take_over=outlast)}
+    with (
+        Origin(web.url, "endless", deadline(0.5), silence_s=30) as one,
+        Origin(web.url, "a.csv", deadline(), silence_s=30) as other,
+        other.get("/a.csv", []) as answer,
+    ):
+        with pytest.raises(SnapshotError, match="the refresh_timeout"), one.get("/endless", []) as cut:
+            list(cut.blocks())
+        released.set()
+
+        assert b"".join(answer.blocks()) == CSV
 
 
 def test_servers_that_never_answer_leave_nothing(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import ssl
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from datasources.errors import SnapshotError
 from datasources.sources.s3_bucket import address_of
 from tests.datasources.sources import loads
 from tests.datasources.sources.test_s3 import CSV, LIST, LIST_TARGET, ROWS, SECRET, listing, refused
-from tests.datasources.sources.web_server import File, WebServer, serving
+from tests.datasources.sources.web_server import File, WebServer, saying, serving
+from tests.datasources.support import deadline
 
 pytestmark = pytest.mark.usefixtures("no_credentials_of_this_machine")
 
@@ -49,6 +52,16 @@ def test_tags_are_compared_however_a_server_writes_them(
     assert loads.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS * 2
     assert web.targets[1:3] == ["/bucket/d/a.csv", "/bucket/d/b.csv"]
     assert web.requests[1].get("If-Match") == condition
+
+
+def test_a_listing_that_the_deadline_cuts_off_is_not_one_of_a_bad_server(web: WebServer, tmp_path: Path) -> None:
+    released = threading.Event()
+    web.files[LIST_TARGET] = File(take_over=saying(b"HTTP/1.1 200 OK\r\n\r\n<ListBucketResult>", until=released))
+    dataset = loads.declared(tmp_path, "s3://bucket/d/", {"s3_endpoint": web.url})
+
+    with pytest.raises(SnapshotError, match="the refresh_timeout"):
+        loads.build(tmp_path, dataset, deadline(0.5))
+    released.set()
 
 
 def test_objects_that_were_not_asked_for_are_refused(web: WebServer, tmp_path: Path) -> None:
