@@ -47,7 +47,7 @@ _NEGOTIATOR = DefaultContentNegotiation()
 CATALOG = {"from": "runtime", "name": "runtime"}
 
 #: The fields of a dataset, in the order of the CSV.
-DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetState) if field.name != "loaded_once")
+DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetState))
 
 #: The fields of a refresh run.
 RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
