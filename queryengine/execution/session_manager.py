@@ -149,7 +149,7 @@ class SessionManager:
         return Lease(self, self._current, pin)
 
     def _fitting(self, statement: GatedStatement | None) -> Pin | None:
-        """Return the newest manifest if the current session gives *statement* the same result. Called under the lock."""
+        """Return the newest manifest if the current session can run *statement* for it. Called under the lock."""
         if self._closed:
             raise EngineUnavailableError(_STOPPING)
         session, signature_now = self._current.session, signature(self._manifest)
@@ -226,7 +226,7 @@ class SessionManager:
             logger.exception("the newest generation cannot be opened")
 
     def _may_rest(self, now: float) -> bool:
-        """Return whether to open no session yet. The rest is shorter if a session holds a superseded file."""
+        """Return whether to wait before opening a session. The rest is shorter if a session holds a superseded file."""
         if now >= self._rests_until:
             return False
         if now < self._looks_at:
