@@ -99,7 +99,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         """
         Return the schema of the result of *plan*, and the plan for its ticket.
 
-        *ticket_id* is the id of that ticket. With it a short statement runs at once, and its result waits for the
+        *ticket_id* is the id of that ticket. With it, a short statement runs at once, and its result waits for the
         ticket.
         """
         if isinstance(plan, MetadataCommand):

@@ -35,7 +35,7 @@ from runtimeclient.http.timeouts import allow_streaming, limit_response_time
 _PLAIN_TEXT = "text/plain"
 _ACTIVE_QUERIES = "/v1/sql/active"
 _PROBLEM = "application/problem+json"
-# For every response except rows. Parsed JSON can take fifty times its length.
+# For every response except rows. Parsed JSON can take up fifty times the memory of its text.
 _MAX_METADATA_BYTES = 4 << 20
 # Members of a response that are messages for people.
 _MESSAGES = ("error", "message")
@@ -122,7 +122,7 @@ class RuntimeClient:
         """
         Check that the endpoint responds within `connect_s`. The key is not sent.
 
-        A query may take long to respond; this detects a server that never does.
+        A query may take a long time to respond; this detects a server that never responds.
 
         Raises:
             ConnectionFailedError: There is no response.
@@ -422,7 +422,7 @@ def _causes(exc: BaseException | None) -> Iterable[BaseException]:
 
 def _tls_context(endpoint: Endpoint, root_certificate_file: Path | None) -> ssl.SSLContext:
     if not endpoint.is_tls:
-        # Loading the default roots takes longer than the rest of the start; skip it without TLS.
+        # Loading the default roots takes longer than the rest of the startup; skip it without TLS.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if root_certificate_file is None:
         return httpx.create_ssl_context()

@@ -3,9 +3,9 @@ YAML as source text: a tree of nodes that keep their text and line.
 
 PyYAML scans and parses, but resolves and constructs nothing, so `0123` stays `0123` and no tag runs code. An ambiguous
 document (duplicate fields, merge keys, tags) is refused. The tree is built from parse events on an explicit stack:
-depth does not use the Python stack, and every limit is checked before the next event is read.
+nesting does not use up the Python stack, and every limit is checked before the next event is read.
 
-No message holds text of the file or PyYAML's snippets of it: any line may hold a key or a password.
+No message contains text from the file or PyYAML's snippets of it: any line may contain a key or a password.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from sqlapi.readiness import flight_status, is_ready
 from sqlapi.refresh_request import read_refresh_request
 from sqlapi.sql_request import read_sql_request
 
-#: DRF requires one, but negotiates nothing here.
+#: DRF requires a negotiator, but negotiates nothing here.
 _NEGOTIATOR = DefaultContentNegotiation()
 
 CATALOG = {"from": "runtime", "name": "runtime"}
@@ -70,12 +70,12 @@ class ApiView(APIView):
     parser_classes = []
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
-        """Return DRF's request, with the attributes used most copied from Django's."""
+        """Return DRF's request, with the most frequently used attributes copied from Django's."""
         wrapped = Request(request, authenticators=self.get_authenticators(), negotiator=_NEGOTIATOR)
         # No parser needs it, and DRF's default refers back to the request: only the garbage collector could free that
         # cycle.
         wrapped.parser_context = {}
-        # Attribute lookup falls through to Django's request; cache the two attributes used most.
+        # Attribute lookup falls through to Django's request; cache the two that are used most.
         wrapped.META, wrapped.method = request.META, request.method
         return wrapped
 
@@ -133,7 +133,7 @@ class HealthView(ApiView):
 
 
 class ReadyView(ApiView):
-    """`/v1/ready`: the runtime takes statements, and every dataset was loaded at least once."""
+    """`/v1/ready`: the runtime accepts statements, and every dataset has been loaded at least once."""
 
     authentication_classes = []
     permission_classes = [AllowAny]

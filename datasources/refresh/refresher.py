@@ -4,8 +4,8 @@ Keep the published data of every dataset fresh: at most two loads at once, and o
 All refreshes wait in one queue, whether requested by startup, the clock or a caller. A dataset has at most one running
 and one queued run; a further request joins the queued one. If two callers send different `refresh_sql`, the later one
 applies to both: a load replaces all data, so the result of the earlier one would be replaced at once. The run is a full
-load if any of them requests one, and begins at the earliest time that any of them asks for. The clock joins a queued
-run without changing it, except that it may begin at once.
+load if any of them requests one, and begins at the earliest time that any of them asks for. A request by the clock
+joins a queued run without changing it, except that the run may then begin at once.
 
 A run that no caller requested skips a source that has not changed since it was loaded.
 """
@@ -54,7 +54,7 @@ _random = secrets.SystemRandom()
 @dataclass(slots=True)
 class _QueueEntry:
     """
-    A queued run, and the SELECT to run: None loads all of the source.
+    A queued run, and the SELECT to run; None loads the whole source.
 
     `skips` means that it may skip an unchanged source. `begins` is the earliest time, by the clock, at which it starts.
     """
@@ -69,7 +69,7 @@ class _QueueEntry:
 
 @dataclass(slots=True)
 class _Dataset:
-    """The state of one dataset. Guarded by the condition of the refresher."""
+    """The state of one dataset. Guarded by the refresher's condition."""
 
     config: DatasetConfig
     waiting: _QueueEntry | None = None
@@ -95,8 +95,8 @@ class Refresher:
 
     Args:
         config: The runtime's configuration.
-        builders: The builders to load with, each in a thread of its own. If there are none, this process loads by
-            itself.
+        builders: The builders to load with, each in a thread of its own. If there are none, this process does the
+            loading itself.
         now: The monotonic clock for intervals, in seconds.
         chance: Returns random numbers, from 0 to 1, for the jitter.
 
@@ -166,7 +166,7 @@ class Refresher:
 
     def stop(self, timeout_s: float) -> bool:
         """
-        Interrupt the running loads and end; return False if one still runs after *timeout_s* seconds.
+        Interrupt the running loads and stop; return False if one still runs after *timeout_s* seconds.
 
         Unfinished runs are listed as failed (`interrupted`).
         """
@@ -362,7 +362,7 @@ class Refresher:
         except DatasetError as exc:
             return replace(run, error=str(exc))
         except Exception:
-            # The failure of one dataset must not end the refreshes of all.
+            # The failure of one dataset must not end the refreshes of the others.
             logger.exception("The refresh of dataset %s failed", dataset.name)
             return replace(run, error="The refresh failed; see the log of the runtime.")
         return replace(run, rows=snapshot.rows, bytes=snapshot.size_bytes)

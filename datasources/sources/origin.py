@@ -1,10 +1,10 @@
 """
 A connection to the server that files are downloaded from: one scheme, host and port.
 
-Requests go nowhere else: a redirect to another origin is refused, so credentials stay with the server that they are
-for. Certificates are always verified. A read ends when the server has been silent for too long, and the connection is
-cut off at the deadline of the load: a server that sends a byte now and then cannot delay a load. httpx, built on the
-same httpcore, would normalise the signed paths of S3.
+Requests go nowhere else: a redirect to another origin is refused, so credentials are sent only to the server that they
+are meant for. Certificates are always verified. A read ends when the server has been silent for too long, and the
+connection is cut off at the deadline of the load: a server that sends a byte now and then cannot delay a load. httpx is
+built on the same httpcore, but would normalise the signed paths of S3.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ class Origin:
         The response is open until the end of the block; the rest of its body is not read.
 
         Raises:
-            SourceError: The server cannot be reached, does not speak HTTP, breaks off, or sends elsewhere.
+            SourceError: The server cannot be reached, does not speak HTTP, breaks off, or redirects elsewhere.
             SnapshotError: The deadline passed.
         """
-        # The encoding in which headers are read, so that an ETag is sent back unchanged.
+        # Headers are read in this encoding too, so an ETag is sent back unchanged.
         sent = [
             (name.encode("latin-1"), value.encode("latin-1")) for name, value in [("Host", self._host_header), *headers]
         ]
@@ -215,14 +215,14 @@ class Origin:
 
 
 def _endpoint(origin: str) -> tuple[str, str, int]:
-    """Return scheme, host and port, which make an origin (RFC 6454)."""
+    """Return scheme, host and port, which make up an origin (RFC 6454)."""
     parts = urlsplit(origin)
     return parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme]
 
 
 def _tls_context(root_certificate_file: str | None) -> ssl.SSLContext:
     try:
-        # The default roots are those of the client of the runtime, the same on every system.
+        # The default roots are those that the runtime's client uses, the same on every system.
         usual = os.environ.get("SSL_CERT_FILE") or certifi.where()
         return ssl.create_default_context(cafile=root_certificate_file or usual)
     except OSError as exc:

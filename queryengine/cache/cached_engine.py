@@ -3,8 +3,8 @@ An engine with a cache of results, which are valid as long as the published data
 
 It wraps another engine, in the process that answers callers, so that a cached result costs neither an execution slot
 nor a worker. `docs/decisions/0017-results-cache.md` explains why it is correct; in short: the engine names the manifest
-that alone decides a result, the result is cached under that manifest, and only while it is the published one, which
-each statement checks first. Identical statements that arrive while one of them runs wait for its result.
+that alone determines a result; the result is cached under that manifest, and only while that manifest is the published
+one, which each statement checks first. Identical statements that arrive while one of them runs wait for its result.
 
 It works with threads and with gevent: its locks and events come from `threading` at the time of use.
 """
@@ -37,11 +37,11 @@ from queryengine.gate.fingerprint import normal_form
 from queryengine.manifest import Pin, Signature, manifest_path, signature
 from runtimeconf.model import RuntimeConfig
 
-#: A result up to this size is read to its end before its first chunk is given. A statement waits for the result of
-#: another no longer than that: never for a client that reads slowly.
+#: A result up to this size is read to its end before its first chunk is returned. A statement waits for the result of
+#: another only until that point, so it never waits for a client that reads slowly.
 READ_AHEAD_BYTES: Final = 64 * 1024
 
-#: How many statements are kept as uncoalesced, because their results are large or not cacheable.
+#: How many statements are remembered as uncoalesced, because their results are large or not cacheable.
 _MAX_UNCOALESCED: Final = 1024
 
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -61,7 +61,7 @@ class _Group:
     """
     Identical statements: the first one that gets an execution slot leads, and the others wait for its result.
 
-    Until then, one statement of each key is in the queue, so that none waits for the turn of another key.
+    Until then, one statement of each key is in the queue, so that no statement waits for the turn of another key.
     """
 
     data_version: _DataVersion
@@ -80,7 +80,7 @@ def remembering(engine: QueryEngine, config: RuntimeConfig) -> QueryEngine:
 
 class CachedEngine:
     """
-    A `QueryEngine` that wraps *engine* and closes it. It is made after any fork.
+    A `QueryEngine` that wraps *engine* and closes it. Create it only after any fork.
 
     A statement that waits for the result of another is not active: it uses no resources.
     """
@@ -97,7 +97,7 @@ class CachedEngine:
         self._uncoalesced: dict[int, None] = {}  # by hash: a collision only makes a statement run by itself
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> QueryResult:
-        """As `QueryEngine.run`: give the cached result, or run the statement and cache its result."""
+        """As `QueryEngine.run`: return the cached result, or run the statement and cache its result."""
         key = None if query.cache == "none" else _key(query)
         data_version = None if key is None else self._published()
         if key is None or data_version is None:
@@ -201,7 +201,7 @@ class CachedEngine:
         return self._read_ahead(self._run(left, cancel, "miss"), group.data_version, group.key)[0]
 
     def _wait(self, woken: threading.Event, query: Query, cancel: CancelToken) -> None:
-        """Wait until *woken*; raises QueryTimeoutError or QueryCancelledError if the statement ends before."""
+        """Wait until *woken*; raise QueryTimeoutError or QueryCancelledError if the statement ends first."""
         stopped = CancelSource()
         stopped.subscribe(woken.set)
         unsubscribe = cancel.subscribe(stopped.cancel)
@@ -215,7 +215,7 @@ class CachedEngine:
             raise QueryTimeoutError(self._limit_s)
 
     def _queue(self, group: _Group, turn: CancelSource, query: Query, cancel: CancelToken) -> QueryResult | None:
-        """Wait for a slot and lead *group*, and wake the others however that ends; None when another leads."""
+        """Wait for a slot and lead *group*, and wake the others, however that ends; None if another leads."""
 
         def lead() -> None:
             with self._lock:
@@ -248,7 +248,7 @@ class CachedEngine:
         self, result: QueryResult, data_version: _DataVersion, key: Key
     ) -> tuple[QueryResult, Remembered | None]:
         """
-        Read *result* until it is complete or large, if *data_version* alone decides it.
+        Read *result* until it is complete or large, if *data_version* alone determines it.
 
         Return the result for the caller, and the one for the statements that wait, if it is small and cacheable.
         """
@@ -276,7 +276,7 @@ class CachedEngine:
         return Answer(chunks=answer.chunks, timings=result.timings), answer
 
     def _leave_uncoalesced(self, key: Key) -> None:
-        """Let no statement wait for the result of an identical one."""
+        """Let no statement with *key* wait for the result of an identical one."""
         with self._lock:
             if len(self._uncoalesced) >= _MAX_UNCOALESCED:
                 del self._uncoalesced[next(iter(self._uncoalesced))]
@@ -285,7 +285,7 @@ class CachedEngine:
     # Collecting a large result.
 
     def grow(self, room: Room, more_bytes: int) -> bool:
-        """Reserve *more_bytes* for the result of *room*; False when it has lost its reservation."""
+        """Reserve *more_bytes* for the result of *room*; return False if it has lost its reservation."""
         with self._lock:
             if room.is_open:
                 if room.bytes + more_bytes <= self._cache.largest_bytes and self._cache.take_room(more_bytes):
@@ -295,7 +295,7 @@ class CachedEngine:
             return room.is_open
 
     def settle(self, room: Room, answer: Remembered | None, data_version: _DataVersion, key: Key) -> None:
-        """Cache *answer* if it is still valid, or release its room. More than one call is harmless."""
+        """Cache *answer* if it is still valid, or release its room. Repeated calls are harmless."""
         with self._lock:
             if room.is_open and answer is not None and data_version is self._data_version:
                 room.is_open = False
@@ -304,7 +304,7 @@ class CachedEngine:
                 self._close_room(room)
 
     def give_back(self, lent: _Lent) -> None:
-        """End the loan of *lent*. More than one call is harmless."""
+        """End the loan of *lent*. Repeated calls are harmless."""
         with self._lock:
             kept, lent.kept = lent.kept, None
             if kept is not None:
@@ -325,7 +325,7 @@ class Room:
 
 
 class _Collected:
-    """A large result that runs: a `QueryResult` that collects its chunks as long as the cache has room for them."""
+    """A large result being computed: a `QueryResult` that collects its chunks while the cache has room for them."""
 
     def __init__(
         self, engine: CachedEngine, result: QueryResult, ahead: list[bytes], data_version: _DataVersion, key: Key
@@ -362,7 +362,7 @@ class _Collected:
         self._result.cancel()
 
     def close(self) -> None:
-        """Stop the statement if it still runs and release its room. More than one call is harmless."""
+        """Stop the statement if it is still running, and release its room. Repeated calls are harmless."""
         self._engine.settle(self._room, None, self._data_version, self._key)
         self._collected = []
         self._result.close()
@@ -380,7 +380,7 @@ class _Lent:
     """
     A large cached result: a `QueryResult` with the time limit of a computed one.
 
-    Its memory counts as used until it is closed, even if the cache drops it meanwhile.
+    Its memory counts as used until it is closed, even if the cache drops it in the meantime.
     """
 
     def __init__(self, engine: CachedEngine, kept: Kept, limit_s: float, shown_limit_s: float) -> None:
@@ -409,7 +409,7 @@ class _Lent:
         self.close()
 
     def close(self) -> None:
-        """End the loan. More than one call is harmless."""
+        """End the loan. Repeated calls are harmless."""
         self._chunks = iter(())
         self._engine.give_back(self)
 

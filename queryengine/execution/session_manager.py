@@ -1,12 +1,13 @@
 """
-The session manager: it keeps a session open that answers for the newest manifest.
+The session manager: it keeps a session open for the newest manifest.
 
-A statement leases the current session and keeps it to its end, whatever is published meanwhile, so it sees one data
-version only. The first lease after a publication notices the new manifest, or else a thread that looks four times a
-second. Opening a session takes a millisecond for each dataset, so not every publication opens one. A statement waits
-for a new session only when a dataset that it reads was published again. The thread spends a small part of its time on
-opening sessions, and opens one soon where that frees a superseded file. The new session is open before it replaces the
-old one. The old one is closed, which frees its files, when its last statement has ended.
+A statement leases the current session and keeps it until it ends, whatever is published in the meantime, so it sees
+only one version of the data. A new manifest is noticed by the first lease after its publication, or else by a thread
+that looks four times a second. Opening a session takes a millisecond for each dataset, so a session is not opened for
+every publication. A statement waits for a new session only if a dataset that it reads has been published again. The
+thread spends only a small part of its time opening sessions, but opens one soon if that frees a superseded file. The
+new session is open before it replaces the old one. The old one is closed, which frees its files, when its last
+statement has ended.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ POLL_S = 0.25
 
 #: After opening a session, the thread rests for this many times as long as the opening took, but no longer than
 #: `REST_S` seconds if another session would free a superseded file, which it checks once in that time. In the worst
-#: case a file is superseded just after a session opened it. If each opening takes half a second, then this opening,
-#: the rest, a look and the next opening take two seconds.
+#: case, a file is superseded just after a session opened it. If each opening takes half a second, then this opening,
+#: the rest, one check and the next opening take two seconds.
 REST_PARTS = 10
 REST_S = 0.75
 
 
 @dataclass(eq=False, slots=True)
 class _Held:
-    """A session over a manifest, with the number of statements on it."""
+    """A session over a manifest, with the number of statements that use it."""
 
     session: EngineInstance
     pin: Pin
@@ -56,9 +57,9 @@ class _Held:
 
 class Lease:
     """
-    The use of one session. Its holder always calls `release`.
+    The use of one session. Its holder must call `release`.
 
-    `data_version` is the manifest that the session answers for, or an earlier one; None when that is not certain.
+    `data_version` is the manifest whose results the session gives, or an earlier one; None if that is uncertain.
     """
 
     def __init__(self, manager: SessionManager, held: _Held, pin: Pin) -> None:
@@ -68,7 +69,7 @@ class Lease:
         self._held: _Held | None = held
 
     def release(self) -> None:
-        """Give the session back. More than one call is harmless, from one thread."""
+        """Give the session back. Repeated calls from one thread are harmless."""
         held, self._held = self._held, None
         if held is not None:
             self._manager._release(held)  # noqa: SLF001 - the other half of this class
@@ -148,7 +149,7 @@ class SessionManager:
         return Lease(self, self._current, pin)
 
     def _fitting(self, statement: GatedStatement | None) -> Pin | None:
-        """Return the newest manifest if the current session answers *statement* for it. Called under the lock."""
+        """Return the newest manifest if the current session can run *statement* for it. Called under the lock."""
         if self._closed:
             raise EngineUnavailableError(_STOPPING)
         session, signature_now = self._current.session, signature(self._manifest)
@@ -185,7 +186,7 @@ class SessionManager:
         Meanwhile, statements that need no newer session get the current one.
         """
         current = self._current
-        # A missing manifest was lost: the refresher writes it again.
+        # If the manifest is missing, it was lost: the refresher writes it again.
         if signature(self._manifest) in {current.pin.signature, None} and not current.session.cursors.broken:
             return
         try:
@@ -193,8 +194,8 @@ class SessionManager:
         except ManifestError as exc:
             if current.session.cursors.broken:
                 raise EngineUnavailableError(str(exc)) from exc
-            # The refresher rebuilds an unusable manifest, and a lack of descriptors passes. Until then the old data is
-            # still good.
+            # The refresher rebuilds an unusable manifest, and a shortage of file descriptors passes. Until then, the
+            # old data is still good.
             if (published := signature(self._manifest)) != self._unusable:
                 self._unusable = published
                 logger.warning("manifest unusable", extra={"fields": {"error": str(exc)}})
@@ -219,13 +220,13 @@ class SessionManager:
                 self._opening.release()
         except EngineUnavailableError:
             return
-        except MemoryError:  # A statement uses it all: try again later.
+        except MemoryError:  # A statement is using it all: try again later.
             logger.warning("the newest generation cannot be opened", extra={"fields": {"error": "too little memory"}})
         except Exception:  # The next lease reports the error; this thread goes on closing unused sessions.
             logger.exception("the newest generation cannot be opened")
 
     def _may_rest(self, now: float) -> bool:
-        """Say whether to open no session yet. A superseded file that a session holds shortens the rest."""
+        """Return whether to wait before opening a session. The rest is shorter if a session holds a superseded file."""
         if now >= self._rests_until:
             return False
         if now < self._looks_at:
@@ -239,7 +240,7 @@ class SessionManager:
 
     def _open(self) -> _Held:
         """
-        Open a session over the published data, and set the rest after it.
+        Open a session over the published data, and set how long the thread rests after that.
 
         Raises:
             ManifestError: The manifest is damaged or of another release.
@@ -250,7 +251,7 @@ class SessionManager:
         try:
             while session is None:
                 with ExitStack() as undo, suppress(SnapshotGoneError):
-                    # Pin before reading: a manifest that replaces this one meanwhile is then noticed.
+                    # Pin before reading, so that a manifest that replaces this one in the meantime is noticed.
                     pin = Pin(self._manifest)
                     undo.callback(pin.close)
                     manifest = read_manifest(self._state_dir)
@@ -264,7 +265,7 @@ class SessionManager:
         fields: dict[str, object] = {"generation": manifest.generation, "snapshots": len(manifest.snapshots)}
         logger.info("generation opened", extra={"fields": fields})
         for name, unfit in session.unfit_views.items():
-            if self._unfit_views.get(name) != unfit:  # It no longer fits the data, or does not for a new reason.
+            if self._unfit_views.get(name) != unfit:  # It no longer fits, or the reason has changed.
                 fields = {"view": name, "yaml_path": unfit.yaml_path, "error": unfit.reason}
                 logger.warning("view unusable", extra={"fields": fields})
         self._unfit_views = session.unfit_views

@@ -1,7 +1,7 @@
 """
 Decide whether a statement may run, before an engine with data sees it.
 
-The lexer checks its size and nesting first. Then DuckDB's own parser, on a private, empty, locked instance, builds its
+The lexer checks its size and nesting first. Then DuckDB's own parser, in a private, empty, locked instance, builds its
 tree, which is checked against an allowlist (`parse_tree`, `functions`). `docs/sql.md` tells users which statements are
 allowed; `docs/decisions/0004-statement-gate.md` has the reasons.
 """
@@ -30,11 +30,12 @@ from queryengine.gate.fingerprint import fingerprint, pattern
 from queryengine.gate.lexer import Scan, Token, scan
 from queryengine.gate.parse_tree import Reading, decode
 
-#: Verdicts on statements up to `_CACHED_CHARACTERS` long are cached: `_CACHED` by text, and as many by fingerprint.
+#: Verdicts on statements up to `_CACHED_CHARACTERS` long are cached: `_CACHED` by text, and the same number by
+#: fingerprint.
 _CACHED_CHARACTERS: Final = 4096
 _CACHED: Final = 512
 
-#: The longest message of the parser, in characters: a message may quote the whole statement.
+#: A message of the parser is cut off after this many characters: it may quote the whole statement.
 _MESSAGE_CHARACTERS: Final = 300
 
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
@@ -108,7 +109,7 @@ class Gate:
         if known := self._verdicts.get((key, relations)):
             return replace(known, sql=whole.text, lines_before=before.count("\n"))
         statement = self._judge(whole, relations, before)
-        # Keep it only if its text runs unchanged: a rewritten text contains numbers of its own.
+        # Cache the verdict only if the text runs unchanged: a rewritten text contains numbers of its own.
         if statement.kind == "select" and statement.sql == whole.text:
             statement = replace(statement, pattern=pattern(key))
             self._verdicts[key, relations] = statement
@@ -200,7 +201,7 @@ class Gate:
         return tree
 
     def _serialized(self, text: str) -> str:
-        """Return the parser's tree of *text*. A thread keeps its cursor, but not after a long text: it takes memory."""
+        """Return the parser's tree of *text*. A thread keeps its cursor, except after a long text: it takes memory."""
         cursor: duckdb.DuckDBPyConnection | None = None
         if is_short := len(text) <= _CACHED_CHARACTERS:
             cursor = getattr(self._of_thread, "cursor", None)

@@ -2,9 +2,10 @@
 The execution slots of a client process: which statement holds or awaits one, and the worker connection of each.
 
 A slot is the right to run one statement. The broker grants it for a key, and the statement connects to a worker. When
-the statement ends normally, the next one of that key takes over the slot together with the connection. So a process
-that answers many short statements asks the broker for a slot once, and reports only every `REPORT_S` what the slot is
-used for. The broker recalls a slot that is needed elsewhere; a slot that is unused for `KEEP_S` is given back.
+the statement ends normally, the next one of that key takes over the slot together with the connection. A process that
+answers many short statements therefore asks the broker for a slot only once, and reports only every `REPORT_S` what it
+uses the slot for. The broker recalls a slot that is needed elsewhere; a slot that has been unused for `KEEP_S` is given
+back.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 #: The name of the workers' socket in the state directory.
 ENGINE_SOCKET = "engine.sock"
-#: A statement waits this long for a slot that its process already has before it asks for another one. Of the waiting
-#: statements of a key, one asks at a time.
+#: A statement waits this long for a slot that its process already has before it asks for another one. Only one of the
+#: waiting statements of a key asks at a time.
 ASK_S = 0.01
 #: The broker is told of each waiting statement, and of each new use of a slot, within this time.
 REPORT_S = 0.05
@@ -47,8 +48,8 @@ class Slot:
     """
     The right to run one statement of `key`.
 
-    `connection` leads to a worker that waits for the next statement or runs the current one; None before the first.
-    A slot with a statement belongs to that statement; one without belongs to the holder of the pool's lock.
+    `connection` leads to a worker that waits for the next statement or runs the current one; None before the first
+    statement. A slot with a statement belongs to that statement; one without belongs to the holder of the pool's lock.
     """
 
     number: int
@@ -72,7 +73,7 @@ class _Waiter:
 
 
 class SlotPool:
-    """The slots and the statements of this process. Safe from any thread."""
+    """The slots and the statements of this process. Safe to use from any thread."""
 
     def __init__(self, state_dir: Path) -> None:
         self.lock = threading.Lock()  # also guards the statements; nothing under it blocks
@@ -84,15 +85,15 @@ class SlotPool:
         self._unused: dict[str, list[Slot]] = {}  # by key
         self._reusable: dict[str, int] = {}  # number of slots by key that are not recalled
         self._reused_at: dict[str, float] = {}  # when one of these was last passed on, by key
-        self._asked_at: dict[str, float] = {}  # when another slot was last asked for although these rotate, by key
+        self._asked_at: dict[str, float] = {}  # when another slot was last asked for while these rotate, by key
         self._next_tick = math.inf
         self.link.start()
 
     def enter(self, statement: ClientResult) -> None:
         """
-        Ask for a slot. From now until it leaves, *statement* gets the answer, perhaps at once, and all other calls.
+        Ask for a slot. Until *statement* leaves, the answer, which may come at once, and all other calls go to it.
 
-        A `query_id` that another statement of this process has is replaced.
+        A `query_id` that another statement of this process already has is replaced.
 
         Raises:
             EngineUnavailableError: There is no engine, or the pool is closed.
@@ -108,7 +109,7 @@ class SlotPool:
                 statement.wake()
                 return
             waiter = _Waiter(statement)
-            # If the process has a slot of this key, that one will soon be free; otherwise the broker has to know now.
+            # If the process has a slot of this key, that slot will soon be free; otherwise the broker must be told now.
             waits_here = self._reusable.get(statement.key) and not self.link.is_stopping
             if not waits_here and not self._announce(waiter, patient=False):
                 raise unreachable()
@@ -122,7 +123,7 @@ class SlotPool:
         Pass on the slot of *statement*, keep it, or give it back; or end its wait. Never fails.
 
         The connection goes with the slot, so it must be one on which a worker waits, or None. With *kill* the worker
-        that runs the statement is killed. A statement that has not entered or has left is ignored.
+        that runs the statement is killed. A statement that has not entered or has already left is ignored.
         """
         closing = None
         with self.lock:
@@ -195,7 +196,7 @@ class SlotPool:
             stopped.stop(stopping if message["is"] == "stopping" else QueryCancelledError)
 
     def lost(self) -> None:
-        """Forget every slot and refuse the waiting statements. A statement that holds a slot goes on."""
+        """Forget every slot and refuse the waiting statements. A statement that holds a slot continues."""
         with self.lock:
             unused = self._all_unused()
             for known in (self._unused, self._slots, self._reusable, self._reused_at, self._asked_at):
@@ -204,7 +205,7 @@ class SlotPool:
         _close(*(slot.connection for slot in unused))
 
     def tick(self, now: float) -> float:
-        """Send the reports that are due, give back unused slots, and have each statement check its time."""
+        """Send the reports that are due, give back unused slots, and have each statement check its time limit."""
         with self.lock:
             if not self.link.is_heard:
                 self._refuse_all()
@@ -227,7 +228,7 @@ class SlotPool:
         return [slot for slots in self._unused.values() for slot in slots]
 
     def _gain(self, slot: Slot, query_id: str) -> None:
-        """Use a granted slot for its statement, or for the next one if that has a slot already or has left."""
+        """Use a granted slot for its statement, or for the next one if that one has left or already has a slot."""
         self._slots[slot.number] = slot
         self._reusable[slot.key] = self._reusable.get(slot.key, 0) + 1
         if len(self._slots) == 1:
@@ -274,7 +275,7 @@ class SlotPool:
         return connection
 
     def _mark_recalled(self, slot: Slot) -> None:
-        """Count *slot* no longer among those that will serve another statement."""
+        """Stop counting *slot* among those that will serve another statement."""
         if slot.recalled:
             return
         slot.recalled = True
@@ -312,7 +313,7 @@ class SlotPool:
         self._waiters.clear()
 
     def _announce(self, waiter: _Waiter, *, patient: bool) -> bool:
-        """Tell the broker once about a statement that waits; False when there is no broker."""
+        """Tell the broker about a waiting statement, but only once; return False if there is no broker."""
         if waiter.is_announced:
             return True
         waiter.is_announced, waiter.is_patient = True, patient
@@ -327,7 +328,7 @@ class SlotPool:
             self.link.say({"do": "hurry", "id": waiter.statement.query_id})
 
     def _ask(self, key: str, waiter: _Waiter, now: float) -> None:
-        """Ask for another slot: urgently if those of the key are stuck, else every `REPORT_S` and with patience."""
+        """Ask for another slot: urgently if those of the key are stuck, else patiently, every `REPORT_S`."""
         if now >= self._reused_at.get(key, -math.inf) + ASK_S:
             self._announce_urgently(waiter)
         elif now >= self._asked_at.get(key, -math.inf) + REPORT_S:
