@@ -208,7 +208,7 @@ class PostgresSource:
         port = self._params.get("pg_port", _DEFAULT_PORT)
         if isinstance(peer, tuple):
             return str(peer[1]) == port
-        return peer == f"{self._params['pg_host']}/.s.PGSQL.{port}"
+        return bool(peer == f"{self._params['pg_host']}/.s.PGSQL.{port}")
 
     def _begin(self, cursor: Any, load: Load) -> None:
         timeout_ms = int(max(0, load.deadline.left_s) * 1000) + _SPARE_MS
