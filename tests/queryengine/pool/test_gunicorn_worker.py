@@ -106,7 +106,10 @@ def test_a_worker_is_confined(engine: Engine) -> None:
     assert resource.prlimit(worker, resource.RLIMIT_FSIZE) == (10_000_000, 10_000_000)
     soft, _ = resource.prlimit(worker, resource.RLIMIT_DATA)
     assert soft != resource.RLIM_INFINITY, limits
-    assert os.getpriority(os.PRIO_PROCESS, worker) == os.getpriority(os.PRIO_PROCESS, engine.process.pid) + NICENESS
+    most = 19  # The system allows no more.
+    assert os.getpriority(os.PRIO_PROCESS, worker) == min(
+        os.getpriority(os.PRIO_PROCESS, engine.process.pid) + NICENESS, most
+    )
 
 
 def test_a_statement_has_a_limit_of_cpu_time_while_it_runs(engine: Engine) -> None:
