@@ -32,7 +32,7 @@ CSV = ("Accept", "text/csv")
 #: Runs for minutes, and can be interrupted.
 ENDLESS = "SELECT count(*) AS n FROM range(1000000000000) a"
 #: Returns rows at once, and fails on one of the last.
-FAILS_LATE = "SELECT CAST(CASE WHEN range = 999999 THEN 'x' ELSE '1' END AS INTEGER) AS a FROM range(1000000)"
+FAILS_LATE = "SELECT CAST(CASE WHEN range = 2999999 THEN 'x' ELSE '1' END AS INTEGER) AS a FROM range(3000000)"
 
 
 @pytest.fixture(autouse=True)

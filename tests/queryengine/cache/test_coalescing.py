@@ -13,12 +13,14 @@ import pytest
 from queryengine.cache.cached_engine import CachedEngine
 from queryengine.engine import Query
 from queryengine.errors import EngineBusyError, QueryCancelledError
+from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import ResultsCacheConfig
 from tests.queryengine.asking import begin
 from tests.queryengine.conftest import KINDS, config_of
 from tests.queryengine.publishing import ENDLESS, Publisher, wait_until
 
 SQL = "SELECT count(*) AS n FROM flights"
+KEYS = ("other", "first", "second")
 
 
 class Callers:
@@ -53,6 +55,14 @@ class Callers:
         return f"{key}-{name}" in listed and state in {"", listed[f"{key}-{name}"]}
 
     @property
+    def queued(self) -> int:
+        """How many stand in the queue for the place."""
+        engine = self.engine._engine
+        if isinstance(engine, InProcessEngine):  # It lists a statement before it judges and queues it.
+            return engine._admission._queue.waiting
+        return sum(one.state == "queued" for key in KEYS for one in engine.active(key))
+
+    @property
     def waiting(self) -> int:
         """How many wait for the answer of another."""
         data_version = self.engine._data_version
@@ -74,7 +84,7 @@ def callers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callers]
         engine = CachedEngine(ends.enter_context(KINDS[request.param](config)), config)
 
         def end() -> None:
-            for key in ("other", "first", "second"):
+            for key in KEYS:
                 for one in engine.active(key):
                     engine.cancel(one.query_id, key)
 
@@ -88,6 +98,7 @@ def test_no_statement_waits_for_the_turn_of_another_key(callers: Callers) -> Non
     last = callers.ask("first", "same")
     same = callers.ask("second", "same")
     assert callers.is_listed("second", "same", "queued")
+    wait_until(lambda: callers.queued == 5)  # three of the flood, and one of each key
 
     def running() -> list[str]:
         return [name for name in "012" if callers.is_listed("first", name, "running")]
