@@ -240,7 +240,7 @@ def test_a_load_that_ignores_interrupts_is_killed_and_the_next_works(process: Lo
     assert 2 + loader.GRACE_S <= time.monotonic() - began < 30
     assert children() == set()
     assert files_below(tmp_path) == []
-    assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
+    assert list((tmp_path / "state").glob("refresh_tmp/*")) == []  # none on a machine too slow to begin the load
     assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
     assert child_of(process) != first
 
@@ -293,7 +293,7 @@ def test_a_load_that_spills_has_the_memory_that_it_needs(tmp_path: Path, memory_
         snapshot = loaded(process, declare(tmp_path, "s.parquet"), "SELECT * FROM d ORDER BY h", deadline())
 
     assert snapshot.rows == 1_000_000
-    assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
+    assert list((tmp_path / "state").glob("refresh_tmp/*")) == []  # none on a machine too slow to begin the load
 
 
 @pytest.mark.exhaustive

@@ -59,7 +59,7 @@ class Callers:
         """How many stand in the queue for the place."""
         engine = self.engine._engine
         if isinstance(engine, InProcessEngine):  # It lists a statement before it judges and queues it.
-            return engine._admission._queue.waiting
+            return engine._admission.queue.waiting
         return sum(one.state == "queued" for key in KEYS for one in engine.active(key))
 
     @property
