@@ -1,7 +1,5 @@
 """The Django app: makes the key set available when Django starts."""
 
-from __future__ import annotations
-
 from django.apps import AppConfig
 
 from authkeys import state

@@ -1,7 +1,5 @@
 """The DRF authentication class: reads the headers, asks `Access` to decide, and answers 401 if it refuses."""
 
-from __future__ import annotations
-
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request

@@ -8,8 +8,6 @@ HTTP servers join the values of a repeated header with commas. A key never holds
 values, and two values are refused whatever their order.
 """
 
-from __future__ import annotations
-
 import base64
 import enum
 from collections.abc import Sequence

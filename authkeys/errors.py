@@ -8,8 +8,6 @@ What can go wrong with the keys themselves. A request without an accepted key is
     └── AccessNotBuiltError     this process has not built the key set
 """
 
-from __future__ import annotations
-
 
 class AuthKeysError(Exception):
     """Base of this room's errors; `code` is stable and public."""

@@ -6,8 +6,6 @@ time. Without the salt a caller can neither predict a digest nor steer the look-
 the number of keys nor a near match.
 """
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Iterable, Mapping
 from typing import Any, Self

@@ -5,8 +5,6 @@ Every process of a runtime reads the same file, so a key has the same fingerprin
 changes the fingerprints. It is secret because anyone with it and a fingerprint can test guesses of the key.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

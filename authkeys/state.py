@@ -1,7 +1,5 @@
 """The one access object of this process. Nobody may call until it is built."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 

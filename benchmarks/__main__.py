@@ -7,8 +7,6 @@ Compare this runtime with its peers on the same data, in one run.
     python -m benchmarks --from-json FILE --markdown PAGE    write a page from an earlier run
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

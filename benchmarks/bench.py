@@ -1,7 +1,5 @@
 """The order of a run: each stage has rounds, and in each round every subject takes a turn."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """All rows and curves, by name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

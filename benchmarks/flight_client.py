@@ -7,8 +7,6 @@ A task is a JSON object, so that no key is in the process list: `uri`, `authoriz
 either `read` and `times` or `ask` (a statement with `{}` for a number) and `seconds`.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """The HTTP clients: wrk for many small statements, a plain socket for large results."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Facts about the machine and its software, which figures need to be comparable."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """Curves as SVG."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 from pathlib import Path

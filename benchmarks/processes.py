@@ -1,7 +1,5 @@
 """Start, observe and stop the measured processes, including their children."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """The report of a run, as JSON and as Markdown."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -47,7 +45,7 @@ class Report:
         return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Report:
+    def from_json(cls, text: str) -> "Report":
         """Return the report that `to_json` wrote."""
         found = json.loads(text)
         results = Results(

@@ -1,7 +1,5 @@
 """Samples per round, medians, and ratios of medians with their spread."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -80,7 +78,7 @@ class Samples:
         """Return the samples of a metric."""
         return self.values.get(subject, {}).get(metric, [])
 
-    def judge(self, target: Target) -> Judgement:
+    def judge(self, target: Target) -> "Judgement":
         """Compare with a target."""
         ours = self.of(target.of, target.metric)
         theirs = self.of(target.against, target.metric) if target.against else []

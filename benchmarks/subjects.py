@@ -1,7 +1,5 @@
 """The subjects: this runtime, its peers and the floors, each started with the same tables as its documentation says."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -296,7 +294,7 @@ class DuckDBInProcess(Subject):
     @contextmanager
     def running(
         self, scratch: Path, tables: Tables, names: tuple[str, ...], prefix: Sequence[str] = ()
-    ) -> Iterator[InProcess]:
+    ) -> "Iterator[InProcess]":
         """Load the tables for the duration of the block."""
         began = time.monotonic()
         with duckdb.connect() as engine:

@@ -1,7 +1,5 @@
 """The data: generated tables and those of TPC-H. Files are created when a row needs them."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import subprocess

@@ -5,8 +5,6 @@ The process that holds the lock of the state directory answers directly (`dataso
 process asks that one over the control socket. Both are a `DatasetControl`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass

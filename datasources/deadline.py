@@ -1,7 +1,5 @@
 """The deadline of a load: it ends when its time is up or when the runtime stops."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -13,8 +13,6 @@ The errors of this room.
     └── SnapshotError                 a snapshot cannot be built, verified or published
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Quote values and names in SQL."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

@@ -4,8 +4,6 @@ Make the pictures of docs/client.md: what a terminal shows while the client talk
 Start that with `make run`, then run `.venv/bin/python -m examples.make_captures` in another terminal.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping

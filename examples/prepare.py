@@ -7,8 +7,6 @@ Make the random API key of the example on its first run, in a file that git igno
 Only the standard library is needed. The key itself is never printed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import secrets

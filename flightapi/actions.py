@@ -5,8 +5,6 @@ Flight SQL packs the bodies of its actions and results in an Any. The actions th
 (CancelFlightInfo and the session actions) are bare messages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal

@@ -5,8 +5,6 @@ A refused call gets a handler that reads nothing and ends it. A handshake withou
 without a key: its key is in its message, and `flightapi.handshake` asks for the decision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn

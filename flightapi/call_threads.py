@@ -1,7 +1,5 @@
 """A thread pool for calls that shrinks when it is idle."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable

@@ -5,8 +5,6 @@ gRPC waits forever for the next message of a client, and for the client to read 
 limit, which one clock enforces for all calls.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading
@@ -55,7 +53,7 @@ class CallEndedError(Exception):
 class _Wait:
     """A block that must be left by `deadline`, on the monotonic clock; otherwise `end` is called."""
 
-    waits: set[_Wait]
+    waits: "set[_Wait]"
     deadline: float
     end: Callable[[], None]
     is_for_message: bool

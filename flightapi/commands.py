@@ -6,8 +6,6 @@ A descriptor, a ticket and an upload encode the same few commands in different w
 statement; a path names a dataset or view.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Callable, Mapping, Sized

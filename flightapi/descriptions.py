@@ -5,8 +5,6 @@ Clients ask for a description before each execution, and it costs the engine abo
 may have other columns, so publishing it clears the cache.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -5,8 +5,6 @@ A test proves that every error class that can reach this endpoint has its own ro
 status UNKNOWN, INTERNAL, UNAVAILABLE or ABORTED, so none of these means a fault of the caller.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass

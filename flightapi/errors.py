@@ -19,8 +19,6 @@ The errors of Flight calls, apart from those of the engine.
 `error_table` maps each of them to a gRPC status. `code` is public and stable.
 """
 
-from __future__ import annotations
-
 
 class FlightApiError(Exception):
     """Base of this room's errors. The message is for the caller: no traceback, no path, no version."""

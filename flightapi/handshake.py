@@ -6,8 +6,6 @@ user and password in its first message (`BasicAuth` of `Flight.proto`) and recei
 the key as `auth-token-bin`.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -5,8 +5,6 @@ One catalog has one schema, which holds the datasets (TABLE) and views (VIEW) un
 patterns match names in any case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal

@@ -5,8 +5,6 @@ A statement consists of its text and the row that was last bound to it. Clients 
 bounded per key and in total, and expire.
 """
 
-from __future__ import annotations
-
 import secrets
 import sys
 import threading

@@ -4,8 +4,6 @@ The gRPC server of the Flight SQL endpoint: limits, port, start and stop.
 A process that has imported gRPC must not fork, so the endpoint runs in a process of its own.
 """
 
-from __future__ import annotations
-
 import logging
 import ssl
 import threading

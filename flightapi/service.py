@@ -1,7 +1,5 @@
 """The RPCs of Arrow Flight. `commands` and `actions` parse requests and serialise answers; this module acts on them."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -13,8 +13,6 @@ Speculation stops after a few milliseconds, so it is wasted on a long statement.
 is not speculated on again for a while, nor is any other that differs only in its literals.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

@@ -5,8 +5,6 @@ The value of a fact has one of six types. The type does not always follow the de
 bigints where Arrow's own server and JDBC driver use bigints, because clients fail on any other type.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Runs the statements of calls on the engine: describes, runs, cancels and logs them."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """The answer to GetXdbcTypeInfo: the types of DuckDB in the terms of ODBC and JDBC (`FlightSql.proto`)."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import pyarrow as pa

@@ -4,8 +4,6 @@ A client connection under gevent, in the form that gunicorn's parser and respons
 Reads have a deadline, writes a stall time-out, and closing never loses data that was already sent to the client.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

@@ -5,8 +5,6 @@ The first worker to wake up accepts whatever connections are pending, so one wor
 clients would then wait for that process and its share of the engine while the other workers are idle.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import struct

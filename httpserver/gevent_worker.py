@@ -5,8 +5,6 @@ gunicorn's loop waits forever for the rest of a request head, reuses a connectio
 of the worker, and checks only once a second whether it may stop. This one sets a deadline for each step of a client.
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import logging

@@ -6,8 +6,6 @@ like any other refusal, a truncated answer never looks complete, and a connectio
 worker class of the web tier is in `httpserver.gevent_worker`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

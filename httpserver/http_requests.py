@@ -5,8 +5,6 @@ gunicorn itself waits for the end of a line or chunk even if it has received gar
 application has authenticated the request.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

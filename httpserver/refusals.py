@@ -1,7 +1,5 @@
 """Problem bodies for requests that the HTTP server refuses before the application runs."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 from typing import Any

@@ -1,7 +1,5 @@
 """WSGI middleware that makes every truncated answer look truncated, and closes connections that must not be reused."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import struct

@@ -1,7 +1,5 @@
 """A dictionary with a limited number of entries."""
 
-from __future__ import annotations
-
 import threading
 from typing import TypeVar
 

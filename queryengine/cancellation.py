@@ -5,8 +5,6 @@ Stopping a statement: who stops it, why, and how the stop reaches a statement in
 caller gets that reason. `Watchdog` is the clock of an engine.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

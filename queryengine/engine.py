@@ -5,8 +5,6 @@ The interface of a query engine.
 threads of this process, `queryengine.pool.client` with engine workers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol

@@ -21,8 +21,6 @@ The errors of a statement.
 `code` is public: it appears in HTTP bodies, in Flight messages and in the documentation.
 """
 
-from __future__ import annotations
-
 import re
 
 #: An internal error of DuckDB that means a failed allocation which DuckDB did not expect.

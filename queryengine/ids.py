@@ -1,7 +1,5 @@
 """Ids of requests and queries: the caller's if it is well-formed, otherwise a new one."""
 
-from __future__ import annotations
-
 import os
 import re
 

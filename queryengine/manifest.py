@@ -6,8 +6,6 @@ table, which has the name of its dataset. A snapshot file is unlinked right afte
 published, so a reader that misses a file reads the manifest again.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

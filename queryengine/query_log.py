@@ -1,7 +1,5 @@
 """The log line of each statement, over HTTP and Flight SQL."""
 
-from __future__ import annotations
-
 import logging
 import time
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ negative, a TIME WITH TIME ZONE loses its zone, the time part of an INTERVAL wra
 inside the engine. `TABLE` lists them; `docs/values.md` documents them for users.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -86,7 +84,7 @@ class ValueType:
 
     name: str
     sql: str
-    children: tuple[ValueType, ...] = ()
+    children: "tuple[ValueType, ...]" = ()
     fields: tuple[str, ...] = ()
 
     @property

@@ -1,7 +1,5 @@
 """The Django app of the project. It adds the SQL of the YAML to Django's system checks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.apps import AppConfig

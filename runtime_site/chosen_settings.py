@@ -1,7 +1,5 @@
 """Checks that `DJANGO_SETTINGS_MODULE` names settings that suit this runtime."""
 
-from __future__ import annotations
-
 import os
 
 from django.conf import settings

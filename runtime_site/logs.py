@@ -6,8 +6,6 @@ record is one line of printable text: no caller can forge another line, send con
 text direction, or fill the disk with one value. Every request and statement is logged, so formatting is kept cheap.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -7,8 +7,6 @@ refresh gets the access to data sources. No process keeps the keys themselves: t
 supervisor, or a part, by executing a new program.
 """
 
-from __future__ import annotations
-
 import importlib.abc
 import logging.config
 import os

@@ -5,8 +5,6 @@ Every server calls `checked_config` before it binds a port. The WSGI application
 in the process that answers requests.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import sys
@@ -30,7 +28,7 @@ from system.state_directory import prepare_state_dir
 logger = logging.getLogger(__name__)
 
 _start_lock = threading.Lock()
-_runtime: Runtime | None = None
+_runtime: "Runtime | None" = None
 _checked: RuntimeConfig | None = None
 
 MAX_SHOWN_FINGERPRINTS = 4

@@ -6,8 +6,6 @@ at a time, so nothing can interrupt it. Each part has its own session, so that C
 supervisor, which stops the parts in order; Ctrl-Z is passed on. The system kills each part if the supervisor dies.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

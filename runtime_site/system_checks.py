@@ -1,7 +1,5 @@
 """The checks of `manage.py check` beyond the YAML: problems that would prevent a start, or show up after it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The WSGI application. Importing this module starts the runtime in this process, or exits if it cannot start."""
 
-from __future__ import annotations
-
 import sys
 
 import django

@@ -5,8 +5,6 @@ Every user of a machine can read every command line (`ps`, `/proc/PID/cmdline`).
 copied the arguments at the start. The process may overwrite that memory; Python's copy, `sys.argv`, is not affected.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

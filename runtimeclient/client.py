@@ -1,7 +1,5 @@
 """A typed client of a runtime's HTTP API."""
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

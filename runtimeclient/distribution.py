@@ -1,7 +1,5 @@
 """The version of this package, and the requirements of its extras."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from importlib import metadata

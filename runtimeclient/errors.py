@@ -17,8 +17,6 @@ The client's errors.
 quote the server, so pass it through `terminal_text.one_line` before printing it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Paths that users type, and files that only their owner can read: keys, profiles, the history."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat

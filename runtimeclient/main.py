@@ -1,7 +1,5 @@
 """Run a command line: `querykeep ...`, and the client commands of `manage.py`."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """The Django app: `manage.py check` reports the faults and warnings of the YAML."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ The schema of `datasets` and `views`.
 The connector that `from` names decides which `params` are valid; `runtimeconf.connectors` declares them.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -7,8 +7,6 @@ The errors of the configuration.
     └── ConfigError        every fault of one YAML file, found in one pass
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

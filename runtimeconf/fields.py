@@ -5,8 +5,6 @@ A field that cannot read its node records a fault and returns None, and validati
 fault. `expected` is the description that faults and the documentation show.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from abc import ABC, abstractmethod
@@ -33,7 +31,7 @@ class Field(ABC, Generic[T]):
     def read(self, node: Node, path: YamlPath) -> T | None:
         """Return the value, or record a fault at *path* and return None."""
 
-    def walk(self, path: str) -> Iterator[tuple[str, Field[Any]]]:
+    def walk(self, path: str) -> "Iterator[tuple[str, Field[Any]]]":
         """Yield this field and all fields below it, with their YAML paths; `[]` stands for an item of a list."""
         yield path, self
 

@@ -6,8 +6,6 @@ so API keys cannot be passed. Parameters of datasets can hold secrets: pass `wit
 not load data.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Loads a YAML file into a `RuntimeConfig`, or reports all its faults at once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ The configuration as values: one frozen dataclass for each section, each field w
 Fields are named as in the YAML, plus the unit where the YAML accepts `30s` or `1GiB`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -5,8 +5,6 @@ A text is expanded once: the value of a secret is never expanded again. A text t
 error, never a literal.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ The schema of the YAML: every setting, with the field that reads it. Defaults ar
 Start at `ROOT`, at the end. Settings are read in order; `secrets` comes before everything that may refer to a secret.
 """
 
-from __future__ import annotations
-
 import os
 import ssl
 from functools import cache

@@ -1,7 +1,5 @@
 """A text that is never printed."""
 
-from __future__ import annotations
-
 from typing import Final
 
 

@@ -6,8 +6,6 @@ may have it but cannot use it; the message fits after "in store X: ". After an e
 the operator meant that one.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 from collections.abc import Callable, Mapping, Sequence

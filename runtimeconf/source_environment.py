@@ -1,7 +1,5 @@
 """The environment variables that sources may use."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

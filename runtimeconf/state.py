@@ -1,7 +1,5 @@
 """The configuration of this process. Only classes that a framework instantiates use it; others take it as argument."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Mapping

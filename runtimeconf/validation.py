@@ -1,7 +1,5 @@
 """One validation pass over a configuration: the faults and warnings it collects, each at its YAML path."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Mapping
@@ -74,12 +72,12 @@ class YamlPath:
     def __str__(self) -> str:
         return self.text
 
-    def field(self, name: str) -> YamlPath:
+    def field(self, name: str) -> "YamlPath":
         """Return the path of a field of this mapping."""
         text = f"{self.text}.{name}" if self.text else name
         return YamlPath(self.validation, text, self.is_sensitive or name in SENSITIVE_NAMES)
 
-    def item(self, index: int) -> YamlPath:
+    def item(self, index: int) -> "YamlPath":
         """Return the path of an item of this list; *index* counts from 0."""
         return YamlPath(self.validation, f"{self.text}[{index}]", self.is_sensitive)
 

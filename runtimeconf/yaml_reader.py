@@ -8,8 +8,6 @@ nesting does not use up the Python stack, and every limit is checked before the 
 No message contains text from the file or PyYAML's snippets of it: any line may contain a key or a password.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,7 +74,7 @@ class Sequence:
     """A list; `line` counts from 1."""
 
     line: int
-    items: tuple[Node, ...] = field(repr=False)
+    items: "tuple[Node, ...]" = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class Entry:
 
     line: int
     name: str = field(repr=False)
-    value: Node = field(repr=False)
+    value: "Node" = field(repr=False)
     name_may_be_shown: bool = True
 
 
@@ -96,7 +94,7 @@ class Mapping:
     line: int
     entries: tuple[Entry, ...] = field(repr=False)
 
-    def get(self, name: str) -> Node | None:
+    def get(self, name: str) -> "Node | None":
         """Return the value of a field, or None."""
         return next((entry.value for entry in self.entries if entry.name == name), None)
 

@@ -5,8 +5,6 @@ A small answer is complete before its first byte is sent, so any failure still g
 and a failure truncates it visibly.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections import deque

@@ -5,8 +5,6 @@ Django and DRF read only Content-Length bytes, so a chunked body would be empty,
 with a 500. No body is read before the caller is authenticated.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import MutableMapping
 from typing import Any

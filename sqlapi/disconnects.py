@@ -6,8 +6,6 @@ one thread per process polls the sockets of all running statements; under gevent
 when this module is imported, because gevent replaces threads and locks later.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import sys
@@ -34,7 +32,7 @@ class Watch:
 
     __slots__ = ("_on_gone", "_watches", "gone")
 
-    def __init__(self, watches: dict[Watch, int], on_gone: Callable[[], None]) -> None:
+    def __init__(self, watches: "dict[Watch, int]", on_gone: Callable[[], None]) -> None:
         self._watches = watches
         self._on_gone = on_gone
         self.gone = False

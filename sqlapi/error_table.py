@@ -4,8 +4,6 @@ The one table that maps the errors of all rooms to HTTP statuses.
 A room raises its own errors and does not know HTTP. A test proves that every error class of every room has a row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -24,8 +24,6 @@ The errors of an HTTP request, before or after its statement runs.
 `sqlapi.error_table` maps them to statuses. This module needs no framework, because the HTTP server uses it too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """Turns exceptions into responses, in DRF's views and in Django itself."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from typing import Any

@@ -6,8 +6,6 @@ the Host header shows the name), or directly (Origin and Sec-Fetch-Site show the
 request lacks the key.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from dataclasses import dataclass

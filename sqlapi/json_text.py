@@ -1,7 +1,5 @@
 """Strict and unambiguous JSON: RFC 8259 without extensions, limited to I-JSON (RFC 7493)."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Parse media types and lists in headers (RFC 9110, 8.3.1 and 5.6). Malformed input is ignored, not an error."""
 
-from __future__ import annotations
-
 import re
 
 _TCHARS = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"

@@ -1,7 +1,5 @@
 """The middleware, outermost first: request ids and common headers, then the access log."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator

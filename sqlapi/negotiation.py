@@ -5,8 +5,6 @@ Django's `HttpRequest.get_preferred_type` drops ranges with `q=0`, so `text/csv;
 compares parameters, so `application/json; charset=utf-8` would be refused. DRF ignores q-values.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Problem documents (RFC 9457), the body of every error response, as bytes and wit
 Views, Django's own handlers and the HTTP server itself all use them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

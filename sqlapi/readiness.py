@@ -1,7 +1,5 @@
 """The readiness of the runtime, as `/v1/ready` reports it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from datasources.errors import DatasetsUnavailableError

@@ -1,7 +1,5 @@
 """The body of `POST /v1/datasets/{name}/acceleration/refresh`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """The body of `POST /v1/sql`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from queryengine.engine import Parameters

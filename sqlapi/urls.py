@@ -1,7 +1,5 @@
 """The table of routes: the URL patterns, one more for every other path, and the names in the access log."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The views of the HTTP API. They leave errors to the one exception handler."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

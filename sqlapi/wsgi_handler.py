@@ -5,8 +5,6 @@ For each request Django sets a script prefix and a URL configuration, sends sign
 project uses neither prefix nor signals, and most of its paths are fixed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any

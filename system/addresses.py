@@ -1,7 +1,5 @@
 """The addresses on which servers listen."""
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Limits on the file descriptors and connections of a process."""
 
-from __future__ import annotations
-
 import resource
 import sys
 

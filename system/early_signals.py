@@ -1,7 +1,5 @@
 """Handlers for signals that arrive while a server starts. A server installs them before anything else."""
 
-from __future__ import annotations
-
 import os
 import signal
 from functools import cache

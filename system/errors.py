@@ -6,8 +6,6 @@ Errors about the files of a runtime.
     StateDirectoryError    the state directory cannot be used, or another runtime holds it
 """
 
-from __future__ import annotations
-
 
 class StateDirectoryError(Exception):
     """The state directory cannot be created, is not safe, or belongs to another runtime. `str()` is for operators."""

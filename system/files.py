@@ -1,7 +1,5 @@
 """Read small files from an untrusted source: without blocking, and with a bound on memory."""
 
-from __future__ import annotations
-
 import os
 import stat
 from dataclasses import dataclass, field

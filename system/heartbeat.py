@@ -1,7 +1,5 @@
 """The time since the last heartbeat of a worker, as its arbiter measures it."""
 
-from __future__ import annotations
-
 
 class Pulse:
     """

@@ -1,7 +1,5 @@
 """Locks in the state directory: one process refreshes the data, one runs the engine, one supervises."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """The memory that is available to the runtime."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import suppress

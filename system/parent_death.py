@@ -1,7 +1,5 @@
 """End this process together with its parent."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

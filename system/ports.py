@@ -1,7 +1,5 @@
 """Check whether a TCP port can be bound, and find the process that holds it."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import time

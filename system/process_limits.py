@@ -9,8 +9,6 @@ library reserve far more addresses than they use. To keep that count near the me
 return addresses (`queryengine/__init__.py`), and pyarrow must use the C library's allocator: its own reserves 1 GiB.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import gc

@@ -7,8 +7,6 @@ processes outside. A seccomp filter (x86_64 and aarch64) answers system calls th
 is not restricted: a worker opens snapshots later, and libraries load their files themselves.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -5,8 +5,6 @@ The next engine that starts removes what a killed process has left. A directory 
 process ids would be unreliable, because they are reused and differ between containers.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

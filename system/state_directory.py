@@ -5,8 +5,6 @@ A name alone is no reason to delete or replace a file in it: links are not follo
 another owner or with a name that this runtime does not use is kept.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

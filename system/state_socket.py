@@ -1,7 +1,5 @@
 """Sockets in the state directory."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

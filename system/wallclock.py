@@ -1,7 +1,5 @@
 """Times for people: ISO 8601 in UTC, to the millisecond. Waits use the monotonic clock instead."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime
 

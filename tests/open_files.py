@@ -1,7 +1,5 @@
 """What this process, and those below it, have open."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

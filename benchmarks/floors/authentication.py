@@ -6,8 +6,6 @@ The cost of authentication alone: CPU microseconds of one call of the authentica
 The presented key is the last of the list. Nothing else of a request runs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

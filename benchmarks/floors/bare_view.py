@@ -1,7 +1,5 @@
 """The minimum that answers a POST on the same stack: Django, one DRF view, gunicorn with gevent. No key, no engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.conf import settings

@@ -1,7 +1,5 @@
 """The minimum that answers a POST on the same web server: a WSGI application of one function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -6,8 +6,6 @@ DataFusion with in-memory tables behind the HTTP server of the standard library,
 It runs in the virtual environment of the peers and imports nothing of this project.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer

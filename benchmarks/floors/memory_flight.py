@@ -4,8 +4,6 @@ pyarrow's Flight server with one table in memory: `python -m benchmarks.floors.m
 It has no engine: a statement with `*` gets the whole table, any other a single row.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

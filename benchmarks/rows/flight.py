@@ -1,7 +1,5 @@
 """Arrow Flight SQL through ADBC: a large table, and small statements."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess

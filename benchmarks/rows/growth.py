@@ -1,7 +1,5 @@
 """The cost along the number of keys, datasets, rows, connections and processors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks.bench import Curve, Effort, Environment

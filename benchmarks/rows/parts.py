@@ -1,7 +1,5 @@
 """Parts of the runtime alone: the JSON encoder, and an append compared with a full load."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

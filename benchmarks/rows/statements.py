@@ -1,7 +1,5 @@
 """Statements over HTTP: many small ones, and large results."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The 22 queries of TPC-H at scale factor 1, in sequence over HTTP."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks.bench import Row, Stage

@@ -1,7 +1,5 @@
 """The runtime as a whole: start, memory, stop, and the share of authentication in a request."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -5,8 +5,6 @@ A row is newer if its `time_column` is greater than the greatest served value. A
 newer and never the greatest: the first load takes such rows, later ones leave them out.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The columns of a table, and their limits and changes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import duckdb

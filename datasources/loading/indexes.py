@@ -1,7 +1,5 @@
 """The indexes of a snapshot, as the YAML declares them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import duckdb

@@ -6,8 +6,6 @@ it writes. So a `refresh_sql`, which the gate has checked, cannot reach beyond i
 something.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

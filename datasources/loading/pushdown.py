@@ -7,8 +7,6 @@ excludes, all rows are. So the result may be too much, but never too little. The
 what the source returns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -7,8 +7,6 @@ A request is `{"call": "datasets"}`, `{"call": "loaded"}`, `{"call": "history", 
 trusts its clients to have checked the SQL that they send.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import socket

@@ -5,8 +5,6 @@ No row is loaded. The columns of each dataset come from its source if that is a 
 snapshot; the views are created over empty tables.
 """
 
-from __future__ import annotations
-
 import tempfile
 import threading
 from collections.abc import Callable, Mapping

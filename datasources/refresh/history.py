@@ -6,8 +6,6 @@ cost of a change does not depend on the number of runs. When the later lines out
 as one document.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -6,8 +6,6 @@ for good. Here nobody else depends on that process: its own deadline ends the lo
 killed. Unfinished files are then deleted, and the next load starts another process.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -111,7 +109,7 @@ class LoaderProcess:
             raise error_from(answer["error"])
         raise LoaderFaultError(answer["fault"])
 
-    def _running(self) -> _Child:
+    def _running(self) -> "_Child":
         if self._child is not None and not self._child.is_alive:
             self.close()
         if self._child is None:

@@ -5,8 +5,6 @@ It reads requests of `datasources.refresh.loader` from its connection, builds on
 when the connection does. Its parent decides when it ends, so it ignores signals.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

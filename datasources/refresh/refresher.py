@@ -10,8 +10,6 @@ joins a queued run without changing it, except that the run may then begin at on
 A run that no caller requested skips a source that has not changed since it was loaded.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import secrets
@@ -59,7 +57,7 @@ class _QueueEntry:
     `skips` means that it may skip an unchanged source. `begins` is the earliest time, by the clock, at which it starts.
     """
 
-    entry: _Dataset
+    entry: "_Dataset"
     run: RefreshRun
     sql: str | None
     skips: bool

@@ -4,8 +4,6 @@ When a dataset is loaded again. All times are in seconds of the refresher's cloc
 A source that is down is tried at most once per interval, and less often the longer it is down.
 """
 
-from __future__ import annotations
-
 from runtimeconf.model import AccelerationConfig
 
 #: After failures in a row the pause is 1, 2, 4 and then this many intervals ...

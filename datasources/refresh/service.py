@@ -5,8 +5,6 @@ Of all processes that share a state directory, the holder of its lock refreshes 
 the control socket. The others follow: they ask the holder, and try to take over when it is gone.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """Publish snapshots, in the one process that holds the lock of the state directory."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

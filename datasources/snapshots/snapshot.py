@@ -4,8 +4,6 @@ Build one immutable DuckDB file per version of a dataset, and tell a good one fr
 `datasources.loading.loading_engine` reads the source; this module turns the result into a verified, durable file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -216,7 +214,7 @@ class SnapshotBuilder:
     temp_directory_limit_bytes: int
 
     @classmethod
-    def of(cls, config: RuntimeConfig) -> SnapshotBuilder:
+    def of(cls, config: RuntimeConfig) -> "SnapshotBuilder":
         """Return a builder with the limits of *config*."""
         return cls(
             state_dir=config.state_dir,

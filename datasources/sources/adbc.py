@@ -4,8 +4,6 @@ What sources with an ADBC driver share: the columns and rows to ask for, and che
 ADBC: https://arrow.apache.org/adbc/
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ The deltalake library determines the files of the newest version from a checked 
 numbers, and finds columns by name even if the table uses ids.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

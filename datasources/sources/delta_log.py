@@ -6,8 +6,6 @@ copy is checked before the library sees it, so the log names no file outside the
 transaction log protocol.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import uuid

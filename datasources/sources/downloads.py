@@ -5,8 +5,6 @@ Each goes into an unnamed file in the scratch directory of the load, which disap
 load ends.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from contextlib import ExitStack

@@ -6,8 +6,6 @@ the shared lock of the file while it reads, so no program can write to it meanwh
 it open for writing.
 """
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +47,7 @@ class DuckdbFileSource:
         self._path = Path(dataset.params["duckdb_open"])
 
     @contextmanager
-    def open(self, load: Load) -> Iterator[DuckdbFileScan]:
+    def open(self, load: Load) -> "Iterator[DuckdbFileScan]":
         """As `Source.open`."""
         load.deadline.check()
         # Resolve links: the engine does so before it compares a path with the allowed ones.

@@ -6,8 +6,6 @@ FIFO cannot block a load, a file that is replaced or deleted meanwhile is still 
 needs access to no other path.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 import re

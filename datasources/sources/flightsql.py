@@ -9,8 +9,6 @@ driver only fetches the endpoints; they are checked here, and the driver reads e
 its existing connection.
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Iterator, Mapping

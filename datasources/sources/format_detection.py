@@ -1,7 +1,5 @@
 """Detect the format of files by their names, and limit their number."""
 
-from __future__ import annotations
-
 import itertools
 import resource
 from collections.abc import Iterable, Sequence

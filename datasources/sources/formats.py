@@ -5,8 +5,6 @@ Each format reads strictly: a row that does not fit is an error, because a guess
 what the engine lets pass: a wrong gzip checksum, a JSON array cut after a comma, a decimal that it would round.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib
@@ -57,7 +55,7 @@ class Identity(NamedTuple):
     modified_ns: int
 
     @classmethod
-    def of(cls, info: os.stat_result) -> Identity:
+    def of(cls, info: os.stat_result) -> "Identity":
         """Return the identity of the file that `stat` describes."""
         return cls(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
 

@@ -6,8 +6,6 @@ again after the download whether it still has that version: a file that is overw
 as a mix of two.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ reader of pyiceberg is not used: it opens any location that the metadata name, a
 those of the Iceberg table specification, versions 1 and 2.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from array import array
@@ -201,7 +199,7 @@ class _Table:
                 if isinstance(field.transform, IdentityTransform) and field.source_id in by_key
             }
 
-    def _deleted_rows(self, data: Mapping[str, _Entry], deletes: list[_Entry]) -> dict[str, array[int]]:
+    def _deleted_rows(self, data: Mapping[str, _Entry], deletes: list[_Entry]) -> "dict[str, array[int]]":
         """Return the positions of deleted rows, by file."""
         gone: dict[str, array[int]] = {}
         for entry in deletes:
@@ -249,7 +247,7 @@ class _Table:
             raise _damaged(self._root, path) from None
 
 
-def _kept(gone: array[int] | None) -> pa.BooleanArray | None:
+def _kept(gone: "array[int] | None") -> pa.BooleanArray | None:
     """Return which rows are left, up to the last one in *gone*."""
     if gone is None:
         return None

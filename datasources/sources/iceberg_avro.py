@@ -6,8 +6,6 @@ reads a file that was cut short within a block as complete. The format is that o
 container files".
 """
 
-from __future__ import annotations
-
 import io
 import zlib
 from collections.abc import Callable, Mapping

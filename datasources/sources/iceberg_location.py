@@ -6,8 +6,6 @@ same table. Without a catalog it is the file that `from:` names, or the highest 
 The catalog is read here: pyiceberg would need SQLAlchemy for one SELECT.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """Map the types, columns and bounds of an Iceberg table to Arrow."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 

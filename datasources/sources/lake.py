@@ -5,8 +5,6 @@ The files of a table name other files of the same table. Anybody who can write t
 every name is checked: absolute paths, URLs and `..` are refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -51,7 +49,7 @@ class TableRoot(ABC):
         """
 
     @abstractmethod
-    def below(self, directory: str) -> TableRoot:
+    def below(self, directory: str) -> "TableRoot":
         """Return *directory* as a root of its own."""
 
     @abstractmethod

@@ -6,8 +6,6 @@ a column is found in a file (`Column.key`); this module converts its values, onl
 not match the schema ends the load.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,7 +70,7 @@ class Column:
     key: Key
     type: pa.DataType
     is_nullable: bool = True
-    parts: tuple[Column, ...] = ()
+    parts: "tuple[Column, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True)

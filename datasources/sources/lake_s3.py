@@ -5,8 +5,6 @@ Files are read by ranges, over the connection of `s3:` sources, so the same rule
 certificates, proxies and credentials.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Iterator, Mapping

@@ -7,8 +7,6 @@ connection is cut off at the deadline of the load: a server that sends a byte no
 built on the same httpcore, but would normalise the signed paths of S3.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

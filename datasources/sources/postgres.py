@@ -13,8 +13,6 @@ selected in another form, because the driver or the engine would misread them:
 Types without a match in the engine are read as PostgreSQL's text.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import ssl

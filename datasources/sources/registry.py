@@ -4,8 +4,6 @@ The class for each connector.
 The module of a connector is imported on first use: several need an optional library.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from importlib import import_module

@@ -5,8 +5,6 @@ Each object is looked up first, and then requested in exactly that version (If-M
 several, they are listed again after the download: an object that was added or deleted meanwhile would mix two states.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import json

@@ -5,8 +5,6 @@ botocore signs the requests, and finds the credentials of the machine if the YAM
 connection of `http:` sources, so the same rules hold for time, redirects, certificates and proxies.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

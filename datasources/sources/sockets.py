@@ -5,8 +5,6 @@ A server that accepts a connection and then stays silent blocks such a library f
 up, its connections are shut down, so that the library returns with an error.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -6,8 +6,6 @@ that the engine reads by their descriptors (`datasources.sources.files`), and st
 library of the source (`datasources.sources.streams`).
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence

@@ -7,8 +7,6 @@ guess. The driver takes the types of a result from its first rows, so the statem
 has the right types and is dropped.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

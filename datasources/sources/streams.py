@@ -5,8 +5,6 @@ The engine pulls the batches while it writes the snapshot, so memory holds one o
 passes through the engine, which wraps it in a message and a traceback of its own; so the original is kept here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 
 import duckdb

@@ -6,8 +6,6 @@ An encapsulated message is a continuation marker, the length of its header, the 
 index in `Message.fbs` and `Schema.fbs`.
 """
 
-from __future__ import annotations
-
 import enum
 import struct
 from collections.abc import Iterator
@@ -84,7 +82,7 @@ class Table:
         position = self._offset(index)
         return self._read(layout, position) if position else 0
 
-    def table(self, index: int) -> Table | None:
+    def table(self, index: int) -> "Table | None":
         """Return the table in a field; None if it is absent."""
         position = self._offset(index)
         return Table(self._data, self._target(position)) if position else None
@@ -103,7 +101,7 @@ class Table:
             raise IpcError
         return self._data[begin:end]
 
-    def tables(self, index: int) -> Iterator[Table]:
+    def tables(self, index: int) -> "Iterator[Table]":
         """Yield the tables of a vector. Elements may share one table, so the caller must bound its work."""
         position = self._offset(index)
         if position:

@@ -5,8 +5,6 @@ The classes are created from generated descriptors at first use, in a separate p
 of the same names in protobuf's default pool, where names are unique.
 """
 
-from __future__ import annotations
-
 from importlib.resources import files
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reads and validates the parameters of DoPut: an untrusted Arrow stream of at most one row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 

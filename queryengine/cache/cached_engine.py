@@ -9,8 +9,6 @@ one, which each statement checks first. Identical statements that arrive while o
 It works with threads and with gevent: its locks and events come from `threading` at the time of use.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -53,7 +51,7 @@ class _DataVersion:
 
     instance_id: object
     pin: Pin
-    groups: dict[Key, _Group] = field(default_factory=dict)
+    groups: "dict[Key, _Group]" = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -284,7 +282,7 @@ class CachedEngine:
 
     # Collecting a large result.
 
-    def grow(self, room: Room, more_bytes: int) -> bool:
+    def grow(self, room: "Room", more_bytes: int) -> bool:
         """Reserve *more_bytes* for the result of *room*; return False if it has lost its reservation."""
         with self._lock:
             if room.is_open:
@@ -294,7 +292,7 @@ class CachedEngine:
                     self._close_room(room)
             return room.is_open
 
-    def settle(self, room: Room, answer: Remembered | None, data_version: _DataVersion, key: Key) -> None:
+    def settle(self, room: "Room", answer: Remembered | None, data_version: _DataVersion, key: Key) -> None:
         """Cache *answer* if it is still valid, or release its room. Repeated calls are harmless."""
         with self._lock:
             if room.is_open and answer is not None and data_version is self._data_version:
@@ -303,14 +301,14 @@ class CachedEngine:
             else:
                 self._close_room(room)
 
-    def give_back(self, lent: _Lent) -> None:
+    def give_back(self, lent: "_Lent") -> None:
         """End the loan of *lent*. Repeated calls are harmless."""
         with self._lock:
             kept, lent.kept = lent.kept, None
             if kept is not None:
                 self._cache.give_back(kept)
 
-    def _close_room(self, room: Room) -> None:
+    def _close_room(self, room: "Room") -> None:
         if room.is_open:
             room.is_open = False
             self._cache.give_room_back(room.bytes)

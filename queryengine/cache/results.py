@@ -4,8 +4,6 @@ Cached results in bounded memory: the least recently used ones are dropped first
 `queryengine.cache.cached_engine` decides whether a cached result is still valid.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ All encoders stream: they pull a batch once the previous one is written, and kee
 pieces, so that memory use stays small however wide its rows are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """The Arrow IPC stream format: a schema, record batches, an end marker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa

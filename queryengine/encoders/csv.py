@@ -1,7 +1,5 @@
 """CSV: a header, then one line for each row. Fields are quoted where needed (RFC 4180); a newline ends each line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 

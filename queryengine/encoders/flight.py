@@ -4,8 +4,6 @@ Arrow Flight: each chunk is one serialised FlightData message (`Flight.proto`), 
 FlightData holds an Arrow IPC message in two fields: the head, and the body if it has one.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice

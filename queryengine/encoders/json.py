@@ -1,7 +1,5 @@
 """JSON: an array on one line, one object a row, keyed by column."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Renderers of lists, structs, tuples, maps and unions: the members are rendered as columns, then joined row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Chunks of a result as several buffers, so that they can be sent without a copy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 #: Consecutive bytes, with the buffers of record batches among them.

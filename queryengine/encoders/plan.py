@@ -1,7 +1,5 @@
 """Choosing the renderer of each column, once for a result, and cutting a result into pieces."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ A renderer knows one type. `json` gives the text of each value as JSON, `plain` 
 JSON objects; both keep a null as null. Kernels of pyarrow do the work and release the GIL.
 """
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

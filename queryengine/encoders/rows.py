@@ -5,8 +5,6 @@ A few rows are joined by pyarrow's join kernel, which examines each of its argum
 many rows are put into one long column, after the literals, and taken from it in the order of the rows.
 """
 
-from __future__ import annotations
-
 from array import array as numbers
 from collections.abc import Sequence
 from functools import lru_cache

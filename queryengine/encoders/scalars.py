@@ -1,7 +1,5 @@
 """Renderers of numbers, strings and bytes."""
 
-from __future__ import annotations
-
 import re
 from binascii import hexlify
 

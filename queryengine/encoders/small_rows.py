@@ -6,8 +6,6 @@ differ is written by its renderer. If Python does not know enough of a value (a 
 beyond 9999), the whole result is left to the other encoders.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections.abc import Callable, Mapping, Sequence

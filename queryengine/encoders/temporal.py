@@ -4,8 +4,6 @@ Renderers of dates, times and timestamps: ISO 8601 with a `T`, and a fraction of
 Years 0000 to 9999 have four digits (0000 is 1 BC); other years have a sign and at least six digits, as in ECMAScript.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from abc import abstractmethod
 from collections.abc import Callable

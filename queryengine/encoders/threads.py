@@ -1,7 +1,5 @@
 """Several threads that encode one result: kernels of pyarrow release the GIL."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable, Iterator

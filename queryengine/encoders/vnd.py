@@ -1,7 +1,5 @@
 """`application/vnd.spiceai.sql.v1+json`: the rows as JSON together with their schema and their number."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

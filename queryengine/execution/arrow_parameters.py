@@ -4,8 +4,6 @@ Convert parameters in an Arrow record batch to values that DuckDB takes.
 The bytes come from a caller, so they are read only where statements run: in a process that may be killed.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

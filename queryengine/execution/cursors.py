@@ -6,8 +6,6 @@ ran to its end is kept for the next one. It is kept for `_REUSED_S` only: the da
 that read the clock without being listed as such see the time at which the transaction began.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

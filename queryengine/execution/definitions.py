@@ -5,8 +5,6 @@ Each snapshot is attached read-only under a hidden name, and each declared datas
 it. The views of the YAML follow.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import logging

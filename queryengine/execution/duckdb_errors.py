@@ -5,8 +5,6 @@ An error before the first rows is a DuckDB exception. A later one comes from the
 DuckDB's text, which begins with the kind: `Conversion Error: ...`.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping

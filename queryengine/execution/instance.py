@@ -11,8 +11,6 @@ A session on another engine has the same shape: `open` for a manifest, `run` a s
 through its `Interruption`, `close`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil
@@ -78,7 +76,7 @@ class EngineInstance:
         scratch: Path,
         *,
         tolerant: bool = False,
-    ) -> EngineInstance:
+    ) -> "EngineInstance":
         """
         Attach, define and lock.
 

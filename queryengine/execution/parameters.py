@@ -1,7 +1,5 @@
 """Check the values of a statement's parameters against the statement, before the engine sees them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The result of one statement: read as Arrow record batches, or fetched as Python values when it is small."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

@@ -10,8 +10,6 @@ new session is open before it replaces the old one. The old one is closed, which
 statement has ended.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -62,7 +60,7 @@ class Lease:
     `data_version` is the manifest whose results the session gives, or an earlier one; None if that is uncertain.
     """
 
-    def __init__(self, manager: SessionManager, held: _Held, pin: Pin) -> None:
+    def __init__(self, manager: "SessionManager", held: _Held, pin: Pin) -> None:
         self.session = held.session
         self.data_version: Signature = pin.signature if pin.is_held else None
         self._manager = manager

@@ -1,7 +1,5 @@
 """The result of one running statement: encoded chunks, with everything that the statement holds until it ends."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import threading

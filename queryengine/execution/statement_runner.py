@@ -5,8 +5,6 @@ An engine worker and the in-process engine both run statements through a `Statem
 the broker admits a statement before a worker gets it; in the in-process engine, the fair queue does.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import time

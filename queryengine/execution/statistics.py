@@ -1,7 +1,5 @@
 """What one instance has learned from the statements that it ran, so that it runs the next ones faster."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

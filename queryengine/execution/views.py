@@ -1,7 +1,5 @@
 """The views of the YAML: their dependencies, the order in which they are created, and their faults."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

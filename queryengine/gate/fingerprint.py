@@ -17,8 +17,6 @@ between two string literals stays: with a line break there, the parser joins the
 no name, no literal, and no space is added.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Final

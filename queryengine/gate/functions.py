@@ -4,8 +4,6 @@ The functions that a statement may call: the judgements of `function_list.txt`, 
 The list is an allowlist. A function that is not in it does not exist for a caller, even if the engine has it.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Container, Mapping
 from enum import Enum

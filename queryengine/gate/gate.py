@@ -6,8 +6,6 @@ tree, which is checked against an allowlist (`parse_tree`, `functions`). `docs/s
 allowed; `docs/decisions/0004-statement-gate.md` has the reasons.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import replace

@@ -8,8 +8,6 @@ statement first, and refuses a statement that would take more than about a secon
 It splits text as DuckDB's own tokenizer does: a test compares the two. Where the engine is lenient, this is strict.
 """
 
-from __future__ import annotations
-
 import re
 from enum import IntEnum
 from functools import cached_property
@@ -136,7 +134,7 @@ class Scan:
         kind, start, end, depth = self.spans[index]
         return Token(Kind(kind), self.text[start:end], start, end, depth)
 
-    def head(self, size: int) -> Scan:
+    def head(self, size: int) -> "Scan":
         """
         Return the first *size* tokens as `scan` gives them for their text alone.
 

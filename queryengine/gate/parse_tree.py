@@ -5,8 +5,6 @@ Every kind of node, every part of it, every function and every relation must be 
 a construct of a new DuckDB version is refused until somebody has judged it.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re
@@ -163,7 +161,7 @@ class _Scope:
 
     names: Mapping[str, int]
     visible: int
-    parent: _Scope | None
+    parent: "_Scope | None"
     lambdas: int = 0
 
     def sees(self, name: str) -> bool:

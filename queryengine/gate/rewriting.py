@@ -5,8 +5,6 @@ The changes are made on tokens. They are safe because the changed text is parsed
 the wrong place can only make a statement fail.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from queryengine.gate.lexer import Kind, Scan, Token, lower

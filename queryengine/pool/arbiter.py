@@ -8,8 +8,6 @@ lets statements finish. It has no thread and opens no DuckDB instance, so forkin
 It uses only names of gunicorn without a leading underscore; `test_gunicorn_worker` fails when an upgrade moves one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging
@@ -93,7 +91,7 @@ class EngineArbiter(Arbiter):
     WORKERS: dict[int, Any]
     _broker: Broker
 
-    def __init__(self, app: EngineApplication) -> None:
+    def __init__(self, app: "EngineApplication") -> None:
         self._config = app.config
         self._several_keys = app.several_keys
         self._lock = StateLock(self._config.state_dir, ENGINE_LOCK_NAME)

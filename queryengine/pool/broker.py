@@ -25,8 +25,6 @@ Messages to a client:
 * `{"is":"status","alive","killed","stopping"}`: every second and on any change.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

@@ -1,7 +1,5 @@
 """The broker's records: client connections, statements, granted slots, and questions that wait for answers."""
 
-from __future__ import annotations
-
 import math
 import socket
 import time
@@ -26,7 +24,7 @@ class StatementRecord:
 
     entry: QueueEntry
 
-    def __init__(self, client: ClientConnection, fields: dict[str, Any], key: str, serial: int) -> None:
+    def __init__(self, client: "ClientConnection", fields: dict[str, Any], key: str, serial: int) -> None:
         self.client = client
         self.id = text(fields, "id")
         self.key = key
@@ -43,7 +41,7 @@ class GrantedSlot:
     """A slot that a client process holds, and the statement it last reported for it."""
 
     number: int
-    client: ClientConnection
+    client: "ClientConnection"
     entry: QueueEntry
     statement: StatementRecord | None
     since: float = field(default_factory=time.monotonic)

@@ -1,7 +1,5 @@
 """The client of the engine: a `QueryEngine` whose statements run in engine workers."""
 
-from __future__ import annotations
-
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A statement of a client process: its wait for a slot, its answer from a worker, and its end."""
 
-from __future__ import annotations
-
 import enum
 import threading
 import time

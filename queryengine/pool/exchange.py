@@ -1,7 +1,5 @@
 """One request to an engine worker and its answer, over a connection that may have served other statements before."""
 
-from __future__ import annotations
-
 import enum
 import inspect
 import logging

@@ -8,8 +8,6 @@ the next statement of another. Callers without a key are exempt: with authentica
 `FairQueue` decides and is not thread-safe; the broker calls it directly. `Admission` lets threads wait for it.
 """
 
-from __future__ import annotations
-
 import enum
 import threading
 from collections import OrderedDict, deque

@@ -12,8 +12,6 @@ turns out to be closed or reset, because it reads a REQUEST to its end first.
 A broker's connection carries MESSAGE frames in both directions.
 """
 
-from __future__ import annotations
-
 import enum
 import json
 import struct

@@ -5,8 +5,6 @@ gunicorn forks the workers and gives them the listening socket and a heartbeat f
 `SyncWorker` without a leading underscore; `test_gunicorn_worker` fails when an upgrade moves one.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

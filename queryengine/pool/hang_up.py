@@ -1,7 +1,5 @@
 """Notices that a client hung up while its statement runs in an engine worker."""
 
-from __future__ import annotations
-
 import select
 import signal
 import socket

@@ -6,8 +6,6 @@ This engine cannot end a call inside DuckDB that ignores its interrupt flag; eng
 which are processes that can be killed, have the same interface.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a client asks of an engine worker: the fields of a REQUEST frame, checked."""
 
-from __future__ import annotations
-
 import time
 from base64 import b64decode
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ and after that only at the expense of a process that has more or leaves one unus
 rotate, one of them is recalled.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import time

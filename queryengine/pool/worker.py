@@ -6,8 +6,6 @@ or its client has hung up, and needs DuckDB to check its interrupt flag. The sec
 the kernel ends the process, whatever it does.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

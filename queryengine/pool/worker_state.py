@@ -5,8 +5,6 @@ It is a fixed record at the start of the worker's heartbeat file, which gunicorn
 processes hold open. Writing it is one system call, and reading it needs no cooperation of the worker.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Django's command line, which lists only the commands that work here."""
 
-from __future__ import annotations
-
 import sys
 
 from django.conf import settings

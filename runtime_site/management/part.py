@@ -4,8 +4,6 @@ The option `--config`, and the base of `serve` and of the commands that run one 
 `serve` starts the parts; they can also be started by hand.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

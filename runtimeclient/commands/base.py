@@ -1,7 +1,5 @@
 """What a command is, one call of it, and the parsers of one command and of all."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from collections.abc import Callable, Mapping, Sequence

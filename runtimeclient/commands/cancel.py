@@ -1,7 +1,5 @@
 """`cancel`: cancel a queued or running statement."""
 
-from __future__ import annotations
-
 from runtimeclient.commands.base import Command, Invocation
 from runtimeclient.output.terminal_text import one_line
 

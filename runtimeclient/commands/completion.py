@@ -1,7 +1,5 @@
 """`completion`: print a shell completion script."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 

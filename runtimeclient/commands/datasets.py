@@ -1,7 +1,5 @@
 """`datasets`: list the datasets of a runtime and their freshness."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from datetime import UTC, datetime
 

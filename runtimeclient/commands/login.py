@@ -1,7 +1,5 @@
 """`login`: check the key of a runtime and store it."""
 
-from __future__ import annotations
-
 import getpass
 
 from runtimeclient.client import RuntimeClient

@@ -1,7 +1,5 @@
 """`logout`: delete the key of a profile."""
 
-from __future__ import annotations
-
 from runtimeclient.commands.base import Command, Invocation
 from runtimeclient.errors import UsageError
 from runtimeclient.profiles.config import DEFAULT_PROFILE, PROFILE_VARIABLE

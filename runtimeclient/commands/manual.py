@@ -1,7 +1,5 @@
 """`manual`: print the manual page, written in roff (man(7)) from the parser of the command line."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Iterable, Iterator

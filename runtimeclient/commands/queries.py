@@ -1,7 +1,5 @@
 """`queries`: list queued and running statements."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from datetime import UTC, datetime
 

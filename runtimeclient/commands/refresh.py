@@ -1,7 +1,5 @@
 """`refresh`: refresh datasets from their sources."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`sql`: run statements on a runtime."""
 
-from __future__ import annotations
-
 import argparse
 from contextlib import ExitStack
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`status`: show the status of a runtime's components."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import time

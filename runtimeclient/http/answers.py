@@ -1,7 +1,5 @@
 """The answer to one statement, read as a stream."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Iterator
 from typing import NamedTuple, Self

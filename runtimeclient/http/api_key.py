@@ -1,7 +1,5 @@
 """The API key as HTTP carries it: what a header can hold, and how to keep it out of messages."""
 
-from __future__ import annotations
-
 import json
 from urllib.parse import quote
 

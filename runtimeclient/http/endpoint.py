@@ -1,7 +1,5 @@
 """The base URL of a runtime's HTTP API, validated."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import socket

@@ -1,7 +1,5 @@
 """Parse streamed JSON: one value at a time, from a text that may be larger than memory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn, TypeAlias, TypeVar

@@ -1,7 +1,5 @@
 """The resources of the HTTP API as values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Limit the time of a whole response. httpx limits single reads: a server that trickles bytes never times out."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The commands as Django management commands, for `django.core.management.call_command` and `manage.py help`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

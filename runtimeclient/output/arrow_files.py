@@ -5,8 +5,6 @@ The only module that needs pyarrow, an extra. The lengths in the stream come fro
 before pyarrow allocates memory for them. https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from contextlib import closing
@@ -177,7 +175,7 @@ class _Table:
         value: int = struct.unpack_from(kind, self._data, self._at + offset)[0] if offset else 0
         return value
 
-    def table(self, field: int) -> _Table:
+    def table(self, field: int) -> "_Table":
         """Read a required table."""
         at = self._at + self._offset(field)
         return _Table(self._data, at + struct.unpack_from("<I", self._data, at)[0])

@@ -1,7 +1,5 @@
 """Charts as files: SVG, PNG, or a self-contained HTML page. Altair describes them, vl-convert draws them."""
 
-from __future__ import annotations
-
 import json
 from typing import IO, Any
 

@@ -1,7 +1,5 @@
 """The data of a chart: the columns of a result and how to read them. Drawing is elsewhere."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The streams of one command: what they can display, and messages beside the results."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

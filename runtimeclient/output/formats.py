@@ -1,7 +1,5 @@
 """Write a result or a list in the requested format."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Durations, sizes and counts in a readable form."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 # Seconds and name of a unit, and of the unit below it.

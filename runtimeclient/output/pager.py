@@ -1,7 +1,5 @@
 """A pager (`less`, or PAGER) for results that do not fit on the screen."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

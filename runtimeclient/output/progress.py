@@ -1,7 +1,5 @@
 """A progress line on standard error."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Rows as text for people: an aligned table, records (one line per column), or Markdown, in bounded memory."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice

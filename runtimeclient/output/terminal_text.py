@@ -1,7 +1,5 @@
 """Text that is safe to print on a terminal: it cannot move the cursor, or colour, reorder or hide text."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

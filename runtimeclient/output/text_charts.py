@@ -1,7 +1,5 @@
 """Charts as text: bars drawn with block characters, lines and points with plotext."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any

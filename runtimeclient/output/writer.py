@@ -1,7 +1,5 @@
 """The output of a command: a stream, or a file that appears only when it is complete."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat

@@ -12,8 +12,6 @@ The key of a profile is given by one of `api_key_file`, `api_key_variable` (an e
 `api_key_keyring = true` and `api_key`. It is only sent to the endpoint of its profile.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """The runtime that a command talks to, and its key: options, environment, profile."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Mapping

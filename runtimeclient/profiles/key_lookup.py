@@ -1,7 +1,5 @@
 """Find the API key: an option, a file, the environment, a profile, or none."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import stat

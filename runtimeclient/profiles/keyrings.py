@@ -1,7 +1,5 @@
 """Keys in the operating system's keyring, through the package keyring, an extra."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

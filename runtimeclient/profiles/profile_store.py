@@ -1,7 +1,5 @@
 """Change the configuration file and the stored keys, for `login` and `logout`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal

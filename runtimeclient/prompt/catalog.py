@@ -1,7 +1,5 @@
 """The tables and columns of a runtime, read in the background for completion at the prompt."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Completion at the prompt: SQL words, tables, columns, and dot commands with their arguments."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """The commands of the prompt: the list, and how input is parsed into statements and commands."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """The history of the prompt, in a file that only its owner can read."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The line editor of the prompt, on prompt_toolkit: several lines, colours, completion, history, search."""
 
-from __future__ import annotations
-
 import io
 
 from prompt_toolkit import PromptSession

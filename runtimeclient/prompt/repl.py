@@ -1,7 +1,5 @@
 """The interactive prompt: read statements and commands from a terminal and run them."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

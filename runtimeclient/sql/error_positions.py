@@ -1,7 +1,5 @@
 """Find the position in a statement that a runtime's error message refers to."""
 
-from __future__ import annotations
-
 import re
 
 from runtimeclient.errors import ErrorPosition

@@ -1,7 +1,5 @@
 """Values for statement parameters, from `--param`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 

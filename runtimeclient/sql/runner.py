@@ -1,7 +1,5 @@
 """Run statements and show their results: shared by `sql` with a statement, scripts and the prompt."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Read the statements of a script."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from runtimeclient.errors import UsageError

@@ -1,7 +1,5 @@
 """Split text into SQL statements at semicolons outside literals, quoted names and comments."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import chain, count

@@ -4,8 +4,6 @@ The connectors that `from:` of a dataset may name, with their locations and para
 This package knows how a connector is written in the YAML; `datasources.sources` reads its data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from runtimeconf.connectors.connector import Connector, Param

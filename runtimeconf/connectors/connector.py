@@ -1,7 +1,5 @@
 """The declaration of a connector."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

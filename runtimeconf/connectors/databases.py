@@ -1,7 +1,5 @@
 """The connectors that read a table of a database: `postgres:`, `sqlite:`, `duckdb:`, `flightsql:`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

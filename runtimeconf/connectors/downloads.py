@@ -1,7 +1,5 @@
 """Shared by the connectors that use the network: fields of parameters, URLs, and where TLS is required."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`file:`, and what all connectors that read files share."""
 
-from __future__ import annotations
-
 import glob
 import os
 import re

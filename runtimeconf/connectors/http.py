@@ -1,7 +1,5 @@
 """`http:` and `https:`: a file of a web server."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """`delta:` and `iceberg:`, tables that consist of files on disk or in S3."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

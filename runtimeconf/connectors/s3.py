@@ -1,7 +1,5 @@
 """`s3:`: objects in a bucket of S3 or of a compatible server."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The names of database tables in `from:`: parts separated by dots, a part with a dot in double quotes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The app config and its state: what starting Django builds, and what it never creates."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

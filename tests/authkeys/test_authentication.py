@@ -1,7 +1,5 @@
 """The DRF classes on a view of this test."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os
@@ -85,7 +83,7 @@ def test_anything_but_a_regular_file_is_refused(tmp_path: Path, make: Callable[[
         salt.load_or_create(tmp_path)
 
 
-def create(directory: str, start: multiprocessing.synchronize.Barrier, found: multiprocessing.Queue[bytes]) -> None:
+def create(directory: str, start: "multiprocessing.synchronize.Barrier", found: "multiprocessing.Queue[bytes]") -> None:
     start.wait()
     found.put(salt.load_or_create(Path(directory)))
 

@@ -1,7 +1,5 @@
 """The order of a run, and failures of its parts."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

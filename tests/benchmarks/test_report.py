@@ -1,7 +1,5 @@
 """The report: JSON, Markdown between markers, pictures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Medians, ratios and verdicts."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.samples import Ratio, Samples, Target, ratio

@@ -1,7 +1,5 @@
 """One running runtime of each kind for the tests that do not change it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

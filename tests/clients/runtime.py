@@ -1,7 +1,5 @@
 """A whole runtime with Flight SQL, and the clients whose results tests compare: HTTP, plain Arrow Flight and ADBC."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

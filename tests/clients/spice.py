@@ -1,7 +1,5 @@
 """Runs the JavaScript client `@spiceai/spice` in Node, as its README describes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

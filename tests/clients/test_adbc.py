@@ -1,7 +1,5 @@
 """adbc-driver-flightsql through its DB-API: statements, parameters, metadata, and refused writes."""
 
-from __future__ import annotations
-
 import datetime as dt
 import decimal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Every unmodified client with a valid key, a wrong key and none: rows, or one clear refusal without a retry storm."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Every snippet of docs/flight-sql.md, run unchanged against the example, prints what the page shows."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """flightsql-dbapi: its DB-API, its metadata calls, and its SQLAlchemy dialect."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -7,8 +7,6 @@ bearer token in the answer's header. It prepares every statement.
 tests/flightapi/test_handshake.py and test_authentication.py show which credentials are refused.
 """
 
-from __future__ import annotations
-
 import base64
 
 import grpc

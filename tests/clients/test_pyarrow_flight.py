@@ -1,7 +1,5 @@
 """Plain pyarrow.flight without Flight SQL: paths, invalid tickets, rows left unread, TLS on one side only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """@spiceai/spice for Node: Flight over TLS. Without TLS it sends no key over Flight and falls back to HTTP."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

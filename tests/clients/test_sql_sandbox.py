@@ -1,7 +1,5 @@
 """Checks S01 to S33 over Flight SQL: the same verdict and message as over HTTP, for each kind of request."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The TPC-H queries return the same types and values over HTTP, over Flight SQL, and directly on the files."""
 
-from __future__ import annotations
-
 import duckdb
 import pytest
 

@@ -1,7 +1,5 @@
 """Values of every type, over HTTP and through each client over Flight SQL: the same schema and the same values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

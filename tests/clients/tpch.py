@@ -1,7 +1,5 @@
 """The data and the queries of TPC-H."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -5,8 +5,6 @@ Messages are encoded by hand with the field numbers of `Flight.proto` and `Fligh
 code with the runtime.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Refreshers over the state directory of a test, and the clock that they go by."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ Parquet is written here from its parts, since no library writes a file that lies
 definition (parquet.thrift) names the fields by the numbers used below, and its compact protocol is encoded here.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import struct

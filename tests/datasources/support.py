@@ -1,7 +1,5 @@
 """Helpers for the tests of this room: declare, build and wait."""
 
-from __future__ import annotations
-
 import os
 import resource
 import socket

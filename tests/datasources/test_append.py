@@ -1,7 +1,5 @@
 """`refresh_mode: append`: the old rows and the newer ones, in one new file."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -44,7 +42,7 @@ class Source:
     def execute(self, sql: str) -> None:
         self.connection.execute(sql)
 
-    def __call__(self, _dataset: DatasetConfig) -> Source:
+    def __call__(self, _dataset: DatasetConfig) -> "Source":
         return self
 
     @contextmanager

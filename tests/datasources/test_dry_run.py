@@ -1,7 +1,5 @@
 """Mismatches are found without a load: in files, in published data, and in views over both."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

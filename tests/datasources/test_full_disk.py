@@ -1,7 +1,5 @@
 """A state directory on a disk of 24 MiB (check R04): a file system in memory, which only the program below sees."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

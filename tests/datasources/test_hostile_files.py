@@ -5,8 +5,6 @@ Each is loaded in the process that loads under `serve`. What comes of it is one 
 memory than a load may, and the next load finds everything as it was.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """`primary_key` and `indexes`: what they refuse, that a snapshot has them, and that they outlive every way to load."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

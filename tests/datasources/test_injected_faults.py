@@ -5,8 +5,6 @@ strace (from the system's packages) has the n-th call of a kind fail, or ends th
 in every run of the tests; `make soak` tries the first thirty of each kind.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Loads in a process of their own, which are to be as those of this process, but for their end."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

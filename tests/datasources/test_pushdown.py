@@ -1,7 +1,5 @@
 """The columns and rows that a `refresh_sql` needs are never underestimated."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any

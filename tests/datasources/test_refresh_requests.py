@@ -1,7 +1,5 @@
 """The options of a refresh request: its mode and its delay."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files of the state directory are deleted while it is in use."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A source that has not changed is left unread, and only then."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import closing

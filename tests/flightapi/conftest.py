@@ -1,7 +1,5 @@
 """One endpoint for all tests that do not change it."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator

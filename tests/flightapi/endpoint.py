@@ -1,7 +1,5 @@
 """A Flight SQL server in this process, on a socket, a client that adds nothing of its own, and Arrow streams."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """No call passes without a valid key: A01, A02 and A05 for every RPC, and for methods that do not exist."""
 
-from __future__ import annotations
-
 import base64
 import logging
 import socket

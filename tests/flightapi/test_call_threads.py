@@ -1,7 +1,5 @@
 """The threads of calls: as many as needed, and none that keeps objects alive afterwards."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """How calls and their statements end: cancelled, abandoned, timed out, or stopped with the server."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import AbstractContextManager
 from functools import partial

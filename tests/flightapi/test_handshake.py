@@ -1,7 +1,5 @@
 """Handshakes in all forms that clients use."""
 
-from __future__ import annotations
-
 import base64
 from functools import partial
 

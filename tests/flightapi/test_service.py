@@ -1,7 +1,5 @@
 """Every RPC over a socket: statements, prepared statements, uploads, errors."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path

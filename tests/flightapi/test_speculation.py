@@ -1,7 +1,5 @@
 """Speculative execution: who gets a result, for how long it waits, and that it is never stale."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Connections are spread over the workers, and none waits for a worker that accepts nothing."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

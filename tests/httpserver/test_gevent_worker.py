@@ -1,7 +1,5 @@
 """The worker of the web tier without an engine: connections, answers, stops and failures."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """gunicorn's settings, the descriptors of the web tier, and processes that die with their parent."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

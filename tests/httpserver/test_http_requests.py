@@ -1,7 +1,5 @@
 """The request parser of the web tier: 100 Continue, and refusals of incomplete malformed requests."""
 
-from __future__ import annotations
-
 import socket
 import time
 

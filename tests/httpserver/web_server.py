@@ -5,8 +5,6 @@ APPLICATION is "runtime", that of this project with the YAML in RUNTIME_CONFIG, 
 connections and answers. OPTIONS is a JSON object with settings of gunicorn that override ours.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Start `tests.httpserver.web_server` and talk to it over real sockets."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -109,7 +107,7 @@ class WebTier:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     @contextmanager
-    def connection(self) -> Iterator[Client]:
+    def connection(self) -> "Iterator[Client]":
         """A connection to the server."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S) as plain:
             if self.tls_files is None:

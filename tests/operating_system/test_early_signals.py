@@ -1,7 +1,5 @@
 """What a signal does to a server that only starts, whatever code it comes into."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 

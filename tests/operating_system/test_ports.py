@@ -1,7 +1,5 @@
 """Whether a port can be bound, and which process holds it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

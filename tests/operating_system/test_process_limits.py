@@ -1,7 +1,5 @@
 """Each limit is set in a process of its own, which then runs into it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What a worker can still do when somebody has broken out of DuckDB in it, tried from inside."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

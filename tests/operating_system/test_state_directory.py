@@ -1,7 +1,5 @@
 """The state directory belongs to this user only, or it is refused."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from system.wallclock import seconds_since, utc_in, utc_now
 
 

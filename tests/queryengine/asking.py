@@ -1,7 +1,5 @@
 """Asking an engine, whichever it is."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Engine workers under gunicorn's own arbiter, in a process of their own: the program, and its control by tests."""
 
-from __future__ import annotations
-
 import json
 import logging.config
 import os

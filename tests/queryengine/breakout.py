@@ -4,8 +4,6 @@ An engine whose workers do what somebody would try who broke out of DuckDB, inst
 `python -m tests.queryengine.breakout STATE_DIR QUERY CONSTANTS`, and `attempts` by itself.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import json

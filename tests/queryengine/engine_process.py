@@ -4,8 +4,6 @@ An engine in a process of its own, with methods to start and observe it.
 `python -m tests.queryengine.engine_process STATE_DIR SETTINGS`
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """What engine workers say of themselves, read as their arbiter does."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real snapshots and a real manifest for tests of the engine."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import time

@@ -1,7 +1,5 @@
 """A real broker, a worker socket whose answers tests write, and clients of both."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ Statements for tests of the gate, over the datasets `flights`, `airlines`, `plan
 not run: pairs of the check that names the statement, and the statement.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Active statements and descriptions on each kind of engine: in this process, and in worker processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

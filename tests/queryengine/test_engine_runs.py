@@ -1,7 +1,5 @@
 """Streams, limits and changing data on each kind of engine: in this process, and in worker processes."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Statements, their rows and their errors on each kind of engine: in this process, and in worker processes."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from queryengine.ids import accepted_id, new_id

@@ -1,7 +1,5 @@
 """Engine workers in processes of their own, over any configuration, and their client."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

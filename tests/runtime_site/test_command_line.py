@@ -1,7 +1,5 @@
 """`manage.py help` lists the available commands, ours first, and all of them work."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The deployment files are well-formed, and name only what exists."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import re

@@ -1,7 +1,5 @@
 """Log lines: one line each, escaped, text or JSON."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

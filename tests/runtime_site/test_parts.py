@@ -1,7 +1,5 @@
 """What a part receives with its handover, and what it does not. Each handover is received by a new process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The request handler of `manage.py runserver`, with a small application. tests/system covers the whole command."""
 
-from __future__ import annotations
-
 import socket
 import socketserver
 import threading

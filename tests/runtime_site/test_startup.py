@@ -1,7 +1,5 @@
 """The runtime in one process: it starts and stops, and does not keep the keys."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The supervisor with small programs as parts: starts, restarts and stops."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Problems that `manage.py check` finds beyond the YAML. It changes nothing."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from pathlib import Path

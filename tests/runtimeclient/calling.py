@@ -1,7 +1,5 @@
 """Run a command of `querykeep` in this process, on streams of the test."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A fake runtime, and the commands as processes."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

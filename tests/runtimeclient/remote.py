@@ -1,7 +1,5 @@
 """A fake runtime on a real socket; tests set its replies."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading

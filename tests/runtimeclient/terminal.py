@@ -1,7 +1,5 @@
 """A command at its own pseudo-terminal: the test sends keys and reads the screen that a user would see."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct

@@ -1,7 +1,5 @@
 """What hints tell people to install: what this project needs, never a package that is somebody else's."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Configurations as text, tables of invalid ones with their faults, and the types of the fixtures that load them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from types import MappingProxyType

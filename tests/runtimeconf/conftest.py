@@ -1,7 +1,5 @@
 """A configuration in a fresh directory, loaded from its text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

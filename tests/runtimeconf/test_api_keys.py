@@ -1,7 +1,5 @@
 """API keys: the source text is the key, an invalid key is a fault, a weak one a warning, and none is shown."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`manage.py check` shows the faults and warnings of the YAML; nothing else reads it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

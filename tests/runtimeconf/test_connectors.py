@@ -1,7 +1,5 @@
 """The settings of every connector: its locations, its parameters, and that no fault shows a password."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`datasets` and `views`: their values and their faults."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

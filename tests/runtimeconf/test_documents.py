@@ -1,7 +1,5 @@
 """`docs/configuration.md` agrees with the schema."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Single values: how their text becomes a number, a duration, a size, an address, or a fault."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

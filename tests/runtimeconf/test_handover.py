@@ -1,7 +1,5 @@
 """A handover arrives unchanged, and never holds a secret."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

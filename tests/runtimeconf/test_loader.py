@@ -1,7 +1,5 @@
 """Loading a file: all faults at once, in order, in a bounded number of lines, and without secrets."""
 
-from __future__ import annotations
-
 import re
 import time
 import traceback

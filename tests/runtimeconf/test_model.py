@@ -1,7 +1,5 @@
 """How values print, and that secrets do not."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

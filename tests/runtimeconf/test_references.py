@@ -1,7 +1,5 @@
 """The grammar of secret references: valid and misspelt ones, and that values are never expanded."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

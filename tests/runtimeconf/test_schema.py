@@ -1,7 +1,5 @@
 """The sections of the configuration: their values and their faults."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

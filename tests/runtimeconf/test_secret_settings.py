@@ -1,7 +1,5 @@
 """`secrets`: the stores, and the faults of their settings."""
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Secret stores on real files: where a value comes from, and which store wins."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Rules for every section: whether it is on, misplaced fields, and settings without effect."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

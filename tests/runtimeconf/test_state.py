@@ -1,7 +1,5 @@
 """The configuration of a process is read on the first call only, even if that fails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Documents as source text: what is kept, what is refused, and that no message quotes the file."""
 
-from __future__ import annotations
-
 import os
 import resource
 import socket

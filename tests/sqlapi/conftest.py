@@ -1,7 +1,5 @@
 """A whole runtime in this process, with real keys, engine and datasets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

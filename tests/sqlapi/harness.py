@@ -1,7 +1,5 @@
 """Calls the WSGI application as a server does, with any headers, path and input."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping

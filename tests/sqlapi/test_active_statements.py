@@ -1,7 +1,5 @@
 """A caller lists its queued and running statements, and cancels them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import logging

@@ -1,7 +1,5 @@
 """From the engine to the client: small, streamed and truncated answers, and clients that disconnect."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Authentication over HTTP: checks A01 to A36 and A48, through the whole WSGI application."""
 
-from __future__ import annotations
-
 import base64
 import io
 import logging

@@ -1,7 +1,5 @@
 """docs/http.md, and the log in docs/operations.md, document everything that exists and nothing else."""
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

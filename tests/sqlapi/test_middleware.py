@@ -1,7 +1,5 @@
 """The middleware and the checks before every view: ids, common headers, log, Host, cross-site requests."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Cached answers over HTTP: who gets them, `Cache-Control`, and `X-Cache`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import replace

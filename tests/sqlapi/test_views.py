@@ -1,7 +1,5 @@
 """Each route, with a whole runtime."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The differences between our WSGI handler and Django's: fixed paths, and requests that are freed at once."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """One running server per mode for the tests that change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

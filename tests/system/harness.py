@@ -1,7 +1,5 @@
 """Start a whole runtime as a user would, in any of its three server modes, and talk to it over real sockets."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """The worker of the web tier with time limits that a test can wait for."""
 
-from __future__ import annotations
-
 from httpserver import client_connection, gevent_worker
 
 

@@ -1,7 +1,5 @@
 """What a runtime's processes are and hold, as /proc shows it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The client commands with a real runtime (checks X01 to X15 end to end)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The prompt of `sql` at a terminal, with a real runtime."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks R01, R06, R08, R12, R15, R18, S27, P01 and P10, and the catalog, over a whole runtime."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The documents say what is there: links, targets, commands, options, dependencies, versions."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

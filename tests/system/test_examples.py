@@ -1,7 +1,5 @@
 """The example is what its pages say: its data, its key, its YAML, and the line to paste."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Flight SQL as a part of a running system: its start and end, its limits, clients that leave or fall silent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

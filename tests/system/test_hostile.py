@@ -1,7 +1,5 @@
 """Statements and signals that end an engine worker, while everybody else goes on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

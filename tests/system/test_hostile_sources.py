@@ -1,7 +1,5 @@
 """Checks R07 and R18 over a whole runtime: files made to harm, and damage on the disk, never give a wrong answer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -5,8 +5,6 @@ What each server makes of the bytes of a request is tested here in full; what th
 tests/sqlapi/test_authentication.py, and here by samples.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Checks H04, H06, H17, L05 to L10, streaming and cancellation, over real sockets in the three server modes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -4,8 +4,6 @@ Check R02: everything is killed at random moments of refreshes while six readers
 A few kills are a part of every run of the tests; `make soak` does fifty, and prints what it saw.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

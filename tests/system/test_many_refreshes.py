@@ -1,7 +1,5 @@
 """Checks R20 and R21: what a large refresh costs those who ask meanwhile, and what many refreshes leave."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time
@@ -157,7 +155,7 @@ class Held:
     state_files: int
 
     @classmethod
-    def by(cls, server: Server) -> Held:
+    def by(cls, server: Server) -> "Held":
         pid = server.process.pid
         files = [path for path in (server.directory / ".runtime").rglob("*") if path.is_file()]
         return cls(

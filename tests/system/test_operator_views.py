@@ -1,7 +1,5 @@
 """What an operator sees and does over real sockets: statements under way, an end to them, workers, and the log."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A user's own tests and own settings, as docs/django.md shows them, in folders outside this repository."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

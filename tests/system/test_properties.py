@@ -1,7 +1,5 @@
 """No header value, body or path gives a 500, a traceback or an open server; only configured texts are keys."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """`manage.py runrefresh --once`, as a program that somebody's cron starts."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Remembered answers in a whole runtime: data is replaced, workers are killed, clients leave, and no answer is old."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

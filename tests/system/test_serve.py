@@ -1,7 +1,5 @@
 """`manage.py serve` as a whole of processes: how they start, what they know, and how they end (checks P02 to P06)."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

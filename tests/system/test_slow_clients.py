@@ -5,8 +5,6 @@ Each limit is tested on the web tier with limits of one second; the limits of pr
 thousand clients at once.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

@@ -4,8 +4,6 @@ The whole runtime under mixed load for a long time: nothing may grow, and nobody
 `make soak` runs it for ten minutes; `SOAK_S=7200 make soak` for two hours.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

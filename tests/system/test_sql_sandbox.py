@@ -1,7 +1,5 @@
 """Checks S01 to S33 over HTTP: refused with a reason, without effect, and without a word about this machine."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

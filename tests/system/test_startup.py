@@ -1,7 +1,5 @@
 """A bad configuration stops every server before a port is bound; a good one is read once (checks C01 to C38)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

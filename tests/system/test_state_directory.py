@@ -1,7 +1,5 @@
 """The state directory in the hands of an operator: backup, restore and move, as `docs/operations.md` has them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """`manage.py check`: Django's checks, and those of YAML, data and machine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.core import checks

@@ -1,7 +1,5 @@
 """`manage.py runengine`: the part that runs statements, in workers that may be killed at any time."""
 
-from __future__ import annotations
-
 import logging
 import os
 import select

@@ -1,7 +1,5 @@
 """`manage.py runflight`: the part that serves Arrow Flight SQL, without data or engine."""
 
-from __future__ import annotations
-
 import logging
 import time
 from typing import Any

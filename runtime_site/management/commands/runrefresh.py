@@ -1,7 +1,5 @@
 """`manage.py runrefresh`: the part that loads the data, and the only one that writes it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

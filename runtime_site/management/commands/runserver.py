@@ -1,7 +1,5 @@
 """`manage.py runserver`: Django's development server with the runtime in its process."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

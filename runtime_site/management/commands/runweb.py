@@ -1,7 +1,5 @@
 """`manage.py runweb`: the part that speaks HTTP. It holds no data and no engine."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys

@@ -1,7 +1,5 @@
 """`manage.py serve`: the runtime for production, all parts under one supervisor."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

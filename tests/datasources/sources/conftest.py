@@ -1,7 +1,5 @@
 """The servers that tests of sources share."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from collections.abc import Iterator

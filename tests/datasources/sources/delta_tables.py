@@ -1,7 +1,5 @@
 """Delta tables written by hand, by the transaction log protocol: what the library does not write itself."""
 
-from __future__ import annotations
-
 import json
 import uuid
 import zlib

@@ -1,7 +1,5 @@
 """Iceberg tables written by the library through a SQL catalog, and snapshots that it does not write itself."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Declare datasets of any source, load them, and ask the sources themselves."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

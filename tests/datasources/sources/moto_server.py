@@ -1,7 +1,5 @@
 """A server of S3 on a port of loopback: moto, which checks keys and signatures as S3 does."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

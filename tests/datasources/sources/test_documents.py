@@ -1,7 +1,5 @@
 """The pages of the sources and the declarations of their connectors say the same."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`duckdb:` sources against files that other processes write."""
 
-from __future__ import annotations
-
 import os
 import struct
 import subprocess

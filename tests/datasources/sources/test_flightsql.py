@@ -1,7 +1,5 @@
 """`flightsql:` sources against a second Querykeep, with a key and a certificate of its own."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing

@@ -1,7 +1,5 @@
 """Tables in buckets, read from a server of S3."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What all table formats promise."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass

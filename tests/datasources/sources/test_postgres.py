@@ -1,7 +1,5 @@
 """`postgres:` sources against a PostgreSQL server."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Callable, Iterator

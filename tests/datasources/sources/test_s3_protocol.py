@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ssl
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`sqlite:` sources against files that the standard library's SQLite writes."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess

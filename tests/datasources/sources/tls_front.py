@@ -1,7 +1,5 @@
 """TLS before a server of the tests that has none of its own."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import struct

@@ -1,7 +1,5 @@
 """A web server whose answers a test writes, on a port of loopback."""
 
-from __future__ import annotations
-
 import hashlib
 import socket
 import ssl

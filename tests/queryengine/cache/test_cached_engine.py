@@ -1,7 +1,5 @@
 """Remembered answers: the same tests on an engine in this process and on workers. None is ever out of date."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -1,7 +1,5 @@
 """Statements that are the same and wait for a place: one answer for all; nobody waits for the turn of another key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing

@@ -1,7 +1,5 @@
 """Statements that are the same and come while one of them runs: one answer for all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, closing

@@ -1,7 +1,5 @@
 """The memory for answers keeps to its bytes, whatever is done with it."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from hypothesis import strategies as st

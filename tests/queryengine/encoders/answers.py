@@ -1,7 +1,5 @@
 """What the tests of encoders share: results taken from DuckDB as a session takes them, and a strict JSON parser."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every DuckDB type in Arrow and vnd, against pyarrow; and what all formats have in common."""
 
-from __future__ import annotations
-
 import json
 from decimal import Decimal
 

@@ -1,7 +1,5 @@
 """Every DuckDB type in JSON and CSV, against DuckDB's own text of the value."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

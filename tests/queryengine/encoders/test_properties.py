@@ -1,7 +1,5 @@
 """Whatever the values, what is written reads back the same."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Many rows are put together in another way than few, and by several threads: the bytes are the same."""
 
-from __future__ import annotations
-
 import runpy
 import threading
 from collections.abc import Iterator

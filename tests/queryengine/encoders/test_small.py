@@ -1,7 +1,5 @@
 """Small results have, to the byte, the encoding that record batches have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
 

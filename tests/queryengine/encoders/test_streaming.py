@@ -1,7 +1,5 @@
 """Answers leave in pieces: nothing is pulled before it is needed, nothing is kept, and a broken answer looks broken."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """Values of every DuckDB type, and how JSON writes them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Running statements on an `EngineInstance`."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

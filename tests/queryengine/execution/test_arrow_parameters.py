@@ -1,7 +1,5 @@
 """A row of parameters in Arrow, as values that the engine takes."""
 
-from __future__ import annotations
-
 import io
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Which statements share a cursor of an instance, and for how long."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DuckDB has one thread for light statements that follow one another, and all for any other."""
 
-from __future__ import annotations
-
 import os
 from contextlib import closing
 from pathlib import Path

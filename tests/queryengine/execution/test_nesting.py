@@ -1,7 +1,5 @@
 """Statements and values that are nested deep end no worker, whatever stack the runtime was started with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

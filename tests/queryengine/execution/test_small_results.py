@@ -1,7 +1,5 @@
 """A fetched result is, to the byte, the one that record batches give."""
 
-from __future__ import annotations
-
 import json
 import threading
 import tracemalloc

@@ -1,7 +1,5 @@
 """What is not allowed is refused wherever it stands, and any text is either admitted or refused."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """A broker and its clients in one thread, for tests that write the messages themselves."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,7 +25,7 @@ class Bench:
         self.broker.report_s = 0.0  # These clients report nothing by themselves.
         self._clients = ExitStack()
 
-    def client(self) -> Client:
+    def client(self) -> "Client":
         return Client(self, self._clients.enter_context(socket.socket(socket.AF_UNIX)))
 
     def turn(self) -> None:

@@ -1,7 +1,5 @@
 """Client processes of an engine in a process of its own, for tests of the arbiter."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

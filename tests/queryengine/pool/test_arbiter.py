@@ -1,7 +1,5 @@
 """The arbiter: workers that end, stop or are killed, and the end of the engine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

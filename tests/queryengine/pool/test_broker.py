@@ -1,7 +1,5 @@
 """The broker's connections and messages."""
 
-from __future__ import annotations
-
 import os
 import stat
 import struct

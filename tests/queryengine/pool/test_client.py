@@ -1,7 +1,5 @@
 """The client of the engine and its link to the broker, against a scripted engine."""
 
-from __future__ import annotations
-
 import threading
 import time
 

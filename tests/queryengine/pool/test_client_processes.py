@@ -1,7 +1,5 @@
 """Several client processes of one engine, also under gevent."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

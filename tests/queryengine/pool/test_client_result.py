@@ -1,7 +1,5 @@
 """Statements from their arrival to their end, against a scripted engine."""
 
-from __future__ import annotations
-
 import gc
 import socket
 import threading

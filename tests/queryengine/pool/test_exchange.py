@@ -1,7 +1,5 @@
 """Requests to a worker and their answers, against a worker whose frames tests write."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A worker under gunicorn's own arbiter, observed from outside."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

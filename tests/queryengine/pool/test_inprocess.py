@@ -1,7 +1,5 @@
 """What is true of the in-process engine alone; `test_engines` has what every engine does."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

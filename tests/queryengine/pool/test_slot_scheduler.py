@@ -1,7 +1,5 @@
 """Which statement gets a slot, and which slot is recalled, as the clients of a broker see it."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

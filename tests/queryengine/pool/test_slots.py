@@ -1,7 +1,5 @@
 """Reuse of slots and connections by the statements of a process, against a scripted engine."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import partial

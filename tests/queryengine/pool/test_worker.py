@@ -1,7 +1,5 @@
 """A worker as a client sees it: frames in, frames out, under gunicorn's own arbiter."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

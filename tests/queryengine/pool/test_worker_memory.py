@@ -1,7 +1,5 @@
 """The memory of an engine worker: what a statement may use, and what the worker gives back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

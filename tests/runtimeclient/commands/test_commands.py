@@ -1,7 +1,5 @@
 """The commands in process: results, keys, exit statuses and messages."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """docs/client.md and the commands say the same."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

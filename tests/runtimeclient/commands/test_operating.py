@@ -1,7 +1,5 @@
 """`status --wait`, `refresh` of several datasets, `queries` and `cancel`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import chain, repeat

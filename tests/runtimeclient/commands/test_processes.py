@@ -1,7 +1,5 @@
 """Commands as processes: standard input, streams, signals, memory, the locale."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

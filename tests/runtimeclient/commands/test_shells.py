@@ -1,7 +1,5 @@
 """What `querykeep` prints for shells and for `man`, and what it imports."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

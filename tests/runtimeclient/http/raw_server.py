@@ -1,7 +1,5 @@
 """A server that says what a test makes it say, byte by byte."""
 
-from __future__ import annotations
-
 import socketserver
 import threading
 from collections.abc import Iterator

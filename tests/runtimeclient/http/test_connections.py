@@ -1,7 +1,5 @@
 """How the client connects: servers that do not respond, proxies, TLS."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Callable, Iterator

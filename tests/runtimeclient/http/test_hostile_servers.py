@@ -1,7 +1,5 @@
 """Hostile servers: an error in one line, an exit status, bounded memory, and a key that is not shown."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

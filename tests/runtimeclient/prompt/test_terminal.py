@@ -1,7 +1,5 @@
 """The prompt at a real terminal."""
 
-from __future__ import annotations
-
 import stat
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`sql` with a script, and where its answers go."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
