@@ -6,6 +6,7 @@ Fields are named as in the YAML, plus the unit where the YAML accepts `30s` or `
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -18,16 +19,46 @@ GIB = 1024 * MIB
 #: Whether a refresh replaces all rows or adds the newer ones.
 RefreshMode = Literal["full", "append"]
 
+#: What a key may do beyond authenticating.
+Right = Literal["query", "refresh"]
+
 #: Relative to the directory of the YAML.
 DEFAULT_STATE_DIR = ".runtime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLimits:
+    """`limits` of a named key. None leaves the limit of the runtime in place."""
+
+    requests_per_minute: int | None = None
+    concurrent: int | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedKey:
+    """
+    An item of `named_keys`. Either `key` or `sha256`, the digest of its bytes, is set.
+
+    The key is refused from `expires_at` on. `datasets` are lower-case names; None stands for all.
+    """
+
+    name: str
+    key: Secret | None = None
+    sha256: bytes | None = field(default=None, repr=False)
+    expires_at: datetime | None = None
+    datasets: frozenset[str] | None = None
+    rights: frozenset[Right] = frozenset({"query"})
+    limits: KeyLimits = KeyLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuthConfig:
-    """`runtime.auth.api-key`: `keys` are the accepted keys, resolved, in the order of the YAML; none when off."""
+    """`runtime.auth.api-key`: the accepted keys, resolved, in the order of the YAML; none when off."""
 
     enabled: bool = False
     keys: tuple[Secret, ...] = ()
+    named_keys: tuple[NamedKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,183 @@
+"""
+`runtime.auth.api-key.named_keys`: keys with a name, an expiry, datasets, rights and limits of their own.
+
+No fault shows a value. Whether the datasets exist is checked when they are known (`check_datasets`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from runtimeconf.api_keys import DeclaredKey, KeyField, resolve
+from runtimeconf.fields import (
+    ChoiceField,
+    DurationField,
+    IntegerField,
+    InvalidValueError,
+    ListField,
+    ScalarField,
+    Section,
+    Setting,
+    TextField,
+    into,
+)
+from runtimeconf.model import KeyLimits, NamedKey, Right
+from runtimeconf.validation import YamlPath
+from runtimeconf.yaml_reader import Mapping, Scalar
+
+#: A start warns of keys that expire within this time.
+WARNING_PERIOD = timedelta(days=14)
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
+
+
+class KeyNameField(ScalarField[str]):
+    """The name of a key."""
+
+    expected = "a name of 1 to 40 characters out of a-z, 0-9 and -, which does not begin with -"
+
+    def convert(self, node: Scalar) -> str:
+        """Return the name."""
+        if _NAME.fullmatch(node.text) is None:
+            raise InvalidValueError
+        return node.text
+
+
+class Sha256Field(ScalarField[bytes]):
+    """A SHA-256 digest (FIPS 180-4) in hexadecimal digits."""
+
+    expected = "the SHA-256 of a key, 64 hexadecimal digits, as `apikey create` prints it"
+
+    def convert(self, node: Scalar) -> bytes:
+        """Return the 32 bytes."""
+        if _SHA256.fullmatch(node.text) is None:
+            raise InvalidValueError
+        return bytes.fromhex(node.text)
+
+
+class ExpiryField(ScalarField[datetime]):
+    """A date, valid to its end in UTC, or a date and time (ISO 8601). Without an offset, a time is UTC."""
+
+    expected = "a date such as 2027-03-31, or a date and time such as 2027-03-31T12:00:00Z"
+
+    def convert(self, node: Scalar) -> datetime:
+        """Return the first moment at which the key is no longer accepted, in UTC."""
+        text = node.text
+        try:
+            if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+                return datetime.combine(date.fromisoformat(text) + timedelta(days=1), time(), UTC)
+            if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}[^\s]*", text) is None:
+                raise InvalidValueError
+            moment = datetime.fromisoformat(text.upper())
+            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        except (ValueError, OverflowError):
+            raise InvalidValueError("there is no such date or time") from None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredNamedKey:
+    """A well-formed item of `named_keys`, before its reference is resolved."""
+
+    values: dict[str, Any]
+    line: int
+    path: YamlPath
+
+
+def _declared(values: dict[str, Any], node: Mapping, path: YamlPath) -> DeclaredNamedKey | None:
+    present = [name for name in ("key", "sha256") if any(entry.name == name for entry in node.entries)]
+    if len(present) != 1:
+        found = "has both key and sha256" if present else "has neither key nor sha256"
+        path.fault(node.line, f"{found}: write one of them")
+        return None
+    if present[0] not in values:
+        return None  # it has a fault of its own
+    return DeclaredNamedKey(values, node.line, path)
+
+
+#: An item of `named_keys`.
+NAMED_KEY = Section(
+    _declared,
+    Setting("name", KeyNameField(), is_required=True),
+    Setting("key", KeyField()),
+    Setting("sha256", Sha256Field()),
+    Setting("expires", ExpiryField()),
+    Setting("datasets", ListField(TextField("the name of a dataset or view", max_length=200), minimum=1)),
+    Setting("rights", ListField(ChoiceField("query", "refresh"), minimum=1)),
+    Setting(
+        "limits",
+        Section(
+            into(KeyLimits),
+            Setting("requests_per_minute", IntegerField(1, 1_000_000)),
+            Setting("concurrent", IntegerField(1, 10_000)),
+            Setting("timeout", DurationField("1ms", "1d"), attribute="timeout_s"),
+            may_be_empty=False,
+        ),
+    ),
+    may_be_empty=False,
+)
+
+
+def resolve_all(declared: Iterable[DeclaredNamedKey]) -> tuple[NamedKey, ...]:
+    """Return the keys whose references resolve; record a fault for each other one, and for each repeated name."""
+    lines: dict[str, int] = {}
+    keys = []
+    for item in declared:
+        name = item.values["name"]
+        if name in lines:
+            item.path.field("name").fault(
+                item.line, f"is the name of the key on line {lines[name]} too: names are unique"
+            )
+        lines.setdefault(name, item.line)
+        key: DeclaredKey | None = item.values.get("key")
+        secret = None if key is None else resolve(key)
+        if key is not None and secret is None:
+            continue
+        names = item.values.get("datasets")
+        keys.append(
+            NamedKey(
+                name=name,
+                key=secret,
+                sha256=item.values.get("sha256"),
+                expires_at=item.values.get("expires"),
+                datasets=None if names is None else frozenset(name.lower() for name in names),
+                rights=frozenset[Right](item.values.get("rights", ("query",))),
+                limits=item.values.get("limits", KeyLimits()),
+            )
+        )
+    return tuple(keys)
+
+
+def check_datasets(
+    declared: Iterable[DeclaredNamedKey], datasets: Collection[str], plain_views: Collection[str]
+) -> None:
+    """
+    Record a fault for each name in a `datasets:` list that is not declared, or is a plain view.
+
+    Both collections hold names in lower case; *datasets* includes the materialized views.
+    """
+    for item in declared:
+        for index, name in enumerate(item.values.get("datasets", ())):
+            path = item.path.field("datasets").item(index)
+            if name.lower() in plain_views:
+                path.fault(
+                    item.line,
+                    "is a view without `materialized: true`: a scoped key could read what the view leaves out",
+                )
+            elif name.lower() not in datasets:
+                path.fault(item.line, "names no declared dataset or materialized view")
+
+
+def warn_of_expiry(declared: Iterable[DeclaredNamedKey], now: datetime) -> None:
+    """Warn of keys that have expired or will soon."""
+    for item in declared:
+        expires_at = item.values.get("expires")
+        if expires_at is None or expires_at > now + WARNING_PERIOD:
+            continue
+        moment = f"{expires_at:%Y-%m-%dT%H:%M:%SZ}"
+        sentence = f"expired at {moment}: nobody can use it" if expires_at <= now else f"expires at {moment}"
+        item.path.field("expires").warn(item.line, sentence)
