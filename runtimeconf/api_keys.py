@@ -1,77 +1,18 @@
-"""
-`runtime.auth.api-key`: source text and secret references become the accepted keys.
+"""`runtime.auth.api-key`: which keys are accepted, and what each of them may do."""
 
-A key that no client can send or nobody intended (`null`, a misspelt reference) is a fault. A weak key that works is a
-warning, which names its index.
-"""
+from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
-from runtimeconf import references
-from runtimeconf.fields import BooleanField, Field, ListField, Section, Setting
+from runtimeconf import named_keys, references
+from runtimeconf.fields import BooleanField, ListField, Section, Setting
+from runtimeconf.key_texts import KeyField, KeyText, resolve, warn_of_weak
 from runtimeconf.model import AuthConfig
-from runtimeconf.references import MalformedReferenceError
+from runtimeconf.named_keys import NAMED_KEY, DeclaredNamedKey
 from runtimeconf.secret import Secret
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
-
-MIN_GOOD_LENGTH = 16
-#: HTTP servers and gRPC limit a header field to 8 KiB, including its name and the word `Bearer`.
-MAX_LENGTH = 4096
-
-_EMPTY_KEYS = frozenset({"", "~", "null"})
-_LONGEST_REPEATED_PART = 4
-# Possessive, longest word first: a hostile text cannot cause exponential backtracking.
-_WELL_KNOWN_WORDS = re.compile(
-    r"(?>(?:access|administrator|admin|api|auth|bearer|change|default|demo|development|dev|dummy|enter|example|foo|bar|"
-    r"guest|hello|here|iloveyou|insert|it|keys|key|querykeep|letmein|login|master|me|monkey|my|none|null|passw0rd|"
-    r"password|passwd|passwort|pass|placeholder|private|production|prod|qwerty|replace|root|runtime|sample|secret|some|"
-    r"spiceai|spice|super|testing|test|token|top|true|false|undefined|user|welcome|with|world|xxx+|yes|no|your)"
-    r"[\W_]*+)++[0-9]{0,6}\W*"
-)
-_SEQUENCES = (
-    "01234567890123456789",
-    "98765432109876543210",
-    "abcdefghijklmnopqrstuvwxyz",
-    "qwertyuiopasdfghjklzxcvbnm",
-)
-
-
-#: Why a text cannot be sent as one header value. The first reason that applies is named.
-_TRANSPORT_PROBLEMS: tuple[tuple[str, Callable[[str], bool]], ...] = (
-    ("is blank", lambda text: not text.strip()),
-    ("holds a character outside ASCII", lambda text: not text.isascii()),
-    ("holds a control character, perhaps a line break at its end", lambda text: not text.isprintable()),
-    ("begins or ends with a space", lambda text: text != text.strip()),
-    ("holds a comma", lambda text: "," in text),
-    (f"is longer than {MAX_LENGTH:,} characters", lambda text: len(text) > MAX_LENGTH),
-)
-
-
-class KeyField(Field[tuple[Scalar, YamlPath]]):
-    """An item of `keys`: the source text of a scalar, not its YAML value. Its references are resolved later."""
-
-    expected = "a key or a secret reference such as ${ secrets:name }"
-
-    def read(self, node: Node, path: YamlPath) -> tuple[Scalar, YamlPath] | None:
-        """Check the text and its references, without resolving them."""
-        if not isinstance(node, Scalar):
-            hint = 'a text with ": " in it must be quoted, and ${ secrets:name } has no space after the colon'
-            path.fault(node.line, f"must be {self.expected}; found {path.found(node)} ({hint})")
-            return None
-        if node.text.strip().lower() in _EMPTY_KEYS:
-            path.fault(node.line, f"is empty, blank or null: write {self.expected}, or remove the item")
-            return None
-        try:
-            references.check(node.text)
-        except MalformedReferenceError as exc:
-            path.fault(node.line, str(exc))
-            return None
-        if not references.holds_reference(node.text) and not _can_be_sent(node.text, node.line, path):
-            return None
-        return node, path
+from runtimeconf.yaml_reader import Mapping, Sequence
 
 
 def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
@@ -79,16 +20,27 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
     if not values["enabled"]:
         return AuthConfig(enabled=False)
     listed = node.get("keys")
-    line = node.line if listed is None else listed.line
-    if listed is None or (isinstance(listed, Sequence) and not listed.items):
+    is_empty = listed is None or (isinstance(listed, Sequence) and not listed.items)
+    if is_empty and (listed is not None or node.get("named_keys") is None):
+        line = node.line if listed is None else listed.line
         path.field("keys").fault(line, "has no key, and enabled is true: list at least one")
-    keys = [
-        (key, where, text)
-        for key, where in values.get("keys", ())
-        if (text := where.resolve(key)) is not None and _can_be_sent(text, key.line, where)
+    keys: list[tuple[KeyText, str]] = [
+        (key, text) for key in values.get("keys", ()) if (text := resolve(key)) is not None
     ]
-    _warn(keys, line, path)
-    return AuthConfig(enabled=True, keys=tuple(Secret(text) for *_, text in keys))
+    declared: tuple[DeclaredNamedKey, ...] = values.get("named_keys", ())
+    named = named_keys.resolve_all(declared)
+    named_keys.check_expiry(declared, datetime.now(UTC), path, others=bool(values.get("keys")))
+    texts = [(item.values["key"], key.key.reveal()) for item, key in named if key.key is not None]
+    warn_of_weak([*keys, *texts], path)
+    literals = [key for key, _ in (*keys, *texts) if not references.holds_reference(key[0].text)]
+    if path.validation.others_may_read and literals:
+        sentence = "holds a literal key and other users can read the file: chmod 600 it, or use secret references"
+        path.field("keys").warn(literals[0][0].line, sentence)
+    return AuthConfig(
+        enabled=True,
+        keys=tuple(Secret(text) for _, text in keys),
+        named_keys=tuple(key for _, key in named),
+    )
 
 
 #: `runtime.auth.api-key`
@@ -96,43 +48,6 @@ API_KEY = Section(
     _build,
     Setting("enabled", BooleanField(), is_required=True),
     Setting("keys", ListField(KeyField())),
+    Setting("named_keys", ListField(NAMED_KEY, minimum=1)),
     may_be_empty=False,
 )
-
-
-def _can_be_sent(text: str, line: int, path: YamlPath) -> bool:
-    """Return whether *text* can be sent as one header value; if not, record a fault."""
-    problem = next((problem for problem, applies in _TRANSPORT_PROBLEMS if applies(text)), None)
-    if problem is not None:
-        path.fault(line, f"{problem}: such a key cannot be sent in a header as one value")
-    return problem is None
-
-
-def _warn(keys: list[tuple[Scalar, YamlPath, str]], line: int, path: YamlPath) -> None:
-    """Warn about weak keys, by index, never by value."""
-    first_of: dict[str, str] = {}
-    for key, where, text in keys:
-        if len(text) < MIN_GOOD_LENGTH:
-            where.warn(key.line, f"is shorter than {MIN_GOOD_LENGTH} characters, so that it can be guessed")
-        if is_trivial(text):
-            where.warn(key.line, "is a well-known word, a sequence or a repetition, so that it can be guessed")
-        if text.endswith((":ro", ":rw")):
-            where.warn(key.line, "ends with :ro or :rw, which is part of the key here and grants or denies nothing")
-        if text in first_of:
-            where.warn(key.line, f"is the same key as {first_of[text]}")
-        first_of.setdefault(text, str(where).removeprefix(f"{path}."))
-    if path.validation.others_may_read and not all(references.holds_reference(key.text) for key, *_ in keys):
-        sentence = "holds a literal key and other users can read the file: chmod 600 it, or use secret references"
-        path.field("keys").warn(line, sentence)
-
-
-def is_trivial(text: str) -> bool:
-    """Return whether *text* is easily guessed: a known word, a run of characters, or a short repetition."""
-    folded = text.lower()
-    repeated_part = (folded * 2).find(folded, 1)
-    return (
-        _WELL_KNOWN_WORDS.fullmatch(folded) is not None
-        or len(set(folded)) == 1
-        or (repeated_part < len(folded) and repeated_part <= _LONGEST_REPEATED_PART)
-        or any(folded in sequence for sequence in _SEQUENCES)
-    )

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
-from runtimeconf.api_keys import DeclaredKey, KeyField, resolve
 from runtimeconf.fields import (
     ChoiceField,
     DurationField,
@@ -25,7 +24,9 @@ from runtimeconf.fields import (
     TextField,
     into,
 )
-from runtimeconf.model import KeyLimits, NamedKey, Right
+from runtimeconf.key_texts import KeyField, resolve
+from runtimeconf.model import KeyLimits, NamedKey
+from runtimeconf.secret import Secret
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Scalar
 
@@ -105,7 +106,7 @@ NAMED_KEY = Section(
     Setting("name", KeyNameField(), is_required=True),
     Setting("key", KeyField()),
     Setting("sha256", Sha256Field()),
-    Setting("expires", ExpiryField()),
+    Setting("expires", ExpiryField(), attribute="expires_at"),
     Setting("datasets", ListField(TextField("the name of a dataset or view", max_length=200), minimum=1)),
     Setting("rights", ListField(ChoiceField("query", "refresh"), minimum=1)),
     Setting(
@@ -122,34 +123,27 @@ NAMED_KEY = Section(
 )
 
 
-def resolve_all(declared: Iterable[DeclaredNamedKey]) -> tuple[NamedKey, ...]:
-    """Return the keys whose references resolve; record a fault for each other one, and for each repeated name."""
+def resolve_all(declared: Iterable[DeclaredNamedKey]) -> list[tuple[DeclaredNamedKey, NamedKey]]:
+    """Return the keys whose references resolve. Record a fault for each other one, and for each repeated name."""
     lines: dict[str, int] = {}
     keys = []
     for item in declared:
-        name = item.values["name"]
+        values = dict(item.values)
+        name = values["name"]
         if name in lines:
-            item.path.field("name").fault(
-                item.line, f"is the name of the key on line {lines[name]} too: names are unique"
-            )
+            message = f"is the name of the key on line {lines[name]} too: names are unique"
+            item.path.field("name").fault(item.line, message)
         lines.setdefault(name, item.line)
-        key: DeclaredKey | None = item.values.get("key")
-        secret = None if key is None else resolve(key)
-        if key is not None and secret is None:
-            continue
-        names = item.values.get("datasets")
-        keys.append(
-            NamedKey(
-                name=name,
-                key=secret,
-                sha256=item.values.get("sha256"),
-                expires_at=item.values.get("expires"),
-                datasets=None if names is None else frozenset(name.lower() for name in names),
-                rights=frozenset[Right](item.values.get("rights", ("query",))),
-                limits=item.values.get("limits", KeyLimits()),
-            )
-        )
-    return tuple(keys)
+        if "key" in values:
+            text = resolve(values["key"])
+            if text is None:
+                continue
+            values["key"] = Secret(text)
+        for field in ("datasets", "rights"):
+            if field in values:
+                values[field] = frozenset(word.lower() for word in values[field])
+        keys.append((item, NamedKey(**values)))
+    return keys
 
 
 def check_datasets(
@@ -172,12 +166,17 @@ def check_datasets(
                 path.fault(item.line, "names no declared dataset or materialized view")
 
 
-def warn_of_expiry(declared: Iterable[DeclaredNamedKey], now: datetime) -> None:
-    """Warn of keys that have expired or will soon."""
-    for item in declared:
-        expires_at = item.values.get("expires")
-        if expires_at is None or expires_at > now + WARNING_PERIOD:
-            continue
-        moment = f"{expires_at:%Y-%m-%dT%H:%M:%SZ}"
-        sentence = f"expired at {moment}: nobody can use it" if expires_at <= now else f"expires at {moment}"
-        item.path.field("expires").warn(item.line, sentence)
+def check_expiry(declared: Iterable[DeclaredNamedKey], now: datetime, path: YamlPath, *, others: bool) -> None:
+    """
+    Warn of keys that have expired or will soon; it is a fault if all have expired and there are no *others*.
+
+    *path* is that of the section.
+    """
+    moments = [(item, item.values.get("expires_at")) for item in declared]
+    for item, moment in moments:
+        if moment is not None and moment <= now + WARNING_PERIOD:
+            shown = f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+            sentence = f"expired at {shown}: nobody can use this key" if moment <= now else f"expires at {shown}"
+            item.path.field("expires").warn(item.line, sentence)
+    if moments and not others and all(moment is not None and moment <= now for _, moment in moments):
+        path.field("named_keys").fault(moments[0][0].line, "has no key left: all have expired, and there are no others")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtimeconf.api_keys import MAX_LENGTH, is_trivial
+from runtimeconf.key_texts import MAX_LENGTH, is_trivial
 from runtimeconf.model import AuthConfig, RuntimeConfig
 from tests.runtimeconf.configurations import KEY, Fault, Faults, Load, with_keys
 

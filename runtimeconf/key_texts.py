@@ -1,0 +1,119 @@
+"""
+The texts of API keys in the YAML: literals and secret references.
+
+A key that no client can send or nobody intended (`null`, a misspelt reference) is a fault. A weak key that works is a
+warning, which names its path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from runtimeconf import references
+from runtimeconf.fields import Field
+from runtimeconf.references import MalformedReferenceError
+from runtimeconf.validation import YamlPath
+from runtimeconf.yaml_reader import Node, Scalar
+
+MIN_GOOD_LENGTH = 16
+#: HTTP servers and gRPC limit a header field to 8 KiB, including its name and the word `Bearer`.
+MAX_LENGTH = 4096
+
+_EMPTY_KEYS = frozenset({"", "~", "null"})
+_LONGEST_REPEATED_PART = 4
+# Possessive, longest word first: a hostile text cannot cause exponential backtracking.
+_WELL_KNOWN_WORDS = re.compile(
+    r"(?>(?:access|administrator|admin|api|auth|bearer|change|default|demo|development|dev|dummy|enter|example|foo|bar|"
+    r"guest|hello|here|iloveyou|insert|it|keys|key|querykeep|letmein|login|master|me|monkey|my|none|null|passw0rd|"
+    r"password|passwd|passwort|pass|placeholder|private|production|prod|qwerty|replace|root|runtime|sample|secret|some|"
+    r"spiceai|spice|super|testing|test|token|top|true|false|undefined|user|welcome|with|world|xxx+|yes|no|your)"
+    r"[\W_]*+)++[0-9]{0,6}\W*"
+)
+_SEQUENCES = (
+    "01234567890123456789",
+    "98765432109876543210",
+    "abcdefghijklmnopqrstuvwxyz",
+    "qwertyuiopasdfghjklzxcvbnm",
+)
+
+
+#: Why a text cannot be sent as one header value. The first reason that applies is named.
+_TRANSPORT_PROBLEMS: tuple[tuple[str, Callable[[str], bool]], ...] = (
+    ("is blank", lambda text: not text.strip()),
+    ("holds a character outside ASCII", lambda text: not text.isascii()),
+    ("holds a control character, perhaps a line break at its end", lambda text: not text.isprintable()),
+    ("begins or ends with a space", lambda text: text != text.strip()),
+    ("holds a comma", lambda text: "," in text),
+    (f"is longer than {MAX_LENGTH:,} characters", lambda text: len(text) > MAX_LENGTH),
+)
+
+
+#: The text of a key in the YAML, and its path.
+KeyText = tuple[Scalar, YamlPath]
+
+
+class KeyField(Field[KeyText]):
+    """An item of `keys`: the source text of a scalar, not its YAML value. Its references are resolved later."""
+
+    expected = "a key or a secret reference such as ${ secrets:name }"
+
+    def read(self, node: Node, path: YamlPath) -> KeyText | None:
+        """Check the text and its references, without resolving them."""
+        if not isinstance(node, Scalar):
+            hint = 'a text with ": " in it must be quoted, and ${ secrets:name } has no space after the colon'
+            path.fault(node.line, f"must be {self.expected}; found {path.found(node)} ({hint})")
+            return None
+        if node.text.strip().lower() in _EMPTY_KEYS:
+            path.fault(node.line, f"is empty, blank or null: write {self.expected}, or remove the item")
+            return None
+        try:
+            references.check(node.text)
+        except MalformedReferenceError as exc:
+            path.fault(node.line, str(exc))
+            return None
+        if not references.holds_reference(node.text) and not _can_be_sent(node.text, node.line, path):
+            return None
+        return node, path
+
+
+def resolve(key: KeyText) -> str | None:
+    """Return the key with its references resolved, or record a fault and return None."""
+    node, path = key
+    text = path.resolve(node)
+    return text if text is not None and _can_be_sent(text, node.line, path) else None
+
+
+def _can_be_sent(text: str, line: int, path: YamlPath) -> bool:
+    """Return whether *text* can be sent as one header value; if not, record a fault."""
+    problem = next((problem for problem, applies in _TRANSPORT_PROBLEMS if applies(text)), None)
+    if problem is not None:
+        path.fault(line, f"{problem}: such a key cannot be sent in a header as one value")
+    return problem is None
+
+
+def warn_of_weak(keys: Iterable[tuple[KeyText, str]], path: YamlPath) -> None:
+    """Warn about weak keys by their paths below *path*, never by value."""
+    first_of: dict[str, str] = {}
+    for (node, where), text in keys:
+        if len(text) < MIN_GOOD_LENGTH:
+            where.warn(node.line, f"is shorter than {MIN_GOOD_LENGTH} characters, so that it can be guessed")
+        if is_trivial(text):
+            where.warn(node.line, "is a well-known word, a sequence or a repetition, so that it can be guessed")
+        if text.endswith((":ro", ":rw")):
+            where.warn(node.line, "ends with :ro or :rw, which is part of the key here and grants or denies nothing")
+        if text in first_of:
+            where.warn(node.line, f"is the same key as {first_of[text]}")
+        first_of.setdefault(text, str(where).removeprefix(f"{path}."))
+
+
+def is_trivial(text: str) -> bool:
+    """Return whether *text* is easily guessed: a known word, a run of characters, or a short repetition."""
+    folded = text.lower()
+    repeated_part = (folded * 2).find(folded, 1)
+    return (
+        _WELL_KNOWN_WORDS.fullmatch(folded) is not None
+        or len(set(folded)) == 1
+        or (repeated_part < len(folded) and repeated_part <= _LONGEST_REPEATED_PART)
+        or any(folded in sequence for sequence in _SEQUENCES)
+    )
