@@ -4,6 +4,9 @@ The one place that decides whether a caller may use this runtime, over HTTP and 
 An endpoint reads its headers into a `Credential` (`authkeys.credentials`) and passes it to `Access.authenticate`.
 """
 
+from __future__ import annotations
+
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -35,7 +38,12 @@ class Access:
             return Reason.MISSING
         if isinstance(credential, Malformed):
             return credential.reason
-        return self.key_set.find(credential.text) or Reason.UNKNOWN
+        principal = self.key_set.find(credential.text)
+        if principal is None:
+            return Reason.UNKNOWN
+        if principal.expires_at is not None and time.time() >= principal.expires_at:
+            return Reason.EXPIRED
+        return principal
 
     @property
     def takes_bearer(self) -> bool:
@@ -54,7 +62,7 @@ def build(config: RuntimeConfig) -> Access:
     key_set = None
     if config.auth.enabled:
         prepare_state_dir(config.state_dir)
-        key_set = KeySet(config.auth.keys, salt.load_or_create(config.state_dir))
+        key_set = KeySet(config.auth.keys, salt.load_or_create(config.state_dir), config.auth.named_keys)
     return Access(key_set=key_set, compatibility=config.compatibility)
 
 

@@ -15,6 +15,7 @@ REALM = "querykeep"
 
 _SENTENCES = {
     Reason.UNKNOWN: "The API key is not valid.",
+    Reason.EXPIRED: "The API key is not valid.",
     Reason.REPEATED: "Send one API key, in one header: the header came twice, or its value holds a comma.",
     Reason.SCHEME: "The only Authorization scheme is Bearer: send Authorization: Bearer <key> or X-API-Key: <key>.",
 }

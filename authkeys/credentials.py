@@ -26,6 +26,7 @@ class Reason(enum.Enum):
 
     MISSING = "missing_key"
     UNKNOWN = "unknown_key"
+    EXPIRED = "expired_key"  # in the audit log only: the answer is that to an unknown key
     REPEATED = "repeated_header"
     SCHEME = "unknown_scheme"
     CONFLICTING = "conflicting_credentials"

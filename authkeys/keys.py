@@ -1,16 +1,20 @@
 """
 The accepted API keys, as keyed digests.
 
-A presented key is digested with the salt of the state directory, looked up by its digest, and compared once in constant
-time. Without the salt a caller can neither predict a digest nor steer the look-up, so the response time reveals neither
-the number of keys nor a near match.
+The SHA-256 of a presented key is digested with the salt of the state directory, looked up by the result, and compared
+once in constant time. Without the salt a caller can neither predict a digest nor steer the look-up, so the response
+time reveals neither the number of keys nor a near match. The YAML may hold the SHA-256 instead of the key.
 """
 
+from __future__ import annotations
+
+import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from authkeys.principal import Principal
+from runtimeconf.model import NamedKey
 from runtimeconf.secret import Secret
 
 #: Hexadecimal digits of a fingerprint: 48 bits keep 10,000 keys apart and reveal none of them.
@@ -26,39 +30,48 @@ class KeySet:
     The accepted keys. It keeps digests only: no key can be recovered from it.
 
     Args:
-        keys: The keys, each as its exact text. A repeated key counts once; an empty one never matches.
+        keys: The keys without a name, each as its exact text. An empty one never matches.
         salt: Secret bytes, the same in all processes of one runtime.
+        named: The keys with a name. Of a key that is listed more than once, the first item counts, and one without a
+            name counts before all others.
     """
 
     __slots__ = ("_keys", "_lookup", "_salt")
 
-    def __init__(self, keys: Iterable[Secret], salt: bytes) -> None:
+    def __init__(self, keys: Iterable[Secret], salt: bytes, named: Iterable[NamedKey] = ()) -> None:
         self._salt = salt
         # The salt and the domain are digested once; each look-up continues from a copy.
         self._lookup = hmac.new(salt, _LOOKUP, "sha256")
         self._keys: dict[bytes, tuple[bytes, Principal]] = {}
         for key in keys:
-            text = key.reveal()
-            if text:
-                fingerprint = hmac.digest(salt, _FINGERPRINT + _encoded(text), "sha256").hex()[:FINGERPRINT_DIGITS]
-                self._add(self._digest(text), fingerprint)
+            if text := key.reveal():
+                self._accept(_sha256(text))
+        for item in named:
+            self._accept(
+                item.sha256 if item.key is None else _sha256(item.key.reveal()),
+                name=item.name,
+                expires_at=None if item.expires_at is None else item.expires_at.timestamp(),
+                datasets=item.datasets,
+                rights=item.rights,
+                limits=item.limits,
+            )
 
     @classmethod
     def from_handover(cls, fields: Mapping[str, Any]) -> Self:
         """Return the key set that `handover` described as *fields* in another process."""
         key_set = cls((), bytes.fromhex(fields["salt"]))
-        for digest, fingerprint in fields["keys"]:
-            key_set._add(bytes.fromhex(digest), fingerprint)
+        for digest, principal in fields["keys"]:
+            key_set._add(bytes.fromhex(digest), Principal.from_handover(principal))
         return key_set
 
     def handover(self) -> dict[str, Any]:
         """Return what another process needs to find the same keys, as JSON types: salt and digests in hex."""
-        keys = [[digest.hex(), principal.fingerprint] for digest, principal in self._keys.values()]
+        keys = [[digest.hex(), principal.handover()] for digest, principal in self._keys.values()]
         return {"salt": self._salt.hex(), "keys": keys}
 
     def find(self, presented: str) -> Principal | None:
         """Return the principal of the key *presented*, or None. Any text is allowed."""
-        digest = self._digest(presented)
+        digest = self._digest(_sha256(presented))
         # Compare an unknown digest with itself, so that both outcomes take one comparison.
         expected, principal = self._keys.get(digest, (digest, None))
         return principal if hmac.compare_digest(digest, expected) else None
@@ -73,15 +86,21 @@ class KeySet:
     def __repr__(self) -> str:
         return f"<KeySet of {len(self)}>"
 
-    def _add(self, digest: bytes, fingerprint: str) -> None:
-        self._keys[digest] = (digest, Principal(fingerprint))
+    def _accept(self, sha256: bytes | None, **fields: Any) -> None:
+        if sha256 is None:
+            raise ValueError("A named key has neither a text nor a digest.")
+        fingerprint = hmac.digest(self._salt, _FINGERPRINT + sha256, "sha256").hex()[:FINGERPRINT_DIGITS]
+        self._add(self._digest(sha256), Principal(fingerprint=fingerprint, **fields))
 
-    def _digest(self, text: str) -> bytes:
+    def _add(self, digest: bytes, principal: Principal) -> None:
+        self._keys.setdefault(digest, (digest, principal))
+
+    def _digest(self, sha256: bytes) -> bytes:
         digest = self._lookup.copy()
-        digest.update(_encoded(text))
+        digest.update(sha256)
         return digest.digest()
 
 
-def _encoded(text: str) -> bytes:
+def _sha256(text: str) -> bytes:
     # A header may hold any bytes, which arrive as lone surrogates if they are not valid text.
-    return text.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -58,7 +58,7 @@ def ensure_built() -> Access:
         if received is None:
             config = runtimeconf.state.get_config()
             access = build(config)
-            runtimeconf.state.set_config(replace(config, auth=replace(config.auth, keys=())))
+            runtimeconf.state.set_config(replace(config, auth=replace(config.auth, keys=(), named_keys=())))
         else:
             config, extra = received
             if "access" not in extra:

@@ -33,6 +33,7 @@ _CREDENTIALS = ("authorization", "x-api-key", "auth-token-bin")
 _SENTENCES = {
     Reason.MISSING: "An API key is needed: send the metadata authorization: Bearer <key>.",
     Reason.UNKNOWN: "The API key is not valid.",
+    Reason.EXPIRED: "The API key is not valid.",
     Reason.REPEATED: "Send one API key, in one authorization value.",
     Reason.SCHEME: "The only authorization scheme is Bearer: send authorization: Bearer <key>.",
     Reason.CONFLICTING: "Send one API key, as authorization: Bearer <key>: another credential beside it differs.",
