@@ -4,8 +4,6 @@ The one place that decides whether a caller may use this runtime, over HTTP and 
 An endpoint reads its headers into a `Credential` (`authkeys.credentials`) and passes it to `Access.authenticate`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass

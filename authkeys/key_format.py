@@ -6,8 +6,6 @@ accepted; it proves nothing, and the server never looks at it. The format follow
 CRC-32 (ISO 3309) of everything before it, as a number in base62 with leading zeros.
 """
 
-from __future__ import annotations
-
 import secrets
 import string
 import zlib

@@ -6,8 +6,6 @@ once in constant time. Without the salt a caller can neither predict a digest no
 time reveals neither the number of keys nor a near match. The YAML may hold the SHA-256 instead of the key.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The authenticated caller. Views see it as `request.user`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self

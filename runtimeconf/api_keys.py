@@ -1,7 +1,5 @@
 """`runtime.auth.api-key`: which keys are accepted, and what each of them may do."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

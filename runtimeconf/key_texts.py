@@ -5,8 +5,6 @@ A key that no client can send or nobody intended (`null`, a misspelt reference) 
 warning, which names its path.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 

@@ -4,8 +4,6 @@
 No fault shows a value. Whether the datasets exist is checked when they are known (`check_datasets`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
