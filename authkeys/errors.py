@@ -5,7 +5,8 @@ What can go wrong with the keys themselves. A request without an accepted key is
 
     AuthKeysError
     ├── SaltError               the salt of the key digests cannot be read or created
-    └── AccessNotBuiltError     this process has not built the key set
+    ├── AccessNotBuiltError     this process has not built the key set
+    └── NotPermittedError       the key is accepted, but has no right to do this
 """
 
 
@@ -28,3 +29,12 @@ class AccessNotBuiltError(AuthKeysError):
 
     def __init__(self) -> None:
         super().__init__("The runtime has not loaded its API keys: it answers no one.")
+
+
+class NotPermittedError(AuthKeysError):
+    """The key is accepted, but has no right to do this."""
+
+    code = "not_permitted"
+
+    def __init__(self, right: str) -> None:
+        super().__init__(f"This API key has no right to {right}: its entry in named_keys has no `{right}` in rights.")

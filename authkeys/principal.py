@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from authkeys.errors import NotPermittedError
 from runtimeconf.model import KeyLimits, Right
 
 ALL_RIGHTS: frozenset[Right] = frozenset({"query", "refresh"})
@@ -27,6 +28,20 @@ class Principal:
     datasets: frozenset[str] | None = None
     rights: frozenset[Right] = ALL_RIGHTS
     limits: KeyLimits = NO_LIMITS
+
+    def require(self, right: Right) -> None:
+        """
+        Check that the caller has *right*.
+
+        Raises:
+            NotPermittedError: It has not.
+        """
+        if right not in self.rights:
+            raise NotPermittedError(right)
+
+    def may_name(self, relation: str) -> bool:
+        """Return whether *relation*, a dataset or view, exists for the caller."""
+        return self.datasets is None or relation.lower() in self.datasets
 
     def handover(self) -> dict[str, Any]:
         """Return what `from_handover` needs in another process, as JSON types."""

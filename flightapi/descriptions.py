@@ -24,6 +24,9 @@ TTL_S = 10.0
 MAX_BYTES = 16 * 1024 * 1024
 MAX_ENTRY_BYTES = 256 * 1024
 
+#: The text of a statement and the scope of the caller's key.
+_Key = tuple[str, frozenset[str] | None]
+
 #: The approximate overhead of an entry, in bytes.
 _ENTRY_BYTES = 512
 
@@ -36,47 +39,49 @@ class Descriptions:
         self._clock = clock
         self._lock = threading.Lock()
         self._published: Signature = None
-        self._known: OrderedDict[str, tuple[Description, float]] = OrderedDict()
+        self._known: OrderedDict[_Key, tuple[Description, float]] = OrderedDict()
         self._bytes = 0
 
-    def of(self, sql: str, describe: Callable[[], Description]) -> Description:
+    def of(self, sql: str, scope: frozenset[str] | None, describe: Callable[[], Description]) -> Description:
         """
-        Return the cached description of *sql*, or the result of *describe*.
+        Return the cached description of *sql* within *scope* (`Query.scope`), or the result of *describe*.
 
         Errors of *describe* propagate and are not cached.
         """
         published = signature(self._manifest)
         now = self._clock()
+        key = sql, scope
         with self._lock:
             if published != self._published:
                 self._published = published
                 self._known.clear()
                 self._bytes = 0
-            known = self._known.get(sql)
+            known = self._known.get(key)
             if known is not None and now - known[1] < TTL_S:
-                self._known.move_to_end(sql)
+                self._known.move_to_end(key)
                 return known[0]
         description = describe()
         if description.is_schema_cacheable and description.schema is not None and not description.parameters:
             with self._lock:
                 if published == self._published:  # no other data was published in the meantime
-                    self._keep(sql, replace(description, answer=None), now)
+                    self._keep(key, replace(description, answer=None), now)
         return description
 
-    def _keep(self, sql: str, description: Description, now: float) -> None:
-        if _size(sql, description) > MAX_ENTRY_BYTES:
+    def _keep(self, key: _Key, description: Description, now: float) -> None:
+        size = _size(key, description)
+        if size > MAX_ENTRY_BYTES:
             return
-        self._forget(sql)
-        self._known[sql] = description, now
-        self._bytes += _size(sql, description)
+        self._forget(key)
+        self._known[key] = description, now
+        self._bytes += size
         while self._bytes > MAX_BYTES:
             self._forget(next(iter(self._known)))
 
-    def _forget(self, sql: str) -> None:
-        description, _ = self._known.pop(sql, (None, None))
+    def _forget(self, key: _Key) -> None:
+        description, _ = self._known.pop(key, (None, None))
         if description is not None:
-            self._bytes -= _size(sql, description)
+            self._bytes -= _size(key, description)
 
 
-def _size(sql: str, description: Description) -> int:
-    return _ENTRY_BYTES + sys.getsizeof(sql) + len(description.schema or b"")
+def _size(key: _Key, description: Description) -> int:
+    return _ENTRY_BYTES + sys.getsizeof(key[0]) + len(description.schema or b"")

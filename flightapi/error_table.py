@@ -63,6 +63,7 @@ STATUSES: Mapping[type[Exception], StatusCode] = {
     data.DatasetsUnavailableError: StatusCode.UNAVAILABLE,
     auth.AuthKeysError: StatusCode.INTERNAL,
     auth.AccessNotBuiltError: StatusCode.UNAVAILABLE,
+    auth.NotPermittedError: StatusCode.PERMISSION_DENIED,
     conf.RuntimeConfError: StatusCode.INTERNAL,
     system.StateDirectoryError: StatusCode.INTERNAL,
 }

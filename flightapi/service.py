@@ -124,7 +124,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
             self._speculative.keep(request, description, version)
         elif request.parameters is None:
             describe = partial(self._statements.describe, call, request.sql, ())
-            description = self._descriptions.of(request.sql, describe)
+            description = self._descriptions.of(request.sql, call.principal.datasets, describe)
         else:
             description = self._statements.describe(call, request.sql, request.bound)
         return description.schema or b""
@@ -143,7 +143,8 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         plan = commands.plan_ticket(call.message())
         if isinstance(plan, MetadataCommand):
             schemas = partial(self._table_schemas, call)
-            table = metadata.answer(plan.message, self._relations, schemas, self._max_bytes)
+            relations = [one for one in self._relations if call.principal.may_name(one.name)]
+            table = metadata.answer(plan.message, relations, schemas, self._max_bytes)
             return map(b"".join, flight.messages(table.schema, arrow.cut(table.schema, table.to_batches())))
         fingerprint = call.principal.fingerprint
         if isinstance(plan, Statement):
@@ -182,7 +183,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _prepare(self, call: Call, sql: str) -> bytes:
         version = self._speculative.data_version()
-        description = self._descriptions.of(sql, partial(self._speculate, call, sql, None))
+        description = self._descriptions.of(sql, call.principal.datasets, partial(self._speculate, call, sql, None))
         prepared = Prepared(sql, takes_parameters=bool(description.parameters))
         fingerprint = call.principal.fingerprint
         handle = self._prepared.add(fingerprint, prepared)

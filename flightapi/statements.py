@@ -111,8 +111,16 @@ class Statements:
 
 
 def _query(call: Call, sql: str, parameters: Parameters | None, query_id: str) -> Query:
-    fingerprint = call.principal.fingerprint
-    return Query(sql=sql, encoding="flight", parameters=parameters, query_id=query_id, fingerprint=fingerprint)
+    caller = call.principal
+    caller.require("query")
+    return Query(
+        sql=sql,
+        encoding="flight",
+        parameters=parameters,
+        query_id=query_id,
+        fingerprint=caller.fingerprint,
+        scope=caller.datasets,
+    )
 
 
 class _RunningStatement:

@@ -53,6 +53,8 @@ class GatedStatement:
     Statements of one `pattern` most likely differ only in the values of literals; None when it is not known.
 
     `lines_before` is the number of lines before the first line of `sql` in the text that the caller sent.
+
+    `catalog` are the names that the statement finds in `information_schema` and with SHOW; None if it reads neither.
     """
 
     sql: str
@@ -62,6 +64,7 @@ class GatedStatement:
     deterministic: bool = field(default=False, compare=False)
     pattern: str | None = field(default=None, compare=False)
     lines_before: int = field(default=0, compare=False)
+    catalog: frozenset[str] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,7 @@ class Query:
     parameters: Parameters | None = None
     query_id: str = ""
     fingerprint: str = ""  # of the caller's key, for the log and for fairness; "" without a key
+    scope: frozenset[str] | None = None  # the datasets and views that it may read, in lower case; None for all
     timeout_s: float | None = None  # the rest of the time limit; None for all of it
     cache: CacheUse = "none"
 

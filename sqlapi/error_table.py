@@ -49,6 +49,7 @@ STATUSES: Mapping[type[Exception], int] = {
     auth.AuthKeysError: 500,
     auth.SaltError: 500,
     auth.AccessNotBuiltError: 503,
+    auth.NotPermittedError: 403,
     conf.RuntimeConfError: 500,
     conf.ConfigError: 500,
     system.StateDirectoryError: 500,

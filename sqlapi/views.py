@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from authkeys.authentication import ApiKeyAuthentication
+from authkeys.errors import AccessNotBuiltError
 from authkeys.permissions import HasPrincipal
 from authkeys.principal import Principal
 from authkeys.state import get_access
@@ -150,6 +151,8 @@ class SqlView(ApiView):
     def post(self, request: Request) -> HttpResponseBase:
         """Run the statement in the body and answer in the requested format."""
         environ = request.META
+        caller = _caller(request)
+        caller.require("query")
         offer = negotiation.choose(environ.get("HTTP_ACCEPT"), _format(request))
         asked = read_sql_request(environ, get_config().http.max_body_bytes)
         environ[QUERY_ID] = new_id()
@@ -158,7 +161,8 @@ class SqlView(ApiView):
             encoding=offer.encoding,
             parameters=asked.parameters,
             query_id=environ[QUERY_ID],
-            fingerprint=_fingerprint(request),
+            fingerprint=caller.fingerprint,
+            scope=caller.datasets,
             cache=negotiation.cache_use(environ.get("HTTP_CACHE_CONTROL")),
         )
         answer = Answer(get_engine(), query, environ.get(REQUEST_ID, ""), connection_of(environ))
@@ -174,7 +178,7 @@ class ActiveView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """List them, oldest first."""
-        statements = get_engine().active(_fingerprint(request))
+        statements = get_engine().active(_caller(request).fingerprint)
         rows = [
             {"id": active.query_id, "started": active.started, "state": active.state, "sql": active.sql}
             for active in statements
@@ -188,7 +192,7 @@ class CancelView(ApiView):
     def post(self, request: Request, query_id: str) -> HttpResponse:
         """Cancel it. Statements of other keys are not found. A body is not read."""
         _refuse_csv(request)
-        if not get_engine().cancel(query_id, _fingerprint(request)):
+        if not get_engine().cancel(query_id, _caller(request).fingerprint):
             raise QueryNotFoundError
         request.META[QUERY_ID] = query_id
         return _json({"message": f"Query {query_id} is being cancelled."})
@@ -219,7 +223,10 @@ class DatasetsView(ApiView):
     def get(self, request: Request) -> HttpResponse:
         """List the datasets in the order of the YAML."""
         rows = []
+        caller = _caller(request)
         for state in get_datasets().datasets():
+            if not caller.may_name(state.name):
+                continue
             values = asdict(state)
             values["from"] = values.pop("from_")
             rows.append({name: values[name] for name in DATASET_COLUMNS})
@@ -231,13 +238,19 @@ class RefreshView(ApiView):
 
     def get(self, request: Request, name: str) -> HttpResponse:
         """List recent runs, newest first."""
+        if not _caller(request).may_name(name):
+            raise UnknownDatasetError(name)
         return _table(request, [asdict(run) for run in get_datasets().history(name)], RUN_COLUMNS)
 
     def post(self, request: Request, name: str) -> HttpResponse:
         """Start a refresh. Its `refresh_sql`, if any, is checked before the 201 is sent."""
+        caller = _caller(request)
+        caller.require("refresh")
         _refuse_csv(request)
         asked = read_refresh_request(request.META, get_config().http.max_body_bytes)
         control = get_datasets()
+        if not caller.may_name(name):
+            raise UnknownDatasetError(name)
         dataset = _declared(control, name)
         sql = None
         if asked.refresh_sql is not None:
@@ -275,9 +288,10 @@ def _check_sender(request: Request) -> None:
         check_same_site(host, environ.get("HTTP_ORIGIN"), environ.get("HTTP_SEC_FETCH_SITE"))
 
 
-def _fingerprint(request: Request) -> str:
-    caller = request.user
-    return caller.fingerprint if isinstance(caller, Principal) else ""
+def _caller(request: Request) -> Principal:
+    if not isinstance(request.user, Principal):
+        raise AccessNotBuiltError
+    return request.user
 
 
 def _engine_status() -> tuple[str, EngineStatus | None]:

@@ -424,10 +424,10 @@ def _key(query: Query) -> Key | None:
     """Return the cache key of *query*; None if its parameters are not JSON, in which 1, 1.0 and true differ."""
     parameters = query.parameters
     if parameters is None:
-        return query.encoding, normal_form(query.sql), None
+        return query.encoding, normal_form(query.sql), None, query.scope
     if isinstance(parameters, ArrowParameters):
         return None
     try:
-        return query.encoding, normal_form(query.sql), _to_json(parameters)
+        return query.encoding, normal_form(query.sql), _to_json(parameters), query.scope
     except (TypeError, ValueError, RecursionError):
         return None

@@ -9,6 +9,7 @@ import errno
 import io
 import logging
 import os
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from queryengine.engine import GatedStatement
 from queryengine.errors import DatasetNotLoadedError, EngineUnavailableError, QueryError, SqlError
 from queryengine.execution import duckdb_errors
 from queryengine.execution.views import GatedView
+from queryengine.gate.parse_tree import CATALOG, SHOWN_COLUMNS, SHOWN_TABLES, catalog_schema
 from queryengine.manifest import Snapshot, snapshot_path
 from queryengine.values import quoted
 from runtimeconf.model import RuntimeConfig
@@ -93,6 +95,8 @@ class Definitions:
         #: The error of a relation that has no data now, and of a view whose SQL does not fit the data.
         self._unreadable: dict[str, tuple[type[QueryError], str]] = {}
         self._nondeterministic_views: set[str] = set()
+        self._catalogs: set[str] = set()
+        self._defining_catalog = threading.Lock()
 
     def define(self, views: Sequence[GatedView], *, tolerant: bool) -> None:
         """
@@ -105,24 +109,25 @@ class Definitions:
             EngineUnavailableError: The process has too few file descriptors.
         """
         self._define_datasets(tolerant=tolerant)
-        self._connection.execute("ATTACH ':memory:' AS _catalog (HIDDEN)")
-        self._define_catalog()
+        self._connection.execute(f"ATTACH ':memory:' AS {CATALOG} (HIDDEN)")
         for macro in MACROS:
             self._connection.execute(f"CREATE MACRO runtime.main.{macro}")
         for view in views:
             self._define_view(view)
 
-    def require(self, relations: frozenset[str]) -> None:
+    def require(self, statement: GatedStatement) -> None:
         """
-        Check that each of *relations* can be read.
+        Check that each relation of *statement* can be read, and define the catalog that it reads.
 
         Raises:
             DatasetNotLoadedError: One has no data.
             SqlError: One is a view that does not fit the data.
         """
-        for name in sorted(relations & self._unreadable.keys()):
+        for name in sorted(statement.relations & self._unreadable.keys()):
             error, reason = self._unreadable[name]
             raise error(reason)
+        if statement.catalog is not None:
+            self._define_catalog(statement.catalog)
 
     def is_cacheable(self, statement: GatedStatement) -> bool:
         """Say whether the parameters of *statement* and the data alone decide its result."""
@@ -132,17 +137,28 @@ class Definitions:
         """Return the datasets among *relations*, and those that the views among them read."""
         return frozenset().union(*(self._datasets_of.get(name, {name}) for name in relations))
 
-    def _define_catalog(self) -> None:
-        """Define what the gate substitutes for `information_schema`: the same tables, with the declared names only."""
-        datasets = ", ".join(["NULL", *(_text_literal(dataset.name) for dataset in self._config.datasets)])
+    def _define_catalog(self, relations: frozenset[str]) -> None:
+        """Define what the gate substitutes for `information_schema` and SHOW: the same lists, of *relations* only."""
+        schema = f"{CATALOG}.{catalog_schema(relations)}"
+        names = _text_list(sorted(relations))
+        datasets = _text_list(one.name for one in self._config.datasets if one.name.lower() in relations)
         table_type = f"if(table_name IN ({datasets}), 'BASE TABLE', 'VIEW') AS table_type"
-        ours = "table_catalog = 'runtime' AND table_schema = 'main'"
-        for view, rows in (
-            ("tables", f"SELECT * REPLACE ({table_type}) WHERE {ours}"),
-            ("columns", f"WHERE {ours}"),
-            ("schemata", "WHERE catalog_name = 'runtime' AND schema_name = 'main'"),
-        ):
-            self._create_view(f"_catalog.main.{view}", f"FROM information_schema.{view} {rows}")
+        in_runtime = "table_catalog = 'runtime' AND table_schema = 'main'"
+        ours = f"{in_runtime} AND lower(table_name) IN ({names})"
+        in_shown = "database = 'runtime' AND schema = 'main'"
+        views = {
+            "tables": f"FROM information_schema.tables SELECT * REPLACE ({table_type}) WHERE {ours}",
+            "columns": f"FROM information_schema.columns WHERE {ours}",
+            "schemata": "FROM information_schema.schemata WHERE catalog_name = 'runtime' AND schema_name = 'main'",
+            SHOWN_TABLES: f"FROM (SHOW TABLES FROM runtime.main) WHERE lower(name) IN ({names}) ORDER BY name",
+            SHOWN_COLUMNS: f"FROM (SHOW ALL TABLES) WHERE {in_shown} AND lower(name) IN ({names}) ORDER BY name",
+        }
+        with self._defining_catalog, self._connection.cursor() as cursor:
+            if schema in self._catalogs:
+                return
+            definitions = [f"CREATE VIEW {schema}.{name} AS {sql}" for name, sql in views.items()]
+            cursor.execute("; ".join(["BEGIN", f"CREATE SCHEMA {schema}", *definitions, "COMMIT"]))
+            self._catalogs.add(schema)
 
     def _define_datasets(self, *, tolerant: bool) -> None:
         opened: list[tuple[int, str, Snapshot, io.FileIO]] = []
@@ -212,3 +228,7 @@ class Definitions:
 
 def _text_literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
+
+
+def _text_list(values: Iterable[str]) -> str:
+    return ", ".join(["NULL", *map(_text_literal, values)])

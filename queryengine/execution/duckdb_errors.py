@@ -75,7 +75,7 @@ _LINE = re.compile(r"\n\nLINE (?P<number>\d+):")
 _PARAMETER = re.compile(r"\bpython\b|Failed to cast value|\bparameters?\b", re.IGNORECASE)
 #: Our attachments, which the caller did not name.
 _ATTACHMENT = re.compile(r'(?P<quote>"?)_s\d+(?P=quote)\."?main"?\.')
-_CATALOG_VIEW = re.compile(r"\b_catalog\.main\.(?=tables\b|columns\b|schemata\b)")
+_CATALOG_VIEW = re.compile(r"\b_catalog\.s[0-9a-f]{32}\.(?=tables\b|columns\b|schemata\b)")
 #: Advice that no caller can follow: extensions are not installed, settings are locked.
 _ADVICE = re.compile(
     r'\s*\n+(?:Please try installing and loading|Possible solutions:|See also https?:).*| Use "SET \w+ TO [^\n]*',

@@ -134,7 +134,7 @@ class EngineInstance:
             QueryError: *interruption* was stopped; its reason.
         """
         values = _values(statement, parameters)
-        self._definitions.require(statement.relations)
+        self._definitions.require(statement)
         if self._threads is not None:
             self._threads.begin(statement.pattern)
         shared = self._may_share(statement)
@@ -165,7 +165,7 @@ class EngineInstance:
         """
         unbound = bool(statement.parameters) and parameters is None
         values = nulls(statement.parameters) if unbound else _values(statement, parameters)
-        self._definitions.require(statement.relations)
+        self._definitions.require(statement)
         shared = not unbound and self._may_share(statement)
         with closing(Reader(self.cursors, self._statistics, interruption, shared=shared)) as reader:
             schema = reader.describe(statement, values, unbound=unbound)

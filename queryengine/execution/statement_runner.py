@@ -14,6 +14,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from queryengine.bounded_dict import BoundedDict
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.encoders import encode_parts
 from queryengine.encoders.arrow import answer_schema
@@ -35,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 #: How long `close` waits for statements that were told to stop.
 _CLOSE_S = 2.0
+
+#: The scopes of keys that are kept.
+_SCOPES = 4096
 
 #: Waits until an admitted statement has its execution slot.
 WaitForSlot = Callable[[], None]
@@ -69,6 +73,7 @@ class StatementRunner:
             undo.callback(self._gate.close)
             self._views = gate_views(config.views, datasets, self._gate, config.file)
             self._relations = datasets | {view.config.name.lower() for view in self._views}
+            self._visible_in: BoundedDict[frozenset[str], frozenset[str]] = BoundedDict(_SCOPES)
             self.scratch = ScratchDirectory(config.state_dir)
             undo.callback(self.scratch.close)
             self.sessions = SessionManager(config.state_dir, self._open)
@@ -188,7 +193,7 @@ class StatementRunner:
         self._watchdog.watch(interruption, self._config.query.timeout_s, left_s=query.timeout_s)
         held.callback(self._watchdog.forget, interruption)
         began = time.perf_counter()
-        statement = self._gate.admit(query.sql, self._relations)
+        statement = self._gate.admit(query.sql, self._visible(query.scope))
         timings.parse_ms = _ms_since(began)
         if wait_for_slot is not None:
             began = time.perf_counter()
@@ -200,6 +205,15 @@ class StatementRunner:
         run = lease.session.run
         start = partial(run, statement, query.parameters, encoding=query.encoding, watchdog=self._watchdog)
         return statement, lease, start
+
+    def _visible(self, scope: frozenset[str] | None) -> frozenset[str]:
+        """Return the relations within *scope*, as one object for each scope: caches compare it often."""
+        if scope is None:
+            return self._relations
+        visible = self._visible_in.get(scope)
+        if visible is None:
+            visible = self._visible_in[scope] = self._relations & scope
+        return visible
 
     def _open(self, manifest: Manifest, tolerant: bool) -> EngineInstance:
         try:

@@ -26,7 +26,7 @@ from queryengine.errors import (
 from queryengine.gate import functions, rewriting
 from queryengine.gate.fingerprint import fingerprint, pattern
 from queryengine.gate.lexer import Scan, Token, scan
-from queryengine.gate.parse_tree import Reading, decode
+from queryengine.gate.parse_tree import Reading, catalog_schema, decode
 
 #: Verdicts on statements up to `_CACHED_CHARACTERS` long are cached: `_CACHED` by text, and the same number by
 #: fingerprint.
@@ -138,19 +138,22 @@ class Gate:
         engine_tables = self._engine_tables if kind == "pivot" else frozenset()
         reading = Reading(relations, engine_tables=engine_tables)
         reading.judge(tree)
-        deterministic = kind == "select" and reading.deterministic and not reading.catalog_views
-        if reading.catalog_views:
-            statement = scan(rewriting.with_hidden_catalog(statement))
+        deterministic = kind == "select" and reading.deterministic and not reading.reads_catalog
+        shows, reads_catalog = reading.shows, reading.reads_catalog
+        if reads_catalog:
+            schema = catalog_schema(relations)
+            statement = scan(rewriting.with_hidden_catalog(statement, schema))
             kind, tree = self._tree(statement, before)
-            reading = Reading(relations, rewritten=True, engine_tables=engine_tables)
+            reading = Reading(relations, catalog=schema, engine_tables=engine_tables)
             reading.judge(tree)
         return GatedStatement(
             statement.text,
-            "show" if kind == "select" and reading.shows else kind,
+            "show" if kind == "select" and shows else kind,
             relations=frozenset(reading.relations),
             parameters=frozenset(str(entry["key"]) for entry in tree.get("named_param_map", ())),
             deterministic=deterministic,
             lines_before=before.count("\n"),
+            catalog=relations if reads_catalog else None,
         )
 
     def _tree(self, statement: Scan, before: str) -> tuple[StatementKind, dict[str, Any]]:

@@ -6,6 +6,7 @@ a construct of a new DuckDB version is refused until somebody has judged it.
 """
 
 import difflib
+import hashlib
 import json
 import re
 from collections import Counter
@@ -19,9 +20,13 @@ from queryengine.gate import functions
 from queryengine.gate.functions import Place
 from queryengine.gate.lexer import lower
 
-#: The views of `information_schema` that exist here, and the hidden catalog whose schema `main` contains them.
+#: The views of `information_schema` that exist here, and the hidden catalog that contains them (`catalog_schema`).
 CATALOG_VIEWS: Final = frozenset({"tables", "columns", "schemata"})
 CATALOG: Final = "_catalog"
+
+#: The views of the hidden catalog that stand for SHOW TABLES and SHOW ALL TABLES.
+SHOWN_TABLES: Final = "shown_tables"
+SHOWN_COLUMNS: Final = "shown_columns"
 
 
 class _Form(NamedTuple):
@@ -138,6 +143,7 @@ _COSTLY: Final[Mapping[str, tuple[str, int]]] = {
 }
 MAX_NESTED_LAMBDAS: Final = 8
 
+_HIDDEN_VIEWS: Final = CATALOG_VIEWS | {SHOWN_TABLES, SHOWN_COLUMNS}
 _QUALIFIERS: Final = frozenset({(), ("main",), ("runtime",), ("runtime", "main")})
 _ENGINE_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "system", "temp", "memory", CATALOG})
 _ENGINE_TABLES: Final = ("duckdb_", "pragma_", "pg_", "sqlite_")
@@ -179,20 +185,22 @@ _NOTHING: Final = _Scope({}, 0, None)
 @dataclass(slots=True)
 class Reading:
     """
-    The relations that a tree reads: `relations` are declared names, `catalog_views` is True for `information_schema`.
+    The relations that a tree reads.
+
+    `relations` are declared names. A tree that lists them by `information_schema` or SHOW `reads_catalog`.
 
     It is `deterministic` when it takes no sample, calls nothing in `functions.NONDETERMINISTIC`, and no part of it
     `shows` what SHOW, DESCRIBE and SUMMARIZE do.
-    With `rewritten`, the tree belongs to a text in which the hidden catalog replaces `information_schema`. With
+    With `catalog`, the tree belongs to a text in which this schema of the hidden catalog replaces these lists. With
     `engine_tables` (names in lower case), no common table expression may have one of those names: a PIVOT that finds
     its own columns runs a query that does not see all common table expressions.
     """
 
     declared: frozenset[str]
-    rewritten: bool = False
+    catalog: str = ""
     engine_tables: frozenset[str] = frozenset()
     relations: set[str] = field(default_factory=set)
-    catalog_views: bool = False
+    reads_catalog: bool = False
     deterministic: bool = True
     shows: bool = False
     _costly: Counter[str] = field(default_factory=Counter)
@@ -278,10 +286,8 @@ class Reading:
         if tuple(qualifier) in _QUALIFIERS and name in self.declared:
             self.relations.add(name)
         elif qualifier in (["information_schema"], ["runtime", "information_schema"]) and name in CATALOG_VIEWS:
-            if self.rewritten:
-                raise StatementNotAllowedError("Write information_schema.tables with plain or double-quoted names.")
-            self.catalog_views = True
-        elif not (self.rewritten and qualifier == [CATALOG, "main"] and name in CATALOG_VIEWS) and not (
+            self._read_catalog("Write information_schema.tables with plain or double-quoted names.")
+        elif not (self.catalog and qualifier == [CATALOG, self.catalog] and name in _HIDDEN_VIEWS) and not (
             qualifier == ["recurring"] and scope.sees(name)
         ):
             raise _unknown(path, self.declared)
@@ -297,6 +303,19 @@ class Reading:
             tuple(map(lower, path)) not in _SHOWN_SCHEMAS if shows == "SHOW_FROM" else path not in _SHOWN_LISTS
         ):
             raise StatementNotAllowedError(_SHOW)
+        else:
+            self._read_catalog(_SHOW)
+
+    def _read_catalog(self, hint: str) -> None:
+        """Note that the tree lists what is declared. After the rewriting, such a list is one that it did not find."""
+        if self.catalog:
+            raise StatementNotAllowedError(hint)
+        self.reads_catalog = True
+
+
+def catalog_schema(relations: frozenset[str]) -> str:
+    """Return the name of the schema of the hidden catalog whose views list *relations* and nothing else."""
+    return "s" + hashlib.sha256("\0".join(sorted(relations)).encode()).hexdigest()[:32]
 
 
 def decode(text: str) -> Any:

@@ -8,9 +8,11 @@ the wrong place can only make a statement fail.
 from collections.abc import Iterable, Iterator
 
 from queryengine.gate.lexer import Kind, Scan, Token, lower
-from queryengine.gate.parse_tree import CATALOG, CATALOG_VIEWS
+from queryengine.gate.parse_tree import CATALOG, CATALOG_VIEWS, SHOWN_COLUMNS, SHOWN_TABLES
 
 _PIVOT = frozenset({"pivot", "pivot_wider"})
+
+_SHOWS = frozenset({"show", "describe", "desc"})
 
 _SET_OPERATIONS = frozenset({"union", "except", "intersect"})
 
@@ -81,9 +83,9 @@ def with_windows_used(scan: Scan) -> str:
     return _insert(scan.text, insertions)
 
 
-def with_hidden_catalog(scan: Scan) -> str:
+def with_hidden_catalog(scan: Scan, schema: str) -> str:
     """
-    Replace `information_schema.tables`, `.columns` and `.schemata` by the hidden views.
+    Replace `information_schema.tables`, `.columns`, `.schemata` and lists by SHOW by the hidden views in *schema*.
 
     Of the qualifier of a column (`information_schema.tables.table_name`), only the last part stays.
     """
@@ -91,14 +93,39 @@ def with_hidden_catalog(scan: Scan) -> str:
     pieces: list[str] = []
     kept = 0
     for index, token in enumerate(tokens):
-        view = _name(tokens, index + 2)
-        if token.name != "information_schema" or _text(tokens, index + 1) != "." or view not in CATALOG_VIEWS:
+        if token.word in _SHOWS and (shown := _shown_list(tokens, index)):
+            first, (view, last) = index, shown
+            new = f"FROM {CATALOG}.{schema}.{view}"
+        elif (
+            token.name == "information_schema"
+            and _text(tokens, index + 1) == "."
+            and (view := _name(tokens, index + 2)) in CATALOG_VIEWS
+        ):
+            is_qualified = _text(tokens, index - 1) == "." and _name(tokens, index - 2) == "runtime"
+            first, last = index - 2 * is_qualified, index + 2
+            new = view if _text(tokens, index + 3) == "." else f"{CATALOG}.{schema}.{view}"
+        else:
             continue
-        is_qualified = _text(tokens, index - 1) == "." and _name(tokens, index - 2) == "runtime"
-        new = view if _text(tokens, index + 3) == "." else f"{CATALOG}.main.{view}"
-        pieces += [scan.text[kept : tokens[index - 2 * is_qualified].start], new]
-        kept = tokens[index + 2].end
+        pieces += [scan.text[kept : tokens[first].start], new]
+        kept = tokens[last].end
     return "".join([*pieces, scan.text[kept:]])
+
+
+def _shown_list(tokens: tuple[Token, ...], show: int) -> tuple[str, int] | None:
+    """Return the hidden view for the list that the SHOW at index *show* gives, and the index of its last token."""
+    words = [tokens[index].word for index in range(show + 1, min(show + 4, len(tokens)))]
+    if words[:2] == ["all", "tables"]:
+        return SHOWN_COLUMNS, show + 2
+    if words[:2] == ["tables", "from"]:
+        last = show + 3
+        while _text(tokens, last + 1) == ".":
+            last += 2
+        return SHOWN_TABLES, last
+    if words[:1] == ["tables"]:
+        return SHOWN_TABLES, show + 1
+    if not words or tokens[show + 1].kind is Kind.CLOSING:
+        return SHOWN_COLUMNS, show
+    return None
 
 
 def _on(tokens: tuple[Token, ...], pivot: int) -> int | None:

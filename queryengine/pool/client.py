@@ -118,7 +118,9 @@ def _read_to_its_end(statement: ClientResult) -> Iterator[None]:
 
 def _fields(query: Query) -> dict[str, Any]:
     """Return the request fields that describe *query*."""
-    fields = {"sql": query.sql, "encoding": query.encoding, "fingerprint": query.fingerprint}
+    fields: dict[str, Any] = {"sql": query.sql, "encoding": query.encoding, "fingerprint": query.fingerprint}
+    if query.scope is not None:
+        fields["scope"] = sorted(query.scope)
     if isinstance(query.parameters, ArrowParameters):
         return {**fields, "arrow_parameters": b64encode(query.parameters.stream).decode("ascii")}
     return {**fields, "parameters": query.parameters}

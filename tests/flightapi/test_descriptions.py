@@ -42,7 +42,7 @@ def test_a_description_is_cached_until_data_is_published_or_it_expires(
 
     def asks(sql: str = "FROM flights") -> int:
         before = engine.asked
-        assert [known.of(sql, engine) for _ in range(2)] == [KNOWN] * 2
+        assert [known.of(sql, None, engine) for _ in range(2)] == [KNOWN] * 2
         return engine.asked - before
 
     assert [asks(), asks(), asks("FROM planes")] == [1, 0, 1]
@@ -59,12 +59,12 @@ def test_a_description_from_before_a_publication_is_not_cached(known: Descriptio
 
     def slow() -> Description:
         Publisher(tmp_path).publish(flights="SELECT 2 AS id")
-        known.of("FROM others", engine)
+        known.of("FROM others", None, engine)
         return Description(schema=b"old", parameters=(), is_schema_cacheable=True)
 
-    known.of("FROM flights", slow)
+    known.of("FROM flights", None, slow)
 
-    assert known.of("FROM flights", engine) == KNOWN
+    assert known.of("FROM flights", None, engine) == KNOWN
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_description_from_before_a_publication_is_not_cached(known: Descriptio
 def test_descriptions_that_are_never_cached(known: Descriptions, description: Description) -> None:
     engine = Engine(description)
 
-    assert [known.of("SELECT $1", engine) for _ in range(2)] == [description] * 2
+    assert [known.of("SELECT $1", None, engine) for _ in range(2)] == [description] * 2
     assert engine.asked == 2
 
 
@@ -91,20 +91,20 @@ def test_a_failure_is_not_cached(known: Descriptions) -> None:
         raise SqlError("No.")
 
     with pytest.raises(SqlError):
-        known.of("FROM flights", fails)
+        known.of("FROM flights", None, fails)
 
-    assert known.of("FROM flights", Engine()) == KNOWN
+    assert known.of("FROM flights", None, Engine()) == KNOWN
 
 
 def test_the_least_recently_used_description_is_evicted(known: Descriptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_BYTES", 10_000)
     engine = Engine()
     for number in range(100):
-        known.of(f"SELECT {number}", engine)
-        known.of("SELECT 0", engine)
+        known.of(f"SELECT {number}", None, engine)
+        known.of("SELECT 0", None, engine)
     assert engine.asked == 100
 
-    known.of("SELECT 99", engine)
+    known.of("SELECT 99", None, engine)
     assert engine.asked == 100
-    known.of("SELECT 1", engine)
+    known.of("SELECT 1", None, engine)
     assert engine.asked == 101
