@@ -6,6 +6,7 @@ it. The views of the YAML follow.
 """
 
 import errno
+import hashlib
 import io
 import logging
 import os
@@ -138,7 +139,11 @@ class Definitions:
         return frozenset().union(*(self._datasets_of.get(name, {name}) for name in relations))
 
     def _define_catalog(self, relations: frozenset[str]) -> None:
-        """Define what the gate substitutes for `information_schema` and SHOW: the same lists, of *relations* only."""
+        """
+        Define what the gate substitutes for `information_schema` and SHOW: the same lists, of *relations* only.
+
+        They are tables: the plan of a view would show how many other relations there are.
+        """
         schema = f"{CATALOG}.{catalog_schema(relations)}"
         names = _text_list(sorted(relations))
         datasets = _text_list(one.name for one in self._config.datasets if one.name.lower() in relations)
@@ -146,7 +151,7 @@ class Definitions:
         in_runtime = "table_catalog = 'runtime' AND table_schema = 'main'"
         ours = f"{in_runtime} AND lower(table_name) IN ({names})"
         in_shown = "database = 'runtime' AND schema = 'main'"
-        views = {
+        lists = {
             "tables": f"FROM information_schema.tables SELECT * REPLACE ({table_type}) WHERE {ours}",
             "columns": f"FROM information_schema.columns WHERE {ours}",
             "schemata": "FROM information_schema.schemata WHERE catalog_name = 'runtime' AND schema_name = 'main'",
@@ -156,33 +161,34 @@ class Definitions:
         with self._defining_catalog, self._connection.cursor() as cursor:
             if schema in self._catalogs:
                 return
-            definitions = [f"CREATE VIEW {schema}.{name} AS {sql}" for name, sql in views.items()]
+            definitions = [f"CREATE TABLE {schema}.{name} AS {sql}" for name, sql in lists.items()]
             cursor.execute("; ".join(["BEGIN", f"CREATE SCHEMA {schema}", *definitions, "COMMIT"]))
             self._catalogs.add(schema)
 
     def _define_datasets(self, *, tolerant: bool) -> None:
-        opened: list[tuple[int, str, Snapshot, io.FileIO]] = []
+        opened: list[tuple[str, Snapshot, io.FileIO]] = []
         with ExitStack() as held:
             # Open all files first, which takes a fiftieth of the time that attaching them takes: an open file can be
             # attached even after it is superseded. If refreshes came faster than the files are attached, one would be
             # missing at each attempt.
-            for number, name in enumerate(dataset.name for dataset in self._config.datasets):
+            for name in (dataset.name for dataset in self._config.datasets):
                 if (snapshot := self._snapshots.get(name.lower())) is None:
                     self._unreadable[name.lower()] = DatasetNotLoadedError, f"Dataset '{name}' is not loaded yet."
                     continue
                 with self._refusing(name, snapshot, tolerant=tolerant):
                     file = held.enter_context(io.FileIO(snapshot_path(self._config.state_dir, snapshot)))
-                    opened.append((number, name, snapshot, file))
-            for number, name, snapshot, file in opened:
+                    opened.append((name, snapshot, file))
+            for name, snapshot, file in opened:
                 with file, self._refusing(name, snapshot, tolerant=tolerant):
                     path = snapshot_path(self._config.state_dir, snapshot)
+                    attachment = _attachment(name)
                     try:
-                        self._attach(number, path)
+                        self._attach(attachment, path)
                     except duckdb.IOException:
                         if path.exists():
                             raise
-                        self._attach(number, Path(f"/proc/self/fd/{file.fileno()}"))
-                    source = f"_s{number}.main.{quoted(snapshot.dataset)}"
+                        self._attach(attachment, Path(f"/proc/self/fd/{file.fileno()}"))
+                    source = f"{attachment}.main.{quoted(snapshot.dataset)}"
                     self._create_view(f"runtime.main.{quoted(name)}", f"FROM {source}")
 
     @contextmanager
@@ -201,8 +207,8 @@ class Definitions:
             logger.exception("snapshot unusable", extra={"fields": fields})
             self._unreadable[name.lower()] = DatasetNotLoadedError, f"Dataset '{name}' cannot be read at the moment."
 
-    def _attach(self, number: int, path: Path) -> None:
-        self._connection.execute(f"ATTACH {_text_literal(str(path))} AS _s{number} (READ_ONLY, HIDDEN)")
+    def _attach(self, attachment: str, path: Path) -> None:
+        self._connection.execute(f"ATTACH {_text_literal(str(path))} AS {attachment} (READ_ONLY, HIDDEN)")
 
     def _define_view(self, view: GatedView) -> None:
         name = view.config.name
@@ -224,6 +230,11 @@ class Definitions:
 
     def _create_view(self, name: str, sql: str) -> None:
         self._connection.execute(f"CREATE VIEW {name} AS {sql}")
+
+
+def _attachment(dataset: str) -> str:
+    """Return the hidden name of a snapshot. Plans show it: it must not tell of other datasets, as a number would."""
+    return f"_s{hashlib.blake2s(dataset.lower().encode(), digest_size=6).hexdigest()}"
 
 
 def _text_literal(value: str) -> str:

@@ -74,7 +74,7 @@ _KIND = re.compile(r"\A(?P<kind>[A-Za-z][A-Za-z ]{1,30}?) Error: ")
 _LINE = re.compile(r"\n\nLINE (?P<number>\d+):")
 _PARAMETER = re.compile(r"\bpython\b|Failed to cast value|\bparameters?\b", re.IGNORECASE)
 #: Our attachments, which the caller did not name.
-_ATTACHMENT = re.compile(r'(?P<quote>"?)_s\d+(?P=quote)\."?main"?\.')
+_ATTACHMENT = re.compile(r'(?P<quote>"?)_s[0-9a-f]{12}(?P=quote)\."?main"?\.')
 _CATALOG_VIEW = re.compile(r"\b_catalog\.s[0-9a-f]{32}\.(?=tables\b|columns\b|schemata\b)")
 #: Advice that no caller can follow: extensions are not installed, settings are locked.
 _ADVICE = re.compile(

@@ -144,9 +144,11 @@ def test_an_error_is_a_sentence(exc: duckdb.Error, error: type[QueryError], mess
         pytest.param(
             'IO Error: Cannot open "/var/lib/runtime/state/tmp/1/x.tmp": no', 'Cannot open "<file>": no', id="path"
         ),
-        pytest.param("Table _s3.main.flights has 3 columns", "Table flights has 3 columns", id="attachment"),
-        pytest.param('Table "_s12".main."flights" has', 'Table "flights" has', id="quoted attachment"),
-        pytest.param("Table _catalog.main.tables has", "Table information_schema.tables has", id="catalog view"),
+        pytest.param("Table _s0123456789ab.main.flights has 3 columns", "Table flights has 3 columns", id="attachment"),
+        pytest.param('Table "_s0123456789ab".main."flights" has', 'Table "flights" has', id="quoted attachment"),
+        pytest.param(
+            f"Table _catalog.s{'0' * 32}.tables has", "Table information_schema.tables has", id="table of the catalog"
+        ),
         pytest.param(
             "no\n\nPlease try installing and loading the x extension:\nINSTALL x;", "no", id="extension advice"
         ),

@@ -18,6 +18,7 @@ from queryengine.errors import (
     StatementNotAllowedError,
 )
 from queryengine.gate.gate import Gate
+from queryengine.gate.parse_tree import catalog_schema
 from queryengine.pool.inprocess import InProcessEngine
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import MakeEngine
@@ -83,7 +84,7 @@ def test_no_engine_table_can_be_read_by_name(gate: Gate) -> None:
             with contextlib.suppress(StatementError):
                 passed.add(admit(gate, f"FROM {written}").sql)
 
-    assert passed == {f"FROM _catalog.main.{name}" for name in ("tables", "columns", "schemata")}
+    assert passed == {f"FROM _catalog.{catalog_schema(DECLARED)}.{name}" for name in ("tables", "columns", "schemata")}
 
 
 @pytest.mark.exhaustive

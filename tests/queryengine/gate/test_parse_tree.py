@@ -102,11 +102,11 @@ def test_what_show_shows(new: dict[str, Any], passes: bool) -> None:
 
 
 def test_a_rewritten_text_may_read_the_hidden_catalog_and_nothing_else_of_it() -> None:
-    Reading(DECLARED, rewritten=True).judge(tree("FROM _catalog.main.tables, flights"))
+    Reading(DECLARED, catalog="s1").judge(tree("FROM _catalog.s1.tables, flights"))
 
-    for sql in ("FROM _catalog.main.other", "FROM _catalog.tables", "FROM information_schema.tables"):
+    for sql in ("FROM _catalog.s1.other", "FROM _catalog.tables", "FROM information_schema.tables"):
         with pytest.raises(StatementNotAllowedError):
-            Reading(DECLARED, rewritten=True).judge(tree(sql))
+            Reading(DECLARED, catalog="s1").judge(tree(sql))
 
 
 def test_beside_a_pivot_common_table_expressions_have_no_names_of_the_engine() -> None:

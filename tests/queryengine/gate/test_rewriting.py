@@ -100,19 +100,27 @@ def test_a_pivot_is_a_word() -> None:
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
-        ("FROM information_schema.tables", "FROM _catalog.main.tables"),
-        ('FROM "Information_Schema" /* c */ . COLUMNS c', "FROM _catalog.main.columns c"),
-        ("FROM runtime.information_schema.schemata", "FROM _catalog.main.schemata"),
+        ("FROM information_schema.tables", "FROM _catalog.s1.tables"),
+        ('FROM "Information_Schema" /* c */ . COLUMNS c', "FROM _catalog.s1.columns c"),
+        ("FROM runtime.information_schema.schemata", "FROM _catalog.s1.schemata"),
         (
             "SELECT information_schema.tables.x FROM information_schema.tables",
-            "SELECT tables.x FROM _catalog.main.tables",
+            "SELECT tables.x FROM _catalog.s1.tables",
         ),
-        ("FROM other.information_schema.tables", "FROM other._catalog.main.tables"),
+        ("FROM other.information_schema.tables", "FROM other._catalog.s1.tables"),
         ("FROM information_schema.views", "FROM information_schema.views"),
+        ("show /* c */ TABLES", "FROM _catalog.s1.shown_tables"),
+        ("FROM (SHOW TABLES FROM runtime.main) s", "FROM (FROM _catalog.s1.shown_tables) s"),
+        ("SHOW TABLES FROM main", "FROM _catalog.s1.shown_tables"),
+        ("FROM (SHOW ALL TABLES) s", "FROM (FROM _catalog.s1.shown_columns) s"),
+        ("FROM (DESCRIBE), (SHOW)", "FROM (FROM _catalog.s1.shown_columns), (FROM _catalog.s1.shown_columns)"),
+        ("DESC", "FROM _catalog.s1.shown_columns"),
+        ("SHOW flights", "SHOW flights"),
+        ("DESCRIBE tables_of_mine", "DESCRIBE tables_of_mine"),
         ("FROM information_schema", "FROM information_schema"),
         ("SELECT 'information_schema.tables'", "SELECT 'information_schema.tables'"),
         ("FROM 'information_schema'.tables", "FROM 'information_schema'.tables"),
     ],
 )
 def test_the_catalog_is_named(sql: str, expected: str) -> None:
-    assert with_hidden_catalog(scan(sql)) == expected
+    assert with_hidden_catalog(scan(sql), "s1") == expected
