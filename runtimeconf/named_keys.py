@@ -5,7 +5,7 @@ No fault shows a value. Whether the datasets exist is checked when they are know
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -26,7 +26,7 @@ from runtimeconf.key_texts import KeyField, resolve
 from runtimeconf.model import KeyLimits, NamedKey
 from runtimeconf.secret import Secret
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping, Scalar
+from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 
 #: A start warns of keys that expire within this time.
 WARNING_PERIOD = timedelta(days=14)
@@ -144,24 +144,35 @@ def resolve_all(declared: Iterable[DeclaredNamedKey]) -> list[tuple[DeclaredName
     return keys
 
 
-def check_datasets(
-    declared: Iterable[DeclaredNamedKey], datasets: Collection[str], plain_views: Collection[str]
-) -> None:
-    """
-    Record a fault for each name in a `datasets:` list that is not declared, or is a plain view.
+def check_datasets(root: Mapping, path: YamlPath) -> None:
+    """Record a fault for each item of `datasets:` that names nothing declared, or a view that is not materialized."""
+    declared = {name.text.lower() for name in _names(root.get("datasets"))}
+    views = {name.text.lower() for name in _names(root.get("views"))}
+    node: Node | None = root
+    for name in ("runtime", "auth", "api-key", "named_keys"):
+        node = (node.get(name) or node.get(name.replace("-", "_"))) if isinstance(node, Mapping) else None
+        path = path.field(name)
+    for number, key in enumerate(_items(node)):
+        listed = key.get("datasets") if isinstance(key, Mapping) else None
+        for index, item in enumerate(_items(listed)):
+            where = path.item(number).field("datasets").item(index)
+            if not isinstance(item, Scalar) or item.text.lower() in declared:
+                continue  # not a text: recorded as a fault already
+            if item.text.lower() in views:
+                where.fault(item.line, "names a view: what it leaves out could be read through an error")
+            else:
+                where.fault(item.line, "is not the name of a declared dataset")
 
-    Both collections hold names in lower case; *datasets* includes the materialized views.
-    """
-    for item in declared:
-        for index, name in enumerate(item.values.get("datasets", ())):
-            path = item.path.field("datasets").item(index)
-            if name.lower() in plain_views:
-                path.fault(
-                    item.line,
-                    "is a view without `materialized: true`: a scoped key could read what the view leaves out",
-                )
-            elif name.lower() not in datasets:
-                path.fault(item.line, "names no declared dataset or materialized view")
+
+def _names(listed: Node | None) -> Iterator[Scalar]:
+    for item in _items(listed):
+        name = item.get("name") if isinstance(item, Mapping) else None
+        if isinstance(name, Scalar):
+            yield name
+
+
+def _items(listed: Node | None) -> tuple[Node, ...]:
+    return listed.items if isinstance(listed, Sequence) else ()
 
 
 def check_expiry(declared: Iterable[DeclaredNamedKey], now: datetime, path: YamlPath, *, others: bool) -> None:

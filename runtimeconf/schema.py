@@ -40,6 +40,7 @@ from runtimeconf.model import (
     RuntimeConfig,
     TlsConfig,
 )
+from runtimeconf.named_keys import check_datasets
 from runtimeconf.references import ALL_STORES, STORE_NAME
 from runtimeconf.secret_stores import (
     DEFAULT_KEYRING_SERVICE,
@@ -292,6 +293,7 @@ RUNTIME = Section[dict[str, Any]](
 
 def _build_root(values: dict[str, Any], node: Mapping, path: YamlPath) -> RuntimeConfig:
     _refuse_duplicate_names(node, path)
+    check_datasets(node, path)
     for name in ("version", "kind", "secrets"):
         values.pop(name, None)  # validated, but not part of the result
     runtime: dict[str, Any] = values.pop("runtime", {})

@@ -64,7 +64,7 @@ def test_one_decision_on_a_credential(credential: Credential, expected: Reason |
 
     caller = access.Access(key_set=key_set).authenticate(credential)
 
-    assert caller == (expected or Principal(key_set.fingerprints()[0]))
+    assert caller == (expected or Principal(fingerprint=key_set.fingerprints()[0]))
     assert access.Access(key_set=None).authenticate(credential) == ANONYMOUS
 
 

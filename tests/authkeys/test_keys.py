@@ -21,8 +21,8 @@ def key_set(*texts: str, salt: bytes = SALT) -> KeySet:
 def test_a02_any_configured_key_is_found() -> None:
     keys = key_set(K1, K2)
 
-    assert keys.find(K1) == Principal(keys.fingerprints()[0])
-    assert keys.find(K2) == Principal(keys.fingerprints()[1])
+    assert keys.find(K1) == Principal(fingerprint=keys.fingerprints()[0])
+    assert keys.find(K2) == Principal(fingerprint=keys.fingerprints()[1])
 
 
 @pytest.mark.parametrize(

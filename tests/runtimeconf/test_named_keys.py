@@ -1,0 +1,139 @@
+"""`named_keys`: a name, a digest or a text, and what the key may do. No fault shows a value."""
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtimeconf.fields import InvalidValueError
+from runtimeconf.model import KeyLimits, NamedKey, RuntimeConfig
+from runtimeconf.named_keys import ExpiryField
+from runtimeconf.yaml_reader import Scalar
+from tests.runtimeconf.configurations import KEY, Faults, Load, fault_cases
+
+DIGEST = sha256(KEY.encode()).hexdigest()
+HEAD = "runtime: {auth: {api-key: {enabled: true, named_keys: [\n"
+TAIL = "]}}}\ndatasets: [{name: Flights, from: 'file:x.csv'}]\nviews: [{name: late, sql: SELECT 1}]\n"
+
+
+def named(items: str, keys: str = "") -> str:
+    """Return a configuration with *items*, which begin on line 2, a dataset and a view."""
+    head = HEAD.replace("named_keys", f"keys: [{keys}], named_keys") if keys else HEAD
+    return head + items + TAIL
+
+
+def sentences(config: RuntimeConfig) -> list[str]:
+    return [warning.partition("runtime.yaml:")[2] for warning in config.warnings if "named_keys" in warning]
+
+
+def test_everything_that_a_named_key_can_say(load_text: Load) -> None:
+    config = load_text(
+        named(
+            f"{{name: dash-1, sha256: {DIGEST.upper()}, expires: 2999-12-31T12:00:00+02:00, datasets: [FLIGHTS],"
+            " rights: [refresh, query], limits: {requests_per_minute: 600, concurrent: 4, timeout: 5s}},\n"
+            "{name: plain, key: '${ secrets:api_key }'}"
+        ),
+        {"API_KEY": KEY},
+    )
+
+    dash, plain = config.auth.named_keys
+    assert dash == NamedKey(
+        name="dash-1",
+        sha256=sha256(KEY.encode()).digest(),
+        expires_at=datetime(2999, 12, 31, 10, tzinfo=UTC),
+        datasets=frozenset({"flights"}),
+        rights=frozenset({"query", "refresh"}),
+        limits=KeyLimits(requests_per_minute=600, concurrent=4, timeout_s=5.0),
+    )
+    assert plain.key is not None
+    assert plain.key.reveal() == KEY
+    assert (plain.expires_at, plain.datasets, plain.rights, plain.limits) == (None, None, {"query"}, KeyLimits())
+    assert DIGEST not in repr(config).lower()
+    assert KEY not in repr(config)
+
+
+EXPIRES = "must be a date such as 2027-03-31, or a date and time such as 2027-03-31T12:00:00Z"
+
+FAULTS = f"""
+# neither key nor sha256
+{{name: a}}
+=> named_keys[0]: has neither key nor sha256: write one of them
+# both
+{{name: a, key: {KEY}, sha256: {DIGEST}}}
+=> named_keys[0]: has both key and sha256: write one of them
+# digest too short
+{{name: a, sha256: {DIGEST[:-1]}}}
+=> named_keys[0].sha256: must be the SHA-256 of a key, 64 hexadecimal digits, as `apikey create` prints it; found a text
+# a name twice
+{{name: a, key: {KEY}}}, {{name: a, sha256: {"0" * 64}}}
+=> named_keys[1].name: is the name of the key on line 2 too: names are unique
+# an expiry that is no date
+{{name: a, key: {KEY}, expires: 2027-02-30}}
+=> named_keys[0].expires: {EXPIRES}; found a text (there is no such date or time)
+# unknown dataset, a view
+{{name: a, key: {KEY}, datasets: [flights, nowhere, LATE]}}
+=> named_keys[0].datasets[1]: is not the name of a declared dataset
+=> named_keys[0].datasets[2]: names a view: what it leaves out could be read through an error
+# empty lists
+{{name: a, key: {KEY}, datasets: [], rights: []}}
+=> named_keys[0].datasets: is an empty list: give at least 1, or leave it out
+=> named_keys[0].rights: is an empty list: give at least 1, or leave it out
+# all have expired
+{{name: a, key: {KEY}, expires: 2001-01-01}}
+=> named_keys: has no key left: all have expired, and there are no others
+"""
+
+
+@pytest.mark.parametrize(("items", "expected"), fault_cases(FAULTS))
+def test_faults(faults: Faults, items: str, expected: list[str]) -> None:
+    found = [f"{fault.yaml_path}: {fault.message}" for fault in faults(named(items))]
+
+    assert found == [f"runtime.auth.api-key.{line}" for line in expected]
+    assert not any(secret in sentence for sentence in found for secret in (KEY, DIGEST, DIGEST[:-1]))
+
+
+def test_keys_that_expire_soon_or_have_expired_are_warned_of(load_text: Load) -> None:
+    soon = datetime.now(UTC).replace(microsecond=0) + timedelta(days=13)
+    config = load_text(
+        named(
+            f"{{name: a, key: {KEY}, expires: 2001-01-01}},\n"
+            f"{{name: b, sha256: {DIGEST}, expires: {soon:%Y-%m-%dT%H:%M:%S}}},\n"
+            f"{{name: c, sha256: {'0' * 64}, expires: {soon + timedelta(days=2):%Y-%m-%d}}}"
+        )
+    )
+
+    at = "runtime.auth.api-key.named_keys"
+    assert sentences(config) == [
+        f"2: {at}[0].expires: expired at 2001-01-02T00:00:00Z: nobody can use this key",
+        f"3: {at}[1].expires: expires at {soon:%Y-%m-%dT%H:%M:%SZ}",
+    ]
+
+
+def test_an_expired_key_beside_a_string_key_is_no_fault(load_text: Load) -> None:
+    config = load_text(named(f"{{name: a, sha256: {DIGEST}, expires: 2001-01-01}}", keys="'another-long-key-4711'"))
+
+    assert len(config.auth.keys) == len(config.auth.named_keys) == 1
+
+
+def test_keys_that_are_off_are_not_resolved(load_text: Load) -> None:
+    config = load_text(named("{name: a, key: '${ secrets:missing }'}").replace("enabled: true", "enabled: false"))
+
+    assert config.auth.named_keys == ()
+
+
+@given(seconds=st.integers(-(10**9), 10**10), hours=st.integers(-12, 14))
+def test_a_moment_is_read_as_it_is_meant(seconds: int, hours: int) -> None:
+    written = (datetime.fromtimestamp(0, UTC) + timedelta(seconds=seconds)).replace(tzinfo=None)
+    offset = f"{'-' if hours < 0 else '+'}{abs(hours):02}:00"
+    read = ExpiryField().convert(Scalar(1, f"{written.isoformat()}{offset}", is_plain=True))
+
+    assert read == written.replace(tzinfo=UTC) - timedelta(hours=hours)
+
+
+@given(text=st.text(max_size=40))
+def test_any_text_is_a_moment_or_refused(text: str) -> None:
+    with suppress(InvalidValueError):
+        assert ExpiryField().convert(Scalar(1, text, is_plain=True)).tzinfo is UTC
