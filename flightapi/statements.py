@@ -120,6 +120,8 @@ def _query(call: Call, sql: str, parameters: Parameters | None, query_id: str) -
         query_id=query_id,
         fingerprint=caller.fingerprint,
         scope=caller.datasets,
+        limit_s=caller.limits.timeout_s,
+        concurrent=caller.limits.concurrent,
     )
 
 

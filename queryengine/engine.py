@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from queryengine.manifest import Signature
+from runtimeconf.model import QueryConfig
 
 #: How to use the results cache: read and write, write only, or neither.
 CacheUse = Literal["use", "renew", "none"]
@@ -77,8 +78,14 @@ class Query:
     query_id: str = ""
     fingerprint: str = ""  # of the caller's key, for the log and for fairness; "" without a key
     scope: frozenset[str] | None = None  # the datasets and views that it may read, in lower case; None for all
+    limit_s: float | None = None  # the time limit of the caller's key, if it has one; that of the YAML holds too
     timeout_s: float | None = None  # the rest of the time limit; None for all of it
+    concurrent: int | None = None  # how many statements of the key may run at once; None for the usual number
     cache: CacheUse = "none"
+
+    def time_limit_s(self, config: QueryConfig) -> float:
+        """Return the seconds that the statement may take in all."""
+        return config.timeout_s if self.limit_s is None else min(self.limit_s, config.timeout_s)
 
 
 @dataclass(slots=True, kw_only=True)

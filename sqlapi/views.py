@@ -163,6 +163,8 @@ class SqlView(ApiView):
             query_id=environ[QUERY_ID],
             fingerprint=caller.fingerprint,
             scope=caller.datasets,
+            limit_s=caller.limits.timeout_s,
+            concurrent=caller.limits.concurrent,
             cache=negotiation.cache_use(environ.get("HTTP_CACHE_CONTROL")),
         )
         answer = Answer(get_engine(), query, environ.get(REQUEST_ID, ""), connection_of(environ))

@@ -87,7 +87,7 @@ class CachedEngine:
         self._engine = engine
         self.describe, self.admit, self.active = engine.describe, engine.admit, engine.active
         self.cancel, self.status, self.is_alive = engine.cancel, engine.status, engine.is_alive
-        self._limit_s = config.query.timeout_s
+        self._limits = config.query
         self._manifest = str(manifest_path(config.state_dir))
         self._lock = threading.Lock()  # guards the attributes below; never held while blocking
         self._cache = ResultsCache(config.results_cache.max_bytes)
@@ -153,8 +153,8 @@ class CachedEngine:
 
     # Running a statement.
 
-    def _limit_of(self, query: Query) -> float:
-        return self._limit_s if query.timeout_s is None else query.timeout_s
+    def _left_of(self, query: Query) -> float:
+        return query.time_limit_s(self._limits) if query.timeout_s is None else query.timeout_s
 
     def _cached(self, query: Query, key: Key) -> QueryResult | None:
         """Return the cached result. Called under the lock."""
@@ -164,7 +164,7 @@ class CachedEngine:
         if kept.answer.bytes < READ_AHEAD_BYTES:
             return _again(kept.answer)
         self._cache.lend(kept)
-        return _Lent(self, kept, self._limit_of(query), self._limit_s)
+        return _Lent(self, kept, self._left_of(query), query.time_limit_s(self._limits))
 
     def _run(
         self, query: Query, cancel: CancelToken | None, state: CacheState, admitted: Admitted | None = None
@@ -176,7 +176,7 @@ class CachedEngine:
     def _share(self, group: _Group, query: Query, cancel: CancelToken) -> QueryResult:
         """Lead *group*, or wait for its result, and run the statement by itself if there is none."""
         began = time.monotonic()
-        limit_s = self._limit_of(query)
+        limit_s = self._left_of(query)
         while True:
             woken = threading.Event()
             turn = None
@@ -210,7 +210,7 @@ class CachedEngine:
         if stopped.cancelled:
             raise QueryCancelledError
         if not in_time:
-            raise QueryTimeoutError(self._limit_s)
+            raise QueryTimeoutError(query.time_limit_s(self._limits))
 
     def _queue(self, group: _Group, turn: CancelSource, query: Query, cancel: CancelToken) -> QueryResult | None:
         """Wait for a slot and lead *group*, and wake the others, however that ends; None if another leads."""

@@ -190,7 +190,7 @@ class StatementRunner:
         """
         if self.closed:
             raise _stopping()
-        self._watchdog.watch(interruption, self._config.query.timeout_s, left_s=query.timeout_s)
+        self._watchdog.watch(interruption, query.time_limit_s(self._config.query), left_s=query.timeout_s)
         held.callback(self._watchdog.forget, interruption)
         began = time.perf_counter()
         statement = self._gate.admit(query.sql, self._visible(query.scope))

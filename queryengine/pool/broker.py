@@ -8,7 +8,8 @@ a slot and when it is recalled.
 Messages from a client:
 
 * `{"do":"enter","id","key","sql","started"}` asks for a slot for a statement; `"patient":true` says that it can wait
-  (see the scheduler), and `"inner":true` that it is the runtime's own, which no caller may see or stop.
+  (see the scheduler), `"inner":true` that it is the runtime's own, which no caller may see or stop, and `"concurrent"`
+  how many statements of its key may run at once.
 * `{"do":"hurry","id"}` ends the patience; `{"do":"leave","id"}` removes the statement from the queue.
 * `{"do":"runs","slot","id","sql","started"}` reports the statement that a slot is used for (no id: none).
 * `{"do":"leave","slot"}` frees a slot; `"kill"` names a statement whose worker is killed first.

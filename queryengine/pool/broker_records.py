@@ -97,6 +97,11 @@ def text(fields: dict[str, Any], name: str) -> str:
     return value
 
 
+def optional_number(fields: dict[str, Any], name: str) -> int | None:
+    """Return the number *name* of a message, None if it has none; raises FrameError."""
+    return number(fields, name) if name in fields else None
+
+
 def number(fields: dict[str, Any], name: str) -> int:
     """Return the number *name* of a message; raises FrameError."""
     value = fields.get(name)

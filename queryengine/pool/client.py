@@ -30,7 +30,7 @@ class EngineClient:
     """
 
     def __init__(self, config: RuntimeConfig) -> None:
-        self._limit_s = config.query.timeout_s
+        self._limits = config.query
         self._remembers = config.results_cache.enabled
         self._pool = SlotPool(config.state_dir)
 
@@ -102,7 +102,7 @@ class EngineClient:
         self._pool.close()
 
     def _statement(self, query: Query) -> ClientResult:
-        return ClientResult(self._pool, query, self._limit_s)
+        return ClientResult(self._pool, query, query.time_limit_s(self._limits))
 
 
 @contextmanager
@@ -119,6 +119,8 @@ def _read_to_its_end(statement: ClientResult) -> Iterator[None]:
 def _fields(query: Query) -> dict[str, Any]:
     """Return the request fields that describe *query*."""
     fields: dict[str, Any] = {"sql": query.sql, "encoding": query.encoding, "fingerprint": query.fingerprint}
+    if query.limit_s is not None:
+        fields["limit_s"] = query.limit_s
     if query.scope is not None:
         fields["scope"] = sorted(query.scope)
     if isinstance(query.parameters, ArrowParameters):

@@ -65,6 +65,7 @@ class ClientResult:
         self.timings = QueryTimings()
         self.query_id = query.query_id
         self.key = query.fingerprint
+        self._concurrent = query.concurrent
         self.fields: dict[str, Any] = {}  # of the END frame
         self.data_version: Signature = None  # as `QueryResult.data_version`
         self.slot: Slot | None = None
@@ -115,8 +116,14 @@ class ClientResult:
             raise
 
     def entry(self) -> dict[str, Any]:
-        """Return the fields that the broker keeps: `id`, `sql`, `started`, and `inner` for the runtime's own."""
-        fields = {"id": self.query_id, "sql": _listed(self._call["sql"]), "started": utc_at(self._started)}
+        """Return what the broker wants to know: `id`, `sql`, `started`, and `inner` for the runtime's own."""
+        fields: dict[str, Any] = {
+            "id": self.query_id,
+            "sql": _listed(self._call["sql"]),
+            "started": utc_at(self._started),
+        }
+        if self._concurrent is not None:
+            fields["concurrent"] = self._concurrent
         return {**fields, "inner": True} if self._is_inner else fields
 
     def __iter__(self) -> Iterator[bytes]:

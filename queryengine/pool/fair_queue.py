@@ -62,11 +62,14 @@ class FairQueue:
         self._slots_per_key = max(1, slots - 1) if several_keys else slots
         self._max_queued = max_queued
         self._running: dict[str, int] = {}
+        self._most: dict[str, int] = {}  # of keys with a limit of their own
         self._queues: OrderedDict[str, deque[QueueEntry]] = OrderedDict()  # in round-robin order; none is empty
 
-    def join(self, key: str, on_decision: Callable[[], None], *, patient: bool = False) -> QueueEntry:
+    def join(
+        self, key: str, on_decision: Callable[[], None], *, patient: bool = False, most: int | None = None
+    ) -> QueueEntry:
         """
-        Ask for a slot for a statement of *key* ("" for a caller without a key).
+        Ask for a slot for a statement of *key* ("" for a caller without a key), of which *most* may run at once.
 
         The entry is admitted at once or queued. *on_decision* is called during a later call of this object, when the
         queued entry is admitted or evicted.
@@ -75,6 +78,8 @@ class FairQueue:
             EngineBusyError: The queue is full.
         """
         entry = QueueEntry(key, on_decision, patient)
+        if most is not None:
+            self._most[key] = most
         # No queued entry could use a slot that is free now: each is patient, or its key is at its limit.
         if self._fits(entry):
             self._admit(entry)
@@ -104,7 +109,7 @@ class FairQueue:
 
     def may_run(self, key: str) -> bool:
         """Whether *key* holds fewer slots than its limit."""
-        return not key or self._running.get(key, 0) < self._slots_per_key
+        return not key or self._running.get(key, 0) < min(self._slots_per_key, self._most.get(key, self._slots))
 
     def needs_one_slot(self, entry: QueueEntry) -> bool:
         """Whether one freed slot would let *entry* run, the limit of its key aside."""
@@ -157,9 +162,9 @@ class Admission:
         self.queue = FairQueue(slots=limits.workers, max_queued=limits.max_queued, several_keys=several_keys)
         self._queue_timeout_s = limits.queue_timeout_s
 
-    def enter(self, key: str, interruption: Interruption) -> Callable[[], None]:
+    def enter(self, key: str, interruption: Interruption, most: int | None = None) -> Callable[[], None]:
         """
-        Wait for a slot for a statement of *key* ("" for a caller without a key).
+        Wait for a slot for a statement of *key* ("" for a caller without a key), of which *most* may run at once.
 
         Returns:
             The function that frees the slot. It may be called more than once, from any thread.
@@ -171,7 +176,7 @@ class Admission:
         interruption.check()
         woken = threading.Event()
         with self._lock:
-            entry = self.queue.join(key, woken.set)
+            entry = self.queue.join(key, woken.set, most=most)
         if entry.state is not EntryState.ADMITTED:
             self._wait(entry, woken, interruption)
         return partial(self._leave, entry)

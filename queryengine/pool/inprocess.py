@@ -138,7 +138,7 @@ class InProcessEngine:
             held.callback(cancel.subscribe(stop))
 
         def wait_for_slot() -> None:
-            held.callback(self._admission.enter(query.fingerprint, interruption))
+            held.callback(self._admission.enter(query.fingerprint, interruption, query.concurrent))
             active.is_running = True
             if admitted is not None:
                 admitted()

@@ -54,6 +54,7 @@ def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
             parameters=parameters,
             query_id=str(fields["query_id"]),
             fingerprint=str(fields.get("fingerprint", "")),
+            limit_s=float(fields["limit_s"]) if "limit_s" in fields else None,
             scope=frozenset(map(str, fields["scope"])) if "scope" in fields else None,
             timeout_s=left_s,
         )

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from queryengine.errors import EngineBusyError
-from queryengine.pool.broker_records import ClientConnection, GrantedSlot, StatementRecord
+from queryengine.pool.broker_records import ClientConnection, GrantedSlot, StatementRecord, optional_number
 from queryengine.pool.fair_queue import EntryState, FairQueue
 from queryengine.pool.frames import FrameError
 from runtimeconf.model import QueryConfig
@@ -98,7 +98,9 @@ class SlotScheduler:
             raise FrameError("a statement entered twice")
         patient = fields.get("patient") is True
         try:
-            statement.entry = self._queue.join(key, partial(self._decided, statement), patient=patient)
+            statement.entry = self._queue.join(
+                key, partial(self._decided, statement), patient=patient, most=optional_number(fields, "concurrent")
+            )
         except EngineBusyError as error:
             self._refuse(statement, error)
             return
