@@ -42,6 +42,7 @@ STATUSES: Mapping[type[Exception], StatusCode] = {
     query.QueryTimeoutError: StatusCode.DEADLINE_EXCEEDED,
     query.QueryCancelledError: StatusCode.CANCELLED,
     query.ResourceLimitError: StatusCode.RESOURCE_EXHAUSTED,
+    query.RateLimitError: StatusCode.RESOURCE_EXHAUSTED,
     query.EngineBusyError: StatusCode.RESOURCE_EXHAUSTED,
     query.EngineUnavailableError: StatusCode.UNAVAILABLE,
     query.DatasetNotLoadedError: StatusCode.UNAVAILABLE,

@@ -24,9 +24,10 @@ from flightapi.protocol import uploads
 from flightapi.protocol.messages import PATHS
 from flightapi.speculation import SpeculativeResults, StatementRequest
 from flightapi.statements import Statements
+from queryengine.bounded_dict import BoundedDict
 from queryengine.encoders import arrow, flight
 from queryengine.engine import ArrowParameters, Description, Parameters, QueryEngine
-from queryengine.errors import EngineUnavailableError, StatementError
+from queryengine.errors import EngineUnavailableError, RateLimitError, StatementError
 from runtimeconf.model import RuntimeConfig
 
 _UNSUPPORTED = {
@@ -38,15 +39,22 @@ _UNSUPPORTED = {
 _NO_METHOD = "There is no such method."
 
 
+#: The statements whose next call does not count that are remembered.
+_MAX_COUNTED = 10_000
+
+
 class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Answers accepted calls. *access* decides on handshakes, and *clock* limits how long calls wait for clients."""
 
     def __init__(self, config: RuntimeConfig, engine: QueryEngine, access: Access, clock: IdleClock) -> None:
+        self._engine = engine
         self._statements = Statements(engine)
         self._descriptions = Descriptions(config.state_dir)
         self._speculative = SpeculativeResults(config.state_dir)
         clock.each_tick(self._speculative.expire)
         self._prepared = PreparedStatements()
+        #: The statements with a counted call, by key and claim, until their next call.
+        self._counted: BoundedDict[tuple[str, bytes], bool] = BoundedDict(_MAX_COUNTED)
         self._handshake = Handshake(access)
         self._relations = (
             *(metadata.Relation(dataset.name, "TABLE") for dataset in config.datasets),
@@ -77,6 +85,28 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         handler = self._handlers.get(details.method, partial(one_answer, partial(_refuse, _NO_METHOD)))
         return handler(self._begin(decision, IDLE_S))
 
+    def _count(self, call: Call, claim: bytes = b"", counts_for: bytes = b"") -> None:
+        """
+        Count a call of a key with `requests_per_minute`, unless the call before it in the same statement was counted.
+
+        Args:
+            call: The call.
+            claim: What the call before it gave out: a ticket id or a handle.
+            counts_for: What this call gives out.
+
+        Raises:
+            RateLimitError: It is one too many.
+        """
+        caller, per_minute = call.principal, call.principal.limits.requests_per_minute
+        if per_minute is None:
+            return
+        if not self._counted.pop((caller.fingerprint, claim), False):
+            allowance = self._engine.count_request(caller.fingerprint, per_minute)
+            if not allowance.is_allowed:
+                raise RateLimitError(allowance.limit, allowance.reset_s)
+        if counts_for:
+            self._counted[caller.fingerprint, counts_for] = True
+
     def _begin(self, decision: Accepted | None, idle_s: float) -> Callable[[Iterator[bytes], Any], Call]:
         principal = ANONYMOUS if decision is None else decision.principal
         return partial(Call, principal, clock=self._clock, idle_s=idle_s)
@@ -86,10 +116,13 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _get_flight_info(self, call: Call) -> bytes:
         descriptor = call.message()
         ticket_id = secrets.token_bytes(commands.TICKET_ID_BYTES)
-        schema, plan = self._schema_of(call, commands.plan_descriptor(descriptor), ticket_id)
+        plan = commands.plan_descriptor(descriptor)
+        self._count(call, getattr(plan, "handle", b""), counts_for=ticket_id)
+        schema, plan = self._schema_of(call, plan, ticket_id)
         return commands.flight_info(descriptor, schema, commands.ticket(plan, ticket_id))
 
     def _get_schema(self, call: Call) -> bytes:
+        self._count(call)
         schema, _ = self._schema_of(call, commands.plan_descriptor(call.message()))
         return commands.schema_result(schema)
 
@@ -141,6 +174,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _do_get(self, call: Call) -> Iterator[bytes]:
         plan = commands.plan_ticket(call.message())
+        self._count(call, getattr(plan, "ticket_id", b""))
         if isinstance(plan, MetadataCommand):
             schemas = partial(self._table_schemas, call)
             relations = [one for one in self._relations if call.principal.may_name(one.name)]
@@ -182,11 +216,14 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return iter(actions.action_types())
 
     def _prepare(self, call: Call, sql: str) -> bytes:
+        self._count(call)
         version = self._speculative.data_version()
         description = self._descriptions.of(sql, call.principal.datasets, partial(self._speculate, call, sql, None))
         prepared = Prepared(sql, takes_parameters=bool(description.parameters))
         fingerprint = call.principal.fingerprint
         handle = self._prepared.add(fingerprint, prepared)
+        if call.principal.limits.requests_per_minute is not None:
+            self._counted[fingerprint, handle] = True
         if description.is_cacheable:
             self._speculative.keep(StatementRequest(fingerprint, handle, sql), description, version)
         return actions.prepared_result(handle, description.schema or b"", description.parameters)

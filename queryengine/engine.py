@@ -131,6 +131,20 @@ class EngineStatus:
     is_starting: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """
+    The decision on a request of a key with `requests_per_minute`, here `limit`.
+
+    `remaining` more requests are allowed now, and some again in `reset_s` seconds.
+    """
+
+    limit: int
+    remaining: int
+    reset_s: int
+    is_allowed: bool
+
+
 class QueryResult(Protocol):
     """
     The result of a running statement. Iterate it for the encoded bytes; the caller always closes it.
@@ -254,6 +268,14 @@ class QueryEngine(Protocol):
         Raises:
             StatementError: *sql* cannot be parsed or is not allowed.
             QueryError: The engine could not judge *sql*.
+        """
+
+    def count_request(self, fingerprint: str, per_minute: int) -> Allowance:
+        """
+        Count a request of *fingerprint*, unless it made *per_minute* of them within the last minute.
+
+        Raises:
+            EngineUnavailableError: The engine, which counts for all processes, cannot be reached.
         """
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:

@@ -13,6 +13,7 @@ The errors of a statement.
     ├── QueryTimeoutError              ran longer than its limit
     ├── QueryCancelledError            the caller left or cancelled it
     ├── ResourceLimitError             memory or temporary space is used up
+    ├── RateLimitError                 the key has made as many requests as it may within a minute
     ├── EngineBusyError                no free slot, and the queue is full or was too slow
     ├── EngineWorkerDiedError          the process that ran the statement ended
     └── EngineUnavailableError         the engine is starting or stopping, or cannot be reached
@@ -107,6 +108,18 @@ class EngineBusyError(QueryError):
     def __init__(self, retry_after_s: int = 1) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(f"The engine is busy: try again in {retry_after_s} s.")
+
+
+class RateLimitError(QueryError):
+    """The key has made as many requests as it may within a minute. Try again after `retry_after_s` seconds."""
+
+    code = "rate_limited"
+
+    def __init__(self, limit: int, retry_after_s: int) -> None:
+        self.limit, self.retry_after_s = limit, retry_after_s
+        super().__init__(
+            f"This API key may make {limit:,} requests a minute (requests_per_minute): try again in {retry_after_s} s."
+        )
 
 
 class EngineWorkerDiedError(QueryError):

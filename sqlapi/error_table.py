@@ -34,6 +34,7 @@ STATUSES: Mapping[type[Exception], int] = {
     query.QueryTimeoutError: 504,
     query.QueryCancelledError: 503,
     query.ResourceLimitError: 507,
+    query.RateLimitError: 429,
     query.EngineBusyError: 503,
     query.EngineUnavailableError: 503,
     query.DatasetNotLoadedError: 503,
@@ -106,7 +107,7 @@ def _headers(error: Exception, status: int) -> dict[str, str]:
             return {"Allow": ", ".join(allowed)}
         case api.ContentEncodingError():
             return {"Accept-Encoding": "identity"}
-        case query.EngineBusyError(retry_after_s=seconds):
+        case query.EngineBusyError(retry_after_s=seconds) | query.RateLimitError(retry_after_s=seconds):
             return {"Retry-After": str(seconds)}
         case query.QueryCancelledError():
             return {}  # Cancelled on purpose: clients must not retry by themselves.

@@ -23,8 +23,8 @@ from datasources.control import DatasetControl, DatasetState, RefreshRun
 from datasources.errors import DatasetsUnavailableError, UnknownDatasetError
 from datasources.refresh.declarations import admit_refresh_sql, check_refresh
 from datasources.state import get_datasets
-from queryengine.engine import EngineStatus, Query
-from queryengine.errors import EngineUnavailableError
+from queryengine.engine import Allowance, EngineStatus, Query
+from queryengine.errors import EngineUnavailableError, RateLimitError
 from queryengine.ids import new_id
 from queryengine.state import get_engine
 from runtimeconf.model import DatasetConfig
@@ -67,6 +67,8 @@ class ApiView(APIView):
     http_method_names = ["get", "head", "post"]
     renderer_classes = []
     parser_classes = []
+    #: What the caller's `requests_per_minute` leaves; None without such a limit.
+    allowance: Allowance | None = None
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         """Return DRF's request, with the most frequently used attributes copied from Django's."""
@@ -88,9 +90,32 @@ class ApiView(APIView):
             _check_sender(request)
         self.perform_authentication(request)
         self.check_permissions(request)
+        self._count(request)
         # Methods are case-sensitive (RFC 9110, 9.1); Django upper-cases them.
         if request.META["REQUEST_METHOD"] != request.method:
             self.http_method_not_allowed(request)
+
+    def _count(self, request: Request) -> None:
+        """
+        Count the request of a key with `requests_per_minute`.
+
+        Raises:
+            RateLimitError: It is one too many.
+        """
+        caller = request.user
+        if isinstance(caller, Principal) and caller.limits.requests_per_minute is not None:
+            self.allowance = get_engine().count_request(caller.fingerprint, caller.limits.requests_per_minute)
+            if not self.allowance.is_allowed:
+                raise RateLimitError(self.allowance.limit, self.allowance.reset_s)
+
+    def finalize_response(self, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
+        """Tell a key with a limit how much of it is left, with the fields of the IETF draft on RateLimit headers."""
+        response = super().finalize_response(*args, **kwargs)
+        if self.allowance is not None:
+            response["RateLimit-Limit"] = str(self.allowance.limit)
+            response["RateLimit-Remaining"] = str(self.allowance.remaining)
+            response["RateLimit-Reset"] = str(self.allowance.reset_s)
+        return response
 
     @property
     def default_response_headers(self) -> dict[str, str]:

@@ -87,6 +87,7 @@ class CachedEngine:
         self._engine = engine
         self.describe, self.admit, self.active = engine.describe, engine.admit, engine.active
         self.cancel, self.status, self.is_alive = engine.cancel, engine.status, engine.is_alive
+        self.count_request = engine.count_request
         self._limits = config.query
         self._manifest = str(manifest_path(config.state_dir))
         self._lock = threading.Lock()  # guards the attributes below; never held while blocking

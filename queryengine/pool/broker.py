@@ -14,6 +14,7 @@ Messages from a client:
 * `{"do":"runs","slot","id","sql","started"}` reports the statement that a slot is used for (no id: none).
 * `{"do":"leave","slot"}` frees a slot; `"kill"` names a statement whose worker is killed first.
 * `{"do":"active","ask","key"}` lists the statements of a key; `{"do":"cancel","ask","key","id"}` stops one.
+* `{"do":"count","ask","key","limit"}` counts a request of a key with `requests_per_minute`.
 * `{"do":"reported","ask"}` marks the end of the reports that a "report" message asked for.
 
 Messages to a client:
@@ -22,7 +23,7 @@ Messages to a client:
 * `{"is":"recall","slot"}`: give the slot back after the statement that it is used for.
 * `{"is":"cancel","id"}`: another process stops this statement.
 * `{"is":"report","ask"}`: report what each slot is used for now, because another client lists or cancels statements.
-* `{"is":"active"|"cancelled","ask"}`: answers.
+* `{"is":"active"|"cancelled"|"counted","ask"}`: answers.
 * `{"is":"status","alive","killed","stopping"}`: every second and on any change.
 """
 
@@ -32,12 +33,14 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Collection
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from queryengine.pool.broker_records import ClientConnection, PendingQuestion, number, text
 from queryengine.pool.frames import FrameError, Kind, decode_json, encode_json
+from queryengine.pool.rate_limits import RateLimits
 from queryengine.pool.slot_scheduler import SlotScheduler
 from runtimeconf.model import QueryConfig
 from system.state_socket import StateSocket
@@ -82,6 +85,7 @@ class Broker:
         self._clients: set[ClientConnection] = set()
         self._unsent: set[ClientConnection] = set()
         self._serials = itertools.count()
+        self._rate_limits = RateLimits()
         self._status = (0, 0, False)
         self._status_sent = -STATUS_INTERVAL_S
         self._selector = selectors.DefaultSelector()
@@ -272,7 +276,7 @@ class Broker:
                 self._scheduler.leave(client, text(fields, "id"))
             case "hurry":
                 self._scheduler.hurry(client, text(fields, "id"))
-            case "active" | "cancel":
+            case "active" | "cancel" | "count":
                 self._ask(client, fields)
             case "reported":
                 if (question := self._questions.get(number(fields, "ask"))) is not None:
@@ -289,8 +293,12 @@ class Broker:
         self._scheduler.free(slot)
 
     def _ask(self, client: ClientConnection, fields: dict[str, Any]) -> None:
-        """Answer *client* once the other clients have reported what they use their slots for."""
+        """Answer *client*; about statements, once the other clients have reported what they use their slots for."""
         key, ask = text(fields, "key"), fields.get("ask")
+        if fields["do"] == "count":
+            allowance = self._rate_limits.take(key, number(fields, "limit"))
+            self._send(client, {"is": "counted", "ask": ask, "allowance": asdict(allowance)})
+            return
         if fields["do"] == "cancel":
             query_id = text(fields, "id")
             question = PendingQuestion(

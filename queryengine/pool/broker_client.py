@@ -322,7 +322,7 @@ class BrokerLink:
                 self._status = (fields["alive"], fields["killed"], fields["stopping"])
                 self._status_at = time.monotonic()
                 self._was_alive |= fields["alive"] > 0
-            case "active" | "cancelled":
+            case "active" | "cancelled" | "counted":
                 with self._lock:
                     question = self._questions.pop(fields["ask"], None)
                 if question is not None:

@@ -8,6 +8,7 @@ from typing import Any
 from queryengine.engine import (
     ActiveQuery,
     Admitted,
+    Allowance,
     Answer,
     ArrowParameters,
     CancelToken,
@@ -69,6 +70,11 @@ class EngineClient:
             return GatedStatement(
                 fields["sql"], fields["kind"], frozenset(fields["relations"]), frozenset(fields["parameters"])
             )
+
+    def count_request(self, fingerprint: str, per_minute: int) -> Allowance:
+        """As `QueryEngine.count_request`, over all processes."""
+        answer = self._pool.link.ask({"do": "count", "key": fingerprint, "limit": per_minute})
+        return Allowance(**answer["allowance"])
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
         """As `QueryEngine.active`: the statements of all processes."""

@@ -18,6 +18,7 @@ from queryengine.engine import (
     ACTIVE_SQL_CHARACTERS,
     ActiveQuery,
     Admitted,
+    Allowance,
     CancelToken,
     Description,
     EngineStatus,
@@ -28,6 +29,7 @@ from queryengine.errors import QueryCancelledError
 from queryengine.execution.statement_result import StatementResult
 from queryengine.execution.statement_runner import StatementRunner, WaitForSlot
 from queryengine.pool.fair_queue import Admission
+from queryengine.pool.rate_limits import RateLimits
 from runtimeconf.model import RuntimeConfig
 from system.wallclock import utc_at
 
@@ -62,6 +64,7 @@ class InProcessEngine:
         # In the order of arrival. No lock: adding, removing and listing the keys of a dictionary are atomic.
         self._active: dict[_ActiveStatement, None] = {}
         self._admission = Admission(config.query, several_keys=several_keys)
+        self._rate_limits = RateLimits()
         self._runner = StatementRunner(config)
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> StatementResult:
@@ -81,6 +84,10 @@ class InProcessEngine:
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""
         return self._runner.admit(sql, relations)
+
+    def count_request(self, fingerprint: str, per_minute: int) -> Allowance:
+        """As `QueryEngine.count_request`, in this process."""
+        return self._rate_limits.take(fingerprint, per_minute)
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
         """As `QueryEngine.active`."""

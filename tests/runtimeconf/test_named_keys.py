@@ -50,7 +50,7 @@ def test_everything_that_a_named_key_can_say(load_text: Load) -> None:
     )
     assert plain.key is not None
     assert plain.key.reveal() == KEY
-    assert (plain.expires_at, plain.datasets, plain.rights, plain.limits) == (None, None, {"query"}, KeyLimits())
+    assert plain == NamedKey(name="plain", key=plain.key)
     assert DIGEST not in repr(config).lower()
     assert KEY not in repr(config)
 

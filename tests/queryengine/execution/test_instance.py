@@ -217,11 +217,11 @@ def test_a_snapshot_that_is_superseded_before_it_is_attached_is_still_read(
     attach = Definitions._attach
     attached: list[Path] = []
 
-    def attach_and_publish(definitions: Definitions, number: int, path: Path) -> None:
+    def attach_and_publish(definitions: Definitions, attachment: str, path: Path) -> None:
         if not attached:
             publisher.publish(flights="SELECT 3 AS id", planes="SELECT 4 AS id")
         attached.append(path)
-        attach(definitions, number, path)
+        attach(definitions, attachment, path)
 
     monkeypatch.setattr(Definitions, "_attach", attach_and_publish)
     session = open_session(datasets=("flights", "planes"))
