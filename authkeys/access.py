@@ -12,6 +12,7 @@ from typing import Any, Literal
 from authkeys import salt
 from authkeys.credentials import Absent, Credential, Malformed, Reason
 from authkeys.keys import KeySet
+from authkeys.last_use import LastUse
 from authkeys.principal import ANONYMOUS, Principal
 from runtimeconf.model import RuntimeConfig
 from system.state_directory import prepare_state_dir
@@ -22,6 +23,7 @@ class Access:
     """The key set, or None while authentication is off, and the version of Spice.ai whose HTTP rules apply."""
 
     key_set: KeySet | None
+    last_use: LastUse | None = None
     compatibility: Literal["2.0", "1.10"] = "2.0"
 
     def authenticate(self, credential: Credential) -> Principal | Reason:
@@ -41,6 +43,8 @@ class Access:
             return Reason.UNKNOWN
         if principal.expires_at is not None and time.time() >= principal.expires_at:
             return Reason.EXPIRED
+        if self.last_use is not None:
+            self.last_use.note(principal.fingerprint)
         return principal
 
     @property
@@ -61,7 +65,7 @@ def build(config: RuntimeConfig) -> Access:
     if config.auth.enabled:
         prepare_state_dir(config.state_dir)
         key_set = KeySet(config.auth.keys, salt.load_or_create(config.state_dir), config.auth.named_keys)
-    return Access(key_set=key_set, compatibility=config.compatibility)
+    return Access(key_set=key_set, last_use=LastUse(config.state_dir), compatibility=config.compatibility)
 
 
 def handover(access: Access) -> dict[str, Any] | None:
@@ -79,4 +83,4 @@ def from_handover(config: RuntimeConfig, fields: Mapping[str, Any] | None) -> Ac
     key_set = None if fields is None else KeySet.from_handover(fields)
     if config.auth.enabled != (key_set is not None):
         raise ValueError("The handover belongs to another configuration.")
-    return Access(key_set=key_set, compatibility=config.compatibility)
+    return Access(key_set=key_set, last_use=LastUse(config.state_dir), compatibility=config.compatibility)

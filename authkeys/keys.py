@@ -74,9 +74,13 @@ class KeySet:
         expected, principal = self._keys.get(digest, (digest, None))
         return principal if hmac.compare_digest(digest, expected) else None
 
+    def principals(self) -> tuple[Principal, ...]:
+        """Return the caller of each distinct key, in the order of the configuration."""
+        return tuple(principal for _, principal in self._keys.values())
+
     def fingerprints(self) -> tuple[str, ...]:
         """Return the fingerprint of each distinct key, in the order of the configuration."""
-        return tuple(principal.fingerprint for _, principal in self._keys.values())
+        return tuple(principal.fingerprint for principal in self.principals())
 
     def __len__(self) -> int:
         return len(self._keys)

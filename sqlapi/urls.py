@@ -31,6 +31,7 @@ ROUTES = (
     Route("status", "/v1/status", views.StatusView),
     Route("datasets", "/v1/datasets", views.DatasetsView),
     Route("refresh", "/v1/datasets/{name}/acceleration/refresh", views.RefreshView),
+    Route("key", "/v1/key", views.KeyView),
     Route("catalogs", "/v1/catalogs", views.CatalogsView),
 )
 

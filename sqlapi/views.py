@@ -39,6 +39,7 @@ from sqlapi.problems import QUERY_ID, REQUEST_ID
 from sqlapi.readiness import flight_status, is_ready
 from sqlapi.refresh_request import read_refresh_request
 from sqlapi.sql_request import read_sql_request
+from system.wallclock import utc_at
 
 #: DRF requires a negotiator, but negotiates nothing here.
 _NEGOTIATOR = DefaultContentNegotiation()
@@ -288,6 +289,28 @@ class RefreshView(ApiView):
         )
         message = f"Dataset refresh triggered for {dataset.name}."
         return _json({"message": message, "refresh": {"id": run.id, "status": run.status}}, status=201)
+
+
+class KeyView(ApiView):
+    """`/v1/key`: what the caller's own key may do."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """Describe it; null stands for no name, no expiry, all datasets and no limit."""
+        _refuse_csv(request)
+        caller = _caller(request)
+        return _json(
+            {
+                "name": caller.name or None,
+                "expires": None if caller.expires_at is None else utc_at(caller.expires_at),
+                "datasets": None if caller.datasets is None else sorted(caller.datasets),
+                "rights": sorted(caller.rights),
+                "limits": {
+                    "requests_per_minute": caller.limits.requests_per_minute,
+                    "concurrent": caller.limits.concurrent,
+                    "timeout_seconds": caller.limits.timeout_s,
+                },
+            }
+        )
 
 
 class CatalogsView(ApiView):
