@@ -119,6 +119,7 @@ def _query(call: Call, sql: str, parameters: Parameters | None, query_id: str) -
         parameters=parameters,
         query_id=query_id,
         fingerprint=caller.fingerprint,
+        key_name=caller.name,
         scope=caller.datasets,
         limit_s=caller.limits.timeout_s,
         concurrent=caller.limits.concurrent,

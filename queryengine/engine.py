@@ -77,6 +77,7 @@ class Query:
     parameters: Parameters | None = None
     query_id: str = ""
     fingerprint: str = ""  # of the caller's key, for the log and for fairness; "" without a key
+    key_name: str = ""  # the name of that key, for the log
     scope: frozenset[str] | None = None  # the datasets and views that it may read, in lower case; None for all
     limit_s: float | None = None  # the time limit of the caller's key, if it has one; that of the YAML holds too
     timeout_s: float | None = None  # the rest of the time limit; None for all of it

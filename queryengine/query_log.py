@@ -27,6 +27,7 @@ class QueryRecord:
             "request_id": self.request_id,
             "protocol": self.protocol,
             "fingerprint": self.query.fingerprint,
+            "key": self.query.key_name or None,
             "outcome": outcome,
             "duration_ms": round((time.monotonic() - self.began) * 1000, 1),
         }

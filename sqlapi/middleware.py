@@ -58,6 +58,7 @@ class AccessLogMiddleware:
 
         def log(sent_bytes: int, complete: bool) -> None:
             environ = request.META
+            caller = getattr(request, "user", None)
             fields = {
                 "peer": environ.get("REMOTE_ADDR", ""),
                 "method": environ["REQUEST_METHOD"],
@@ -66,7 +67,8 @@ class AccessLogMiddleware:
                 "duration_ms": round((time.monotonic() - began) * 1000, 1),
                 "bytes": sent_bytes,
                 "complete": complete,
-                "fingerprint": getattr(getattr(request, "user", None), "fingerprint", ""),
+                "fingerprint": getattr(caller, "fingerprint", ""),
+                "key": getattr(caller, "name", "") or None,
                 "request_id": environ.get(REQUEST_ID, ""),
                 "query_id": environ.get(QUERY_ID),
             }

@@ -188,6 +188,7 @@ class SqlView(ApiView):
             parameters=asked.parameters,
             query_id=environ[QUERY_ID],
             fingerprint=caller.fingerprint,
+            key_name=caller.name,
             scope=caller.datasets,
             limit_s=caller.limits.timeout_s,
             concurrent=caller.limits.concurrent,
