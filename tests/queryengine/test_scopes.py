@@ -10,8 +10,9 @@ from contextlib import ExitStack, closing
 import pytest
 
 from queryengine.engine import Encoding, Query, QueryEngine
-from queryengine.errors import QueryError
-from tests.queryengine.conftest import KINDS, config_of
+from queryengine.errors import QueryError, SqlError
+from tests.queryengine.asking import rows
+from tests.queryengine.conftest import KINDS, StartEngine, config_of
 from tests.queryengine.publishing import Publisher
 from tests.queryengine.statements import FAILING, READS, REFUSED, TABLES
 from tests.queryengine.statements import VIEWS as UNORDERED
@@ -152,3 +153,19 @@ def test_every_statement_of_the_other_tests(engines: Engines, scope: str) -> Non
 
 def test_a_scope_of_nothing_that_is_declared_sees_nothing(engines: Engines) -> None:
     assert outcome(engines[0], "SHOW TABLES", frozenset({"nowhere"})) == b"[]"
+
+
+# Why a scope may not name a view that is not materialized.
+
+
+def test_a_plain_view_does_not_keep_a_callers_expression_off_the_rows_that_it_leaves_out(
+    publisher: Publisher, start_engine: StartEngine
+) -> None:
+    publisher.publish(
+        people="SELECT * FROM (VALUES (1, '17'), (2, 'secret of 2')) t(tenant, note)", others="SELECT 2 AS tenant"
+    )
+    engine = start_engine(("people", "others"), {"notes": "SELECT note FROM people ANTI JOIN others USING (tenant)"})
+    assert rows(engine, "FROM notes") == [{"note": "17"}]
+
+    with pytest.raises(SqlError, match="secret of 2"):
+        rows(engine, "SELECT note FROM notes WHERE note::INTEGER = 17")
