@@ -44,4 +44,8 @@ def check_statements(*_: Any, **__: Any) -> list[checks.CheckMessage]:
         config = runtimeconf.state.get_config()
     except ConfigError:
         return []  # runtimeconf's own check says why.
-    return [checks.Error(str(fault), id="runtime_site.E001") for fault in startup.statement_faults(config)]
+    try:
+        startup.with_checked_statements(config)
+    except ConfigError as error:
+        return [checks.Error(str(fault), id="runtime_site.E001") for fault in error.faults]
+    return []

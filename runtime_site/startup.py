@@ -18,7 +18,7 @@ import runtimeconf.state
 from authkeys.errors import AuthKeysError
 from datasources.errors import DatasetError
 from queryengine.errors import QueryError
-from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
+from runtimeconf.errors import ConfigError, RuntimeConfError
 from runtimeconf.model import MIB, RuntimeConfig
 from system.descriptors import descriptors_for, hard_limit, raise_soft_limit
 from system.errors import StateDirectoryError
@@ -59,31 +59,36 @@ def checked_config() -> RuntimeConfig:
     config = runtimeconf.state.get_config()
     if config is _checked:
         return config
-    faults = statement_faults(config)
-    if faults:
-        raise ConfigError(faults)
+    config = with_checked_statements(config)
     prepare_state_dir(config.state_dir)
+    runtimeconf.state.set_config(config)
     authkeys.state.ensure_built()
     _checked = runtimeconf.state.get_config()
     return _checked
 
 
-def statement_faults(config: RuntimeConfig) -> tuple[ConfigFault, ...]:
-    """Return the faults in the SQL of the YAML: views and `refresh_sql`."""
+def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
+    """
+    Check the SQL of the YAML, views and `refresh_sql`; return *config* with what materialized views are made from.
+
+    Raises:
+        ConfigError: Lists all faults.
+    """
     # Imported here, because parts without an engine use this module too.
     from datasources.refresh import declarations  # noqa: PLC0415
-    from queryengine.execution.views import gate_views  # noqa: PLC0415
+    from queryengine.execution.views import with_materialized_views  # noqa: PLC0415
     from queryengine.gate.gate import Gate  # noqa: PLC0415
 
     gate = Gate()
     try:
         faults = list(declarations.faults(config, gate))
-        names = frozenset(dataset.name.lower() for dataset in config.datasets)
         try:
-            gate_views(config.views, names, gate, config.file)
+            config = with_materialized_views(config, gate)
         except ConfigError as error:
             faults.extend(error.faults)
-        return tuple(faults)
+        if faults:
+            raise ConfigError(tuple(faults))
+        return config
     finally:
         gate.close()
 

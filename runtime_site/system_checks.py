@@ -1,6 +1,7 @@
 """The checks of `manage.py check` beyond the YAML: problems that would prevent a start, or show up after it."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from django.core import checks
@@ -30,8 +31,8 @@ def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
         return []  # runtimeconf's own check says why.
     messages: list[checks.CheckMessage] = [checks.Error(text, id=START_ERROR_ID) for text in _start_problems(config)]
     messages += [checks.Warning(text, id=MACHINE_WARNING_ID) for text in startup.machine_warnings(config)]
-    if not startup.statement_faults(config):  # Otherwise another check reports them.
-        found = dry_run(config)
+    with suppress(ConfigError):  # Another check reports it.
+        found = dry_run(startup.with_checked_statements(config))
         messages += [checks.Error(str(fault), id=DATA_ERROR_ID) for fault in found.errors]
         messages += [checks.Warning(str(fault), id=SOURCE_WARNING_ID) for fault in found.warnings]
     return messages

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from runtimeconf.connectors import ABSENT, CONNECTORS, Connector, Param, all_params
+from runtimeconf.connectors import VIEW as CONNECTOR_OF_VIEWS
 from runtimeconf.fields import (
     BooleanField,
     ChoiceField,
@@ -22,7 +23,7 @@ from runtimeconf.fields import (
     into,
     refuse_unknown,
 )
-from runtimeconf.model import AccelerationConfig, DatasetConfig, IndexConfig, ViewConfig
+from runtimeconf.model import AccelerationConfig, DatasetConfig, IndexConfig, MaterializedView, ViewConfig
 from runtimeconf.references import holds_reference
 from runtimeconf.validation import YamlPath, shown_name
 from runtimeconf.yaml_reader import Mapping, Node, Scalar
@@ -33,7 +34,7 @@ MAX_COLUMN_LENGTH = 1000
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _RESERVED_NAMES = frozenset({"information_schema", "pg_catalog", "runtime", "main"})
 _RESERVED_PREFIXES = ("_catalog", "duckdb_", "pg_", "sqlite_", "pragma_")
-_RESERVED_SNAPSHOT = re.compile(r"_s[0-9]+")
+_RESERVED_SNAPSHOT = re.compile(r"_s(?:[0-9]+|[0-9a-f]{12})")
 
 _PARAM_NAMES = frozenset(param.name for param in all_params())
 
@@ -229,8 +230,26 @@ DATASET = Section[DatasetConfig](
     ),
 )
 
-VIEW = Section[ViewConfig](
-    lambda values, node, path: ViewConfig(line=node.line_of("sql"), yaml_path=str(path.field("sql")), **values),
+
+def _build_view(values: dict[str, Any], node: Mapping, path: YamlPath) -> ViewConfig | DatasetConfig:
+    is_materialized = values.pop("materialized", False)
+    view = ViewConfig(line=node.line_of("sql"), yaml_path=str(path.field("sql")), **values)
+    if not is_materialized:
+        return view
+    return DatasetConfig(
+        name=view.name,
+        from_=f"{CONNECTOR_OF_VIEWS}:{view.name}",
+        connector=CONNECTOR_OF_VIEWS,
+        acceleration=AccelerationConfig(),
+        view=MaterializedView(sql=view.sql),
+        line=view.line,
+        yaml_path=view.yaml_path,
+    )
+
+
+VIEW = Section[ViewConfig | DatasetConfig](
+    _build_view,
     Setting("name", _RelationNameField(), is_required=True),
     Setting("sql", _SQL, is_required=True),
+    Setting("materialized", BooleanField()),
 )

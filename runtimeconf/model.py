@@ -147,9 +147,33 @@ class AccelerationConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ViewConfig:
+    """One entry of `views`: a SELECT over datasets and other views. `yaml_path` is like `views[0].sql`."""
+
+    name: str
+    sql: str
+    line: int = 0
+    yaml_path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaterializedView:
+    """
+    What a view with `materialized: true` is made from.
+
+    `reads` are the datasets that it reads, directly or by `views`, in lower case; `views` are in an order in which each
+    reads only earlier ones. Both are empty until the SQL of the YAML has been checked.
+    """
+
+    sql: str
+    reads: tuple[str, ...] = ()
+    views: tuple[ViewConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetConfig:
     """
-    One entry of `datasets`.
+    One entry of `datasets`, or a view with `materialized: true`, which is a dataset with the connector `view`.
 
     `from_` is the text of `from:`; `connector` is the part before its colon and `location` the rest, a path made
     absolute; `params` are those of the connector, with secret references resolved. `time_column` is set if
@@ -165,16 +189,7 @@ class DatasetConfig:
     time_column: str | None = None
     params: Mapping[str, str] = field(default_factory=dict, repr=False)
     acceleration: AccelerationConfig = AccelerationConfig(enabled=False)
-    line: int = 0
-    yaml_path: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewConfig:
-    """One entry of `views`: a SELECT over datasets and other views. `yaml_path` is like `views[0].sql`."""
-
-    name: str
-    sql: str
+    view: MaterializedView | None = None
     line: int = 0
     yaml_path: str = ""
 

@@ -147,7 +147,8 @@ def resolve_all(declared: Iterable[DeclaredNamedKey]) -> list[tuple[DeclaredName
 def check_datasets(root: Mapping, path: YamlPath) -> None:
     """Record a fault for each item of `datasets:` that names nothing declared, or a view that is not materialized."""
     declared = {name.text.lower() for name in _names(root.get("datasets"))}
-    views = {name.text.lower() for name in _names(root.get("views"))}
+    views = {name.text.lower() for name in _names(root.get("views"), plain=True)}
+    declared |= {name.text.lower() for name in _names(root.get("views"))} - views
     node: Node | None = root
     for name in ("runtime", "auth", "api-key", "named_keys"):
         node = (node.get(name) or node.get(name.replace("-", "_"))) if isinstance(node, Mapping) else None
@@ -159,15 +160,20 @@ def check_datasets(root: Mapping, path: YamlPath) -> None:
             if not isinstance(item, Scalar) or item.text.lower() in declared:
                 continue  # not a text: recorded as a fault already
             if item.text.lower() in views:
-                where.fault(item.line, "names a view: what it leaves out could be read through an error")
+                reason = "what it leaves out could be read through an error"
+                where.fault(item.line, f"names a view without materialized: true: {reason}")
             else:
                 where.fault(item.line, "is not the name of a declared dataset")
 
 
-def _names(listed: Node | None) -> Iterator[Scalar]:
+def _names(listed: Node | None, *, plain: bool = False) -> Iterator[Scalar]:
+    """Yield the names of the items, with *plain* without those of materialized views."""
     for item in _items(listed):
-        name = item.get("name") if isinstance(item, Mapping) else None
-        if isinstance(name, Scalar):
+        if not isinstance(item, Mapping):
+            continue
+        name, materialized = item.get("name"), item.get("materialized")
+        is_plain = not isinstance(materialized, Scalar) or materialized.text.lower() != "true"
+        if isinstance(name, Scalar) and (is_plain or not plain):
             yield name
 
 

@@ -6,6 +6,7 @@ Start at `ROOT`, at the end. Settings are read in order; `secrets` comes before 
 
 import os
 import ssl
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,14 @@ from runtimeconf.fields import (
 from runtimeconf.model import (
     DEFAULT_STATE_DIR,
     AuthConfig,
+    DatasetConfig,
     FlightConfig,
     HttpConfig,
     QueryConfig,
     ResultsCacheConfig,
     RuntimeConfig,
     TlsConfig,
+    ViewConfig,
 )
 from runtimeconf.named_keys import check_datasets
 from runtimeconf.references import ALL_STORES, STORE_NAME
@@ -298,7 +301,17 @@ def _build_root(values: dict[str, Any], node: Mapping, path: YamlPath) -> Runtim
         values.pop(name, None)  # validated, but not part of the result
     runtime: dict[str, Any] = values.pop("runtime", {})
     state_dir = _state_dir(runtime.pop("state_dir", DEFAULT_STATE_DIR), node, path)
-    return RuntimeConfig(file=path.validation.file, state_dir=state_dir, **values, **runtime)
+    declared = values.pop("views", ())
+    # Their data is in the state directory.
+    materialized = [replace(view, location=str(state_dir)) for view in declared if isinstance(view, DatasetConfig)]
+    return RuntimeConfig(
+        file=path.validation.file,
+        state_dir=state_dir,
+        datasets=(*values.pop("datasets", ()), *materialized),
+        views=tuple(view for view in declared if isinstance(view, ViewConfig)),
+        **values,
+        **runtime,
+    )
 
 
 def _refuse_duplicate_names(root: Mapping, path: YamlPath) -> None:

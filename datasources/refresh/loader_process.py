@@ -26,7 +26,7 @@ from datasources.loading.loading_engine import TOO_LARGE
 from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from datasources.sources.registry import import_source
 from runtimeconf import handover
-from runtimeconf.connectors import CONNECTORS
+from runtimeconf.connectors import secret_params
 from runtimeconf.model import MIB
 from system import process_limits
 from system.parent_death import die_with_parent
@@ -113,7 +113,7 @@ def _room(directory: Path) -> int:
 
 def _hide_secrets(answer: dict[str, Any], dataset: dict[str, Any]) -> None:
     """Remove the secrets of *dataset* from *answer*, which may quote messages of libraries for the log."""
-    names = {param.name for param in CONNECTORS[dataset["connector"]].params if param.is_secret}
+    names = secret_params(dataset["connector"])
     secrets = [value for name, value in dataset["params"].items() if name in names]
 
     def hidden(text: str) -> str:

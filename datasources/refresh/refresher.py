@@ -137,7 +137,7 @@ class Refresher:
                 delay_s = schedule.jitter_s(entry.config.acceleration, self._chance())
                 if delay_s and self._publication.snapshot(entry.config.name) is not None:
                     entry.due = self._now() + delay_s
-                else:
+                elif self._can_load(entry):  # Otherwise it is loaded as soon as what it reads is published.
                     first.append(entry)
             self._load_soon(first)
         for thread in (*self._threads, self._watcher):
@@ -328,8 +328,13 @@ class Refresher:
             entry.error = run.error
             if run.error is None:
                 entry.failures, entry.loaded_here, entry.checked_at = 0, True, run.finished_at
+                if not run.unchanged:
+                    self._load_soon([view for view in self._views_of(entry.config.name) if self._can_load(view)])
             else:
                 entry.failures += 1
+                for view in self._views_of(entry.config.name):
+                    if not self._can_load(view):
+                        view.error = f"It reads {entry.config.name}, which cannot be loaded."
             entry.due = self._next_due(entry)
             self._history.put((entry.config.name, run))
             self._condition.notify_all()
@@ -375,6 +380,16 @@ class Refresher:
                 logger.warning("%s", exc)
             except Exception:  # For example, out of memory or descriptors; the next check may succeed.
                 logger.exception("The published data cannot be looked at")
+
+    def _views_of(self, name: str) -> list[_Dataset]:
+        """Return the materialized views that read the dataset *name*."""
+        views = [(entry, entry.config.view) for entry in self._entries.values()]
+        return [entry for entry, view in views if view is not None and name.lower() in view.reads]
+
+    def _can_load(self, entry: _Dataset) -> bool:
+        """Return whether everything that a materialized view reads is published; True for a dataset with a source."""
+        reads = () if entry.config.view is None else entry.config.view.reads
+        return all(self._publication.snapshot(self._entry(name).config.name) is not None for name in reads)
 
     def _reload(self, faults: Mapping[str, str]) -> None:
         """Reload the datasets that are no longer served, and record why."""

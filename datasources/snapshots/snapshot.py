@@ -30,7 +30,7 @@ from datasources.sources.registry import source_of
 from datasources.sources.source import Load
 from datasources.sql import identifier, literal
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
-from runtimeconf.connectors import CONNECTORS
+from runtimeconf.connectors import secret_params
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 from system.state_directory import remove_ours
 from system.wallclock import utc_now
@@ -50,7 +50,7 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 def fingerprint(dataset: DatasetConfig) -> str:
     """Return a text that changes with the settings that data is built from."""
-    secrets = {param.name for param in CONNECTORS[dataset.connector].params if param.is_secret}
+    secrets = secret_params(dataset.connector)
     settings: list[object] = [
         dataset.name,
         dataset.from_,
@@ -61,6 +61,8 @@ def fingerprint(dataset: DatasetConfig) -> str:
     ]
     if declared := indexes.declared(dataset):  # Without indexes it equals that of releases without them.
         settings.append(declared)
+    if dataset.view is not None:
+        settings += [dataset.view.sql, [(view.name, view.sql) for view in dataset.view.views]]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 

@@ -11,7 +11,8 @@ from importlib import import_module
 from datasources.sources.source import Source
 from runtimeconf.model import DatasetConfig
 
-#: The module and the class of each connector of `runtimeconf.connectors`. The class takes the dataset.
+#: The module and the class of each connector of `runtimeconf.connectors`, and of materialized views. The class takes
+#: the dataset.
 CLASSES: Mapping[str, tuple[str, str]] = {
     "delta": ("datasources.sources.delta", "DeltaSource"),
     "delta_lake": ("datasources.sources.delta", "DeltaSource"),
@@ -24,6 +25,7 @@ CLASSES: Mapping[str, tuple[str, str]] = {
     "postgres": ("datasources.sources.postgres", "PostgresSource"),
     "s3": ("datasources.sources.s3", "S3Source"),
     "sqlite": ("datasources.sources.sqlite", "SqliteSource"),
+    "view": ("datasources.sources.view", "ViewSource"),
 }
 
 

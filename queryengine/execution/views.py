@@ -1,14 +1,16 @@
 """The views of the YAML: their dependencies, the order in which they are created, and their faults."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from queryengine.engine import GatedStatement
 from queryengine.errors import StatementError
 from queryengine.gate.gate import Gate
 from runtimeconf.errors import ConfigError, ConfigFault
-from runtimeconf.model import ViewConfig
+from runtimeconf.model import DatasetConfig, RuntimeConfig, ViewConfig
+
+_ONE_QUERY = "A materialized view is one query for its rows: it contains neither SHOW nor information_schema."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,55 @@ def gate_views(views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate
             )
         )
     return tuple(ordered.values())
+
+
+def with_materialized_views(config: RuntimeConfig, gate: Gate) -> RuntimeConfig:
+    """
+    Gate all views of *config*, and return it with what each materialized one is made from.
+
+    Raises:
+        ConfigError: As `gate_views`, for materialized views too.
+    """
+    materialized = {dataset.name.lower(): dataset for dataset in config.datasets if dataset.view is not None}
+    sources = frozenset(one.name.lower() for one in config.datasets).difference(materialized)
+    declared = [
+        ViewConfig(name=one.name, sql=one.view.sql, line=one.line, yaml_path=one.yaml_path)
+        for one in materialized.values()
+        if one.view is not None
+    ]
+    gated = {
+        view.config.name.lower(): view for view in gate_views([*config.views, *declared], sources, gate, config.file)
+    }
+    faults = tuple(
+        ConfigFault(file=config.file, line=one.line, yaml_path=one.yaml_path, message=_ONE_QUERY)
+        for name, one in materialized.items()
+        if gated[name].statement.kind != "select" or gated[name].statement.catalog is not None
+    )
+    if faults:
+        raise ConfigError(faults)
+
+    def resolved(dataset: DatasetConfig) -> DatasetConfig:
+        name = dataset.name.lower()
+        if dataset.view is None:
+            return dataset
+        pending, found = {name}, set[str]()
+        while pending:
+            one = pending.pop()
+            needed = gated[one].statement.relations if one == name or one not in materialized.keys() | sources else ()
+            pending |= set(needed) - found
+            found |= set(needed)
+        plain = [view for other, view in gated.items() if other in found and other not in materialized]
+        return replace(
+            dataset,
+            view=replace(
+                dataset.view,
+                sql=gated[name].statement.sql,
+                reads=tuple(sorted(found & (materialized.keys() | sources))),
+                views=tuple(ViewConfig(name=view.config.name, sql=view.statement.sql) for view in plain),
+            ),
+        )
+
+    return replace(config, datasets=tuple(map(resolved, config.datasets)))
 
 
 def _path_back(start: str, views: Mapping[str, GatedView]) -> list[str]:

@@ -13,7 +13,7 @@ from runtimeconf.connectors.http import HTTP, HTTPS
 from runtimeconf.connectors.lakes import DELTA, DELTA_LAKE, ICEBERG
 from runtimeconf.connectors.s3 import S3
 
-__all__ = ["ABSENT", "CONNECTORS", "Connector", "Param", "all_params"]
+__all__ = ["ABSENT", "CONNECTORS", "VIEW", "Connector", "Param", "all_params", "secret_params"]
 
 #: By the text before the colon of `from:`.
 CONNECTORS: Mapping[str, Connector] = {
@@ -21,10 +21,19 @@ CONNECTORS: Mapping[str, Connector] = {
     for connector in (FILE, HTTP, HTTPS, S3, POSTGRES, SQLITE, DUCKDB, FLIGHTSQL, DELTA, DELTA_LAKE, ICEBERG)
 }
 
+#: The connector of materialized views, which `from:` cannot name.
+VIEW = "view"
+
 #: Connectors that people look for but that do not exist, with the reason and an alternative.
 ABSENT: Mapping[str, str] = {
     "mysql": "no ADBC driver for MySQL can be installed by pip; export the table to Parquet and write file:",
 }
+
+
+def secret_params(connector: str) -> frozenset[str]:
+    """Return the names of the parameters of *connector* that are secret. A materialized view has no parameters."""
+    params = () if connector == VIEW else CONNECTORS[connector].params
+    return frozenset(param.name for param in params if param.is_secret)
 
 
 def all_params() -> tuple[Param, ...]:

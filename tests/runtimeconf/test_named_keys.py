@@ -76,7 +76,7 @@ FAULTS = f"""
 # unknown dataset, a view
 {{name: a, key: {KEY}, datasets: [flights, nowhere, LATE]}}
 => named_keys[0].datasets[1]: is not the name of a declared dataset
-=> named_keys[0].datasets[2]: names a view: what it leaves out could be read through an error
+=> named_keys[0].datasets[2]: names a view without materialized: true: what it leaves out could be read through an error
 # empty lists
 {{name: a, key: {KEY}, datasets: [], rights: []}}
 => named_keys[0].datasets: is an empty list: give at least 1, or leave it out
