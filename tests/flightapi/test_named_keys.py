@@ -1,0 +1,118 @@
+"""Named keys over Flight SQL: nothing outside a scope exists, in statements, handles, tickets and metadata."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+
+import pytest
+
+from authkeys.access import Access
+from authkeys.keys import KeySet
+from flightapi.protocol import messages
+from queryengine.pool.inprocess import InProcessEngine
+from runtimeconf.model import KeyLimits, NamedKey, RuntimeConfig
+from runtimeconf.secret import Secret
+from tests.flightapi.endpoint import (
+    Endpoint,
+    Metadata,
+    Refused,
+    bearer,
+    descriptor,
+    executing,
+    schema_of,
+    serving,
+    ticket_of,
+)
+from tests.system.harness import K1
+
+FEW, LIMITED, REFRESHER = (bearer(f"named-key-{number}-Zq8vT3mN6bX9cL2pR5sW7y") for number in range(3))
+
+
+def named(name: str, metadata: Metadata, **fields: object) -> NamedKey:
+    key = str(metadata[0][1]).removeprefix("Bearer ")
+    return NamedKey(name=name, sha256=sha256(key.encode()).digest(), **fields)  # type: ignore[arg-type]
+
+
+KEYS = (
+    named("few", FEW, datasets=frozenset({"few"})),
+    named("limited", LIMITED, limits=KeyLimits(requests_per_minute=3)),
+    named("ops", REFRESHER, rights=frozenset({"refresh"})),
+)
+
+
+@pytest.fixture(scope="module")
+def endpoint(config: RuntimeConfig, engine: InProcessEngine) -> Iterator[Endpoint]:
+    with serving(config, engine, Access(key_set=KeySet([Secret(K1)], b"salt", KEYS))) as running:
+        yield running
+
+
+def query(sql: str) -> bytes:
+    return descriptor(messages.CommandStatementQuery(query=sql))
+
+
+def tables(endpoint: Endpoint, metadata: Metadata | None = None) -> list[str]:
+    info = endpoint.info(messages.CommandGetTables(include_schema=True), metadata)
+    return [str(name) for name in endpoint.table(info, metadata).column("table_name").to_pylist()]
+
+
+def test_what_is_outside_the_scope_does_not_exist(endpoint: Endpoint) -> None:
+    assert endpoint.sql("SELECT count(*) AS n FROM few", FEW).to_pylist() == [{"n": 3}]
+    assert endpoint.sql("SHOW TABLES", FEW).to_pylist() == [{"name": "few"}]
+    assert tables(endpoint, FEW) == ["few"]
+    assert tables(endpoint) == ["few", "flights", "unloaded"]
+
+    for name in ("flights", "unloaded"):
+        for method in ("GetFlightInfo", "GetSchema"):
+            # The same text as an unscoped key's, whose schema may be cached.
+            endpoint.call(method, query(f"FROM {name}"))
+            outside = endpoint.fails(method, query(f"FROM {name}"), metadata=FEW)
+            absent = endpoint.fails(method, query("FROM nowhere"), metadata=FEW)
+            assert (outside.status, outside.message) == (absent.status, absent.message.replace("nowhere", name))
+
+
+def test_neither_a_ticket_nor_a_handle_crosses(endpoint: Endpoint) -> None:
+    info = endpoint.info(messages.CommandStatementQuery(query="SELECT max(id) AS n FROM flights"))
+    prepared = endpoint.prepare("SELECT min(id) AS n FROM flights")
+
+    assert endpoint.fails("DoGet", ticket_of(info), metadata=FEW).message == "Table 'flights' does not exist."
+    handle = descriptor(executing(prepared.prepared_statement_handle))
+    assert endpoint.fails("GetFlightInfo", handle, metadata=FEW).status == "NOT_FOUND"
+    assert endpoint.table(info).to_pylist() == [{"n": 999}]
+
+
+def test_a_key_without_the_right_to_query(endpoint: Endpoint) -> None:
+    refused = endpoint.fails("GetFlightInfo", query("SELECT 1"), metadata=REFRESHER)
+
+    assert (refused.status, refused.trailing["x-error-code"]) == ("PERMISSION_DENIED", "not_permitted")
+
+
+def test_a_statement_counts_once_however_it_is_run(endpoint: Endpoint) -> None:
+    endpoint.sql("SELECT 1 AS a", LIMITED)
+    info = endpoint.info(messages.CommandStatementQuery(query="SELECT 2 AS a"), LIMITED)
+    endpoint.table(info, LIMITED)
+    prepared = endpoint.prepare("SELECT 3 AS a", LIMITED)
+    again = endpoint.info(executing(prepared.prepared_statement_handle), LIMITED)
+    assert endpoint.table(again, LIMITED).to_pylist() == [{"a": 3}]
+
+    for refused in (
+        endpoint.fails("GetFlightInfo", query("SELECT 4"), metadata=LIMITED),
+        endpoint.fails("DoGet", ticket_of(info), metadata=LIMITED),
+    ):
+        assert (refused.status, refused.trailing["x-error-code"]) == ("RESOURCE_EXHAUSTED", "rate_limited")
+
+
+def test_a_key_expires_on_an_open_connection(config: RuntimeConfig, engine: InProcessEngine) -> None:
+    expires = datetime.now(UTC) + timedelta(seconds=1)
+    key_set = KeySet([], b"salt", [named("brief", FEW, expires_at=expires)])
+    with serving(config, engine, Access(key_set=key_set)) as endpoint:
+        info = endpoint.info(messages.CommandStatementQuery(query="SELECT range AS n FROM range(1000000)"), FEW)
+        assert schema_of(info.schema).names == ["n"]
+        running = endpoint.begin(messages.PATHS["DoGet"], [ticket_of(info)], FEW)
+        next(running)
+        while time.time() < expires.timestamp():
+            time.sleep(0.01)
+
+        assert isinstance(endpoint.call("DoGet", ticket_of(info), metadata=FEW), Refused)
+        assert endpoint.fails("GetFlightInfo", query("SELECT 1"), metadata=FEW).status == "UNAUTHENTICATED"
+        assert sum(1 for _ in running) > 1
