@@ -50,6 +50,8 @@ def admit_refresh_sql(gate: Gate | QueryEngine, dataset: DatasetConfig, sql: str
         StatementError: It cannot be parsed, or is not such a query.
         QueryError: It cannot be checked at the moment.
     """
+    if dataset.view is not None:  # It could raise an error that quotes what the view leaves out.
+        raise StatementNotAllowedError(f"{dataset.name} is a materialized view: a refresh of it takes no refresh_sql.")
     statement = gate.admit(sql, frozenset({dataset.name.lower()}))
     if statement.kind != "select":
         raise StatementNotAllowedError(
