@@ -15,15 +15,18 @@ import authkeys.state
 import datasources.state
 import queryengine.state
 import runtimeconf.state
+from authkeys.access import Access
 from authkeys.errors import AuthKeysError
 from datasources.errors import DatasetError
 from queryengine.errors import QueryError
 from runtimeconf.errors import ConfigError, RuntimeConfError
 from runtimeconf.model import MIB, RuntimeConfig
+from runtimeconf.named_keys import WARNING_PERIOD
 from system.descriptors import descriptors_for, hard_limit, raise_soft_limit
 from system.errors import StateDirectoryError
 from system.memory import memory_bytes
 from system.state_directory import prepare_state_dir
+from system.wallclock import utc_at
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +104,14 @@ def describe_keys() -> str:
     shown = ", ".join(key_set.fingerprints()[:MAX_SHOWN_FINGERPRINTS])
     more = ", ..." if len(key_set) > MAX_SHOWN_FINGERPRINTS else ""
     return f"{len(key_set)} API {'key' if len(key_set) == 1 else 'keys'} loaded ({shown}{more})"
+
+
+def log_expiring_keys(access: Access) -> None:
+    """Log a warning for each key with a name that has expired or will within `WARNING_PERIOD`."""
+    for caller in access.key_set.principals() if access.key_set is not None else ():
+        if caller.expires_at is not None and caller.expires_at <= time.time() + WARNING_PERIOD.total_seconds():
+            fields = {"key": caller.name, "expires": utc_at(caller.expires_at)}
+            logger.warning("A key expires soon or has expired", extra={"fields": fields})
 
 
 def log_warnings(config: RuntimeConfig) -> None:

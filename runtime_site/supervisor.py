@@ -24,6 +24,8 @@ LAST_DELAY_S = 10.0
 #: The delay starts over after a part has run for this many seconds.
 GOOD_LIFE_S = 30.0
 
+DAY_S = 86_400.0
+
 #: Seconds between checks for readiness: the first pause and, if the start takes long, the longest one.
 _FIRST_POLL_S = 0.02
 _LAST_POLL_S = 0.5
@@ -140,6 +142,7 @@ class Supervisor:
         shutdown_timeout_s: Seconds after the first SIGTERM until the remaining parts are killed.
         is_ready: Returns whether the runtime is ready; polled until it is.
         on_ready: Called once when the runtime is ready. If it fails, the failure is logged and the runtime continues.
+        each_day: Called every 24 hours.
     """
 
     def __init__(
@@ -150,12 +153,15 @@ class Supervisor:
         shutdown_timeout_s: float,
         is_ready: Callable[[], bool],
         on_ready: Callable[[], None],
+        each_day: Callable[[], None] = lambda: None,
     ) -> None:
         self._parts = {command.name: _Part(command) for command in parts}
         self._stop_order = stop_order
         self._shutdown_timeout_s = shutdown_timeout_s
         self._is_ready = is_ready
         self._on_ready = on_ready
+        self._each_day = each_day
+        self._day_ends = time.monotonic() + DAY_S
         self._was_ready = False
         self._poll_intervals_s = poll_intervals_s()
         self._stop_at: float | None = None
@@ -175,6 +181,9 @@ class Supervisor:
             while not self._has_stopped():
                 self._start_due()
                 self._report_ready()
+                if time.monotonic() >= self._day_ends:
+                    self._day_ends += DAY_S
+                    self._each_day()
                 # Not sigtimedwait: if SIGSTOP and SIGCONT interrupt it past its time-out, CPython returns an
                 # uninitialised structure, which may name a signal that was never sent.
                 signal.setitimer(signal.ITIMER_REAL, self._pause_s())
@@ -206,7 +215,7 @@ class Supervisor:
     def _pause_s(self) -> float:
         """Return the seconds until there is something to do even without a signal."""
         now = time.monotonic()
-        times = [part.due for part in self._parts.values() if part.due is not None]
+        times = [self._day_ends, *(part.due for part in self._parts.values() if part.due is not None)]
         if self._stop_at is not None:
             times = [self._stop_at, *(self._terminate_by(number) for number in range(len(self._stop_order)))]
         elif not self._was_ready:

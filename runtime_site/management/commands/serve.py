@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ class Command(PartBase):
             shutdown_timeout_s=config.shutdown_timeout_s,
             is_ready=started.are_ready,
             on_ready=report_ready,
+            each_day=partial(startup.log_expiring_keys, started.who),
         )
         parts.leave_no_core()
         give_memory_back()
@@ -132,7 +134,7 @@ class _Parts:
 
     def __init__(self, config: RuntimeConfig, who: Access) -> None:
         self._config = config
-        self._who = who
+        self.who = who
         self._verified = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ready = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ready_workers = 0
@@ -152,7 +154,7 @@ class _Parts:
         return self._ready_workers >= web_workers()
 
     def _command(self, name: parts.PartName, **events: int) -> PartCommand:
-        descriptor = parts.hand_over(name, self._config, self._who, supervisor=os.getpid(), **events)
+        descriptor = parts.hand_over(name, self._config, self.who, supervisor=os.getpid(), **events)
         return PartCommand(
             name=name,
             arguments=parts.command(name),
