@@ -145,7 +145,7 @@ class Supervisor:
         each_day: Called every 24 hours.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (keywords)
         self,
         parts: Sequence[PartCommand],
         *,
