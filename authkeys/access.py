@@ -6,10 +6,10 @@ An endpoint reads its headers into a `Credential` (`authkeys.credentials`) and p
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from authkeys import salt
-from authkeys.credentials import Absent, Credential, Malformed, Reason
+from authkeys.credentials import Credential, Reason
 from authkeys.keys import KeySet
 from authkeys.principal import ANONYMOUS, Principal
 from runtimeconf.model import RuntimeConfig
@@ -18,10 +18,10 @@ from system.state_directory import prepare_state_dir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The key set, or None while authentication is off, and the version of Spice.ai whose HTTP rules apply."""
+    """The key set, or None while authentication is off, and whether HTTP accepts `Authorization: Bearer`."""
 
     key_set: KeySet | None
-    compatibility: Literal["2.0", "1.10"] = "2.0"
+    takes_bearer: bool = True
 
     def authenticate(self, credential: Credential) -> Principal | Reason:
         """
@@ -31,16 +31,9 @@ class Access:
         """
         if self.key_set is None:
             return ANONYMOUS
-        if isinstance(credential, Absent):
-            return Reason.MISSING
-        if isinstance(credential, Malformed):
-            return credential.reason
-        return self.key_set.find(credential.text) or Reason.UNKNOWN
-
-    @property
-    def takes_bearer(self) -> bool:
-        """Whether HTTP accepts `Authorization: Bearer`."""
-        return self.compatibility != "1.10"
+        if isinstance(credential, Reason):
+            return credential
+        return self.key_set.find(credential.reveal()) or Reason.UNKNOWN
 
 
 def build(config: RuntimeConfig) -> Access:
@@ -55,7 +48,7 @@ def build(config: RuntimeConfig) -> Access:
     if config.auth.enabled:
         prepare_state_dir(config.state_dir)
         key_set = KeySet(config.auth.keys, salt.load_or_create(config.state_dir))
-    return Access(key_set=key_set, compatibility=config.compatibility)
+    return Access(key_set=key_set, takes_bearer=config.compatibility != "1.10")
 
 
 def handover(access: Access) -> dict[str, Any] | None:
@@ -73,4 +66,4 @@ def from_handover(config: RuntimeConfig, fields: Mapping[str, Any] | None) -> Ac
     key_set = None if fields is None else KeySet.from_handover(fields)
     if config.auth.enabled != (key_set is not None):
         raise ValueError("The handover belongs to another configuration.")
-    return Access(key_set=key_set, compatibility=config.compatibility)
+    return Access(key_set=key_set, takes_bearer=config.compatibility != "1.10")

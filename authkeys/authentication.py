@@ -6,7 +6,7 @@ from rest_framework.request import Request
 
 from authkeys.access import Access
 from authkeys.audit import log_http_failure
-from authkeys.credentials import API_KEY_HEADER, AUTHORIZATION_HEADER, Absent, Credential, Reason, from_headers
+from authkeys.credentials import API_KEY_HEADER, AUTHORIZATION_HEADER, Credential, Reason, from_headers
 from authkeys.principal import Principal
 from authkeys.state import get_access
 
@@ -44,7 +44,7 @@ class ApiKeyAuthentication(BaseAuthentication):
         """Name the challenge (RFC 9110, 11.6.1); without it DRF answers 403 where 401 is due."""
         access = get_access()
         scheme = "Bearer" if access.takes_bearer else "ApiKey"
-        error = "" if isinstance(_credential(access, request), Absent) else ', error="invalid_token"'
+        error = "" if _credential(access, request) is Reason.MISSING else ', error="invalid_token"'
         return f'{scheme} realm="{REALM}"{error}'
 
 

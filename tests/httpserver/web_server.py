@@ -121,7 +121,7 @@ def _held() -> str:
 def _watched(environ: dict[str, Any], start_response: Any, seconds: float) -> list[bytes]:
     """Wait at most *seconds* for the client to disconnect, and print whether it did."""
     gone: list[float] = []
-    watch = disconnects.watch(disconnects.connection_of(environ), lambda: gone.append(time.monotonic()))
+    watch = disconnects.watch(environ, lambda: gone.append(time.monotonic()))
     began = time.monotonic()
     while not gone and time.monotonic() < began + seconds:
         time.sleep(0.01)
