@@ -51,14 +51,9 @@ def build(config: RuntimeConfig) -> Access:
     return Access(key_set=key_set, takes_bearer=config.compatibility != "1.10")
 
 
-def handover(access: Access) -> dict[str, Any] | None:
-    """Return what `from_handover` needs in another process, as JSON types; None while authentication is off."""
-    return None if access.key_set is None else access.key_set.handover()
-
-
 def from_handover(config: RuntimeConfig, fields: Mapping[str, Any] | None) -> Access:
     """
-    Return the access object of a process that received *config*, which holds no keys, and *fields* from `handover`.
+    Return the access object of a process that received *config*, which holds no keys, and its key set as *fields*.
 
     Raises:
         ValueError: Only one of the two says that authentication is on.

@@ -70,9 +70,6 @@ class KeySet:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def __repr__(self) -> str:
-        return f"<KeySet of {len(self)}>"
-
     def _add(self, digest: bytes, fingerprint: str) -> None:
         self._keys[digest] = (digest, Principal(fingerprint))
 

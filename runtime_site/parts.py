@@ -21,7 +21,7 @@ from typing import Any, Literal, NoReturn, get_args
 from django.conf import settings
 
 import runtimeconf.state
-from authkeys import access
+from authkeys.access import Access
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.source_environment import variables_for
@@ -82,7 +82,7 @@ def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str]
     return {**kept, **_FOR_LIBRARIES, HANDOVER_VARIABLE: str(descriptor)}
 
 
-def hand_over(name: Program, config: RuntimeConfig, who: access.Access, **extra: Any) -> int:
+def hand_over(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> int:
     """
     Write the handover of a program and return its file descriptor.
 
@@ -97,7 +97,7 @@ def hand_over(name: Program, config: RuntimeConfig, who: access.Access, **extra:
     """
     extra["several_keys"] = who.key_set is not None and len(who.key_set) > 1
     if name in _GET_DIGESTS:
-        extra["access"] = access.handover(who)
+        extra["access"] = None if who.key_set is None else who.key_set.handover()
     return handover.write(config if name in _GET_SOURCES else handover.without_sources(config), extra)
 
 
@@ -148,7 +148,7 @@ def leave_no_core() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def execute(name: Program, config: RuntimeConfig, who: access.Access, **extra: Any) -> NoReturn:
+def execute(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> NoReturn:
     """
     Replace this process by the program *name*, with only its handover and an environment without secrets.
 
