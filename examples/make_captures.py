@@ -123,19 +123,15 @@ def main() -> None:
     days = "SELECT date_trunc('week', time_hour) AS week, avg(dep_delay) AS delay FROM flights GROUP BY 1 ORDER BY 1"
     wrong = "SELECT carrier, count(*)\nFROM flights\nWHERE dest = 'LAX'\nGRUOP BY carrier"
     much = ("--sql", "SELECT flights.* FROM flights, range(60)")  # Long enough to be seen.
+    refresh = ("refresh", "flights", "--wait")
     for name, command, arguments, shown in (
         ("table", "querykeep sql -f carriers.sql", ("sql", best), "(8 rows)"),
         ("chart", "querykeep sql --chart line -f delays.sql", ("sql", "--chart", "line", days), "(53 rows)"),
         ("error", "querykeep sql -f late.sql", ("sql", wrong), "4 | GRUOP"),
-        (
-            "refresh",
-            "querykeep refresh flights --wait",
-            ("refresh", "flights", "--wait", *much),
-            "flights: running for 1.",
-        ),
+        ("refresh", "querykeep refresh flights --wait", (*refresh, *much), "flights: running for 1."),
     ):
         capture(name, command, arguments, methodcaller("shows", shown))
-    with Terminal("refresh", "flights", "--wait", environ=_environ("/dev/null")) as terminal:
+    with Terminal(*refresh, environ=_environ("/dev/null")) as terminal:
         terminal.leaves()
     capture("completion", "querykeep sql", ("sql",), _complete)
 

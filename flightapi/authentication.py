@@ -22,9 +22,6 @@ from flightapi.protocol.messages import PATHS
 
 HANDSHAKE = PATHS["Handshake"]
 
-#: The route of this endpoint in the audit log.
-ROUTE = "flight"
-
 _RPCS = {path: name for name, path in PATHS.items()}
 
 #: The metadata that may hold a credential, in the order of the arguments of `from_metadata`.
@@ -113,7 +110,7 @@ def refuse_call(context: Any, reason: Reason, method: str | None) -> NoReturn:
         reason,
         peer=_address(context.peer()),
         method=method,
-        route=ROUTE,
+        route="flight",
         status=grpc.StatusCode.UNAUTHENTICATED.name,
         request_id=request_id,
     )
