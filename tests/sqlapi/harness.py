@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+import pytest
+
 from sqlapi.errors import AnswerCutError
 from sqlapi.urls import Route
 from sqlapi.wsgi_handler import ApiHandler
-
-K1 = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
-K2 = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
-WRONG = K1[:-1] + "F"
+from tests.system.harness import K1
 
 Header = tuple[str, str | bytes]
 WITH_KEY: Header = ("X-API-Key", K1)
@@ -136,3 +135,8 @@ def sql(statement: str | bytes, *headers: Header, key: str | None = K1, **option
     given: list[Header] = [] if key is None else [("X-API-Key", key)]
     body = statement.encode() if isinstance(statement, str) else statement
     return call("POST", "/v1/sql", *given, *headers, body=body, **options)
+
+
+def logged(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    """Return the fields of each line of the logger *name*."""
+    return [record.fields for record in caplog.records if record.name == name]  # type: ignore[attr-defined]

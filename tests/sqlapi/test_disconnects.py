@@ -1,21 +1,18 @@
 import socket
 import ssl
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
-from sqlapi.disconnects import DisconnectWatcher, connection_of, watch
+from sqlapi.disconnects import DisconnectWatcher, watch
+from tests.system.harness import run_program
 
 PATIENCE_S = 20.0
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -122,7 +119,7 @@ def test_a_process_has_one_watcher(connect: Connect) -> None:
     before = watching_threads()
 
     for one in both:
-        watch(one.server, one.report)
+        watch({"gunicorn.socket": one.server}, one.report)
     assert watching_threads() <= before + 1
     for one in both:
         one.client.close()
@@ -141,9 +138,7 @@ def test_importing_creates_neither_threads_nor_locks() -> None:
         "import sqlapi.disconnects; print(made)"
     )
 
-    ended = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-
-    assert ended.stdout.strip() == "[]"
+    assert run_program("-c", program).stdout.strip() == "[]"
 
 
 def test_without_a_connection_nothing_is_watched() -> None:
@@ -166,11 +161,3 @@ def test_a_connection_under_tls(connect: Connect) -> None:
         one.client.close()
 
         assert one.gone.wait(PATIENCE_S)
-
-
-def test_the_connection_is_found_under_the_names_that_servers_use() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert connection_of({"gunicorn.socket": ours}) is ours
-        assert connection_of({"runtime.socket": theirs, "gunicorn.socket": ours}) is theirs
-        assert connection_of({}) is None

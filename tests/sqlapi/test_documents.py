@@ -13,7 +13,8 @@ from sqlapi.error_table import INTERNAL_CODE, STATUSES
 from sqlapi.negotiation import OFFERS
 from sqlapi.problems import COMMON_HEADERS
 from sqlapi.urls import ROUTES
-from tests.sqlapi.harness import WRONG, methods_of, sql
+from tests.sqlapi.harness import methods_of, sql
+from tests.system.harness import WRONG
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "http.md").read_text()

@@ -25,7 +25,8 @@ from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import ScriptedEngine
-from tests.sqlapi.harness import K1, WITH_KEY, Answer, Header, call, sql
+from tests.sqlapi.harness import WITH_KEY, Answer, Header, call, sql
+from tests.system.harness import K1
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -177,15 +178,6 @@ def test_a41_h17_charsets_and_codings() -> None:
     assert refused.headers["Accept-Encoding"] == "identity"
 
 
-def test_without_an_engine_a_statement_is_503() -> None:
-    queryengine.state.set_engine(None)
-
-    answer = sql("SELECT 1")
-
-    assert (answer.status, answer.code) == (503, "engine_unavailable")
-    assert answer.headers["Retry-After"] == "1"
-
-
 def status_of_components() -> dict[str, str]:
     return {row["name"]: row["status"] for row in call("GET", "/v1/status", WITH_KEY).json()}
 
@@ -204,10 +196,19 @@ def test_status() -> None:
     assert as_csv.body.decode().splitlines()[:2] == ["name,endpoint,status", "http,127.0.0.1:8090,Ready"]
 
 
-def test_status_during_the_start() -> None:
+def test_during_the_start_what_needs_engine_or_refresher_is_503_and_no_refresh_begins() -> None:
+    before = call("GET", REFRESH, WITH_KEY).json()
     queryengine.state.set_engine(None)
+    answers = [
+        *(sql("SELECT 1"), call("GET", "/v1/sql/active", WITH_KEY), call("POST", "/v1/sql/abc/cancel", WITH_KEY)),
+        call("POST", REFRESH, WITH_KEY, body=b'{"refresh_sql":"SELECT * FROM orders"}'),
+    ]
+    assert len(call("GET", REFRESH, WITH_KEY).json()) == len(before)
     datasources.state.set_datasets(None)
+    answers += [call("GET", "/v1/datasets", WITH_KEY), call("POST", REFRESH, WITH_KEY), call("GET", REFRESH, WITH_KEY)]
 
+    assert {(answer.status, answer.headers["Retry-After"]) for answer in answers} == {(503, "1")}
+    assert [answer.code for answer in answers] == ["engine_unavailable"] * 4 + ["datasets_unavailable"] * 3
     expected = {"http": "Ready", "flight": "Disabled", "engine": "Initializing", "refresh": "Error"}
     assert status_of_components() == expected
 
@@ -260,7 +261,7 @@ def test_before_the_first_load_and_after_an_unexpected_error() -> None:
     assert b"secret" not in answer.body
 
 
-@pytest.mark.parametrize("path", ["/v1/status", "/v1/datasets", "/v1/catalogs", REFRESH])
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/datasets", "/v1/catalogs", "/v1/sql/active", REFRESH])
 @pytest.mark.parametrize("query", ["xml", "", "JSON", "CSV", "csv&format=json", "csv" + "&a=1" * 200, "%ff"])
 def test_an_unknown_format_is_400(path: str, query: str) -> None:
     assert call("GET", f"{path}?format={query}", WITH_KEY).code == "invalid_parameter"
@@ -290,15 +291,6 @@ def test_datasets() -> None:
         ("Orders", "true", ""),
         ("fixed", "false", ""),
     ]
-
-
-def test_datasets_without_a_refresher_are_503() -> None:
-    datasources.state.set_datasets(None)
-
-    for method, path in (("GET", "/v1/datasets"), ("POST", REFRESH), ("GET", REFRESH)):
-        answer = call(method, path, WITH_KEY)
-        assert (answer.status, answer.code) == (503, "datasets_unavailable")
-        assert answer.headers["Retry-After"]
 
 
 def test_catalogs() -> None:
@@ -380,16 +372,6 @@ def test_bodies_of_a_refresh_that_are_refused(body: bytes, status: int, code: st
     answer = call("POST", REFRESH, WITH_KEY, body=body)
 
     assert (answer.status, answer.code) == (status, code)
-    assert len(call("GET", REFRESH, WITH_KEY).json()) == len(before)
-
-
-def test_a_refresh_sql_that_no_engine_can_check_starts_no_run() -> None:
-    before = call("GET", REFRESH, WITH_KEY).json()
-    queryengine.state.set_engine(None)
-
-    answer = call("POST", REFRESH, WITH_KEY, body=b'{"refresh_sql":"SELECT * FROM orders"}')
-
-    assert (answer.status, answer.code) == (503, "engine_unavailable")
     assert len(call("GET", REFRESH, WITH_KEY).json()) == len(before)
 
 

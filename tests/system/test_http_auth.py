@@ -287,7 +287,7 @@ def test_a39_a40_while_authentication_is_off_other_sites_are_refused(open_server
     ],
 )
 def test_a41_hostile_bodies_are_4xx_problems(server: Server, body: bytes, more: str) -> None:
-    """Every such body is refused alike in process: see tests/sqlapi/test_sql_request.py."""
+    """Every such body is refused alike in process: see tests/sqlapi/test_request_bodies.py."""
     answer = server.raw(raw_request("POST", "/v1/sql", [key(K1), ("Content-Type", f"application/json{more}")], body))
 
     assert status_of(answer) in {400, 415}
