@@ -3,7 +3,6 @@
 import csv
 import io
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,7 @@ from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from sqlapi.errors import AnswerCutError
 from tests.datasources.support import wait_for
-from tests.sqlapi.harness import WITH_KEY, Answer, Header, begin, call, environ_of, logged, sql
+from tests.sqlapi.harness import WITH_KEY, Answer, Header, begin, call, environ_of, logged
 from tests.system.harness import K1, K2
 
 ACTIVE = "/v1/sql/active"
@@ -45,18 +44,6 @@ def streaming(statement: str = ENDLESS, *headers: Header) -> Iterator[tuple[Answ
         yield answer, pieces
     finally:
         pieces.close()
-
-
-@contextmanager
-def in_background(statement: str) -> Iterator[list[Answer]]:
-    """Send a statement from another thread, which appends its answer to the list."""
-    answers: list[Answer] = []
-    thread = threading.Thread(target=lambda: answers.append(sql(statement)))
-    thread.start()
-    try:
-        yield answers
-    finally:
-        thread.join()
 
 
 @pytest.mark.usefixtures("runtime")
@@ -112,32 +99,6 @@ def test_a_cancelled_answer_is_truncated(caplog: pytest.LogCaptureFixture) -> No
     assert {line["query_id"] for line in queries + requests} == {query_id}
     assert {line["route"] for line in requests} == {"/v1/sql", "/v1/sql/{query_id}/cancel"}
     wait_for(lambda: not active(), "its end")
-
-
-@pytest.mark.usefixtures("runtime")
-def test_queued_statements_are_listed_and_cancelled() -> None:
-    # One key gets at most one of two execution slots.
-    with streaming() as (first, _), in_background("SELECT 1") as answers:
-        running, queued = wait_for(lambda: rows if len(rows := active()) == 2 else None, "both")
-
-        assert (running["id"], running["state"]) == (first.headers["X-Query-Id"], "running")
-        assert (queued["sql"], queued["state"]) == ("SELECT 1", "queued")
-        assert cancel(queued["id"]).status == 200
-        (answer,) = wait_for(lambda: answers, "the answer")
-
-    assert (answer.status, answer.code) == (503, "query_cancelled")
-    assert answer.headers["X-Query-Id"] == queued["id"]
-    assert "Retry-After" not in answer.headers
-
-
-@pytest.mark.usefixtures("runtime")
-def test_a_statement_without_its_first_row_is_cancelled() -> None:
-    with in_background("SELECT count(*) FROM range(1000000000000)") as answers:
-        (running,) = wait_for(lambda: [row for row in active() if row["state"] == "running"], "its start")
-        assert cancel(running["id"]).status == 200
-
-    assert [answer.code for answer in answers] == ["query_cancelled"]
-    assert active() == []
 
 
 @pytest.mark.usefixtures("runtime")

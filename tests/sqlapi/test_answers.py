@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -88,38 +88,6 @@ def test_l12_a_late_failure_truncates_the_answer_and_is_logged(accept: str, capl
     assert access["bytes"] == len(answer.body)
 
 
-@contextmanager
-def limited_to(config: RuntimeConfig, **query: Any) -> Iterator[None]:
-    """Use another engine, with these limits."""
-    with closing(InProcessEngine(replace(config, query=QueryConfig(**query)))) as engine:
-        queryengine.state.set_engine(engine)
-        yield
-
-
-def test_l01_l12_the_time_limit_is_504_or_truncates_a_streamed_answer(
-    config: RuntimeConfig, caplog: pytest.LogCaptureFixture
-) -> None:
-    with limited_to(config, timeout_s=0.5, workers=2):
-        answer = sql(ENDLESS)
-        assert (answer.status, answer.code) == (504, "query_timeout")
-        assert [line["outcome"] for line in logged(caplog, "sqlapi.queries")] == ["query_timeout"]
-        assert sql("SELECT 1 AS a").status == 200
-        streamed = sql("SELECT * FROM range(10000000000)", CSV)
-        assert (streamed.status, streamed.is_cut) == (200, True)
-
-
-def test_l15_a_full_queue_is_503_with_retry_after(config: RuntimeConfig) -> None:
-    with limited_to(config, workers=1, max_queued=1, queue_timeout_s=0.05):
-        streaming = hold_open("SELECT * FROM range(10000000000)")
-
-        answer = sql("SELECT 1")
-
-        assert (answer.status, answer.code) == (503, "engine_busy")
-        assert int(answer.headers["Retry-After"]) >= 1
-        streaming.close()
-        assert sql("SELECT 1 AS a").status == 200
-
-
 def hold_open(statement: str) -> Any:
     """Begin to read a streamed answer, and keep its execution slot."""
     _, pieces = begin(environ_of("POST", "/v1/sql", [WITH_KEY], statement.encode()))
@@ -156,7 +124,9 @@ def test_a_queued_statement_stopped_by_the_server_is_logged_as_such(
         wait_for(lambda: sys._current_frames()[asking].f_code.co_filename == waits, "the wait for a slot")
         os.kill(os.getpid(), signal.SIGALRM)
 
-    with limited_to(config, workers=1, max_queued=1, queue_timeout_s=PATIENCE_S):
+    limits = QueryConfig(workers=1, max_queued=1, queue_timeout_s=PATIENCE_S)
+    with closing(InProcessEngine(replace(config, query=limits))) as engine:
+        queryengine.state.set_engine(engine)
         streaming = hold_open("SELECT * FROM range(10000000000)")
         ender = threading.Thread(target=end_when_it_waits)
         ender.start()

@@ -100,31 +100,19 @@ def watching_threads() -> int:
     return sum(thread.name == "disconnects" for thread in threading.enumerate())
 
 
-def test_one_thread_watches_many_connections(connect: Connect) -> None:
-    watcher, connections = DisconnectWatcher(), [connect() for _ in range(50)]
+def test_one_thread_of_a_process_watches_many_connections(connect: Connect) -> None:
+    connections = [connect() for _ in range(50)]
     before = watching_threads()
 
-    for one in connections:
-        watcher.watch(one.server, one.report)
-    assert watching_threads() == before + 1
+    watches = [watch({"gunicorn.socket": one.server}, one.report) for one in connections]
+    assert watching_threads() <= before + 1
     for one in connections[::2]:
         one.client.close()
 
     assert all(one.gone.wait(PATIENCE_S) for one in connections[::2])
     assert not any(one.gone.is_set() for one in connections[1::2])
-
-
-def test_a_process_has_one_watcher(connect: Connect) -> None:
-    both = connect(), connect()
-    before = watching_threads()
-
-    for one in both:
-        watch({"gunicorn.socket": one.server}, one.report)
-    assert watching_threads() <= before + 1
-    for one in both:
-        one.client.close()
-
-    assert all(one.gone.wait(PATIENCE_S) for one in both)
+    for watched in watches:
+        watched.stop()
 
 
 def test_importing_creates_neither_threads_nor_locks() -> None:

@@ -57,6 +57,7 @@ def test_every_error_class_has_a_row_and_a_code_of_its_own_with_one_status() -> 
         (queryengine.errors.StatementNotAllowedError("no"), 403, "statement_not_allowed", {}),
         (queryengine.errors.QueryTimeoutError(3), 504, "query_timeout", {}),
         (queryengine.errors.ResourceLimitError("full"), 507, "resource_limit", {}),
+        (queryengine.errors.QueryCancelledError(), 503, "query_cancelled", {}),
         (queryengine.errors.EngineBusyError(7), 503, "engine_busy", {"Retry-After": "7"}),
         (queryengine.errors.EngineUnavailableError("not yet"), 503, "engine_unavailable", {"Retry-After": "1"}),
         (datasources.errors.UnknownDatasetError("x"), 404, "dataset_not_found", {}),
