@@ -1,6 +1,5 @@
 """Every RPC over a socket: statements, prepared statements, uploads, errors."""
 
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,7 @@ from tests.flightapi.endpoint import (
     ticket_of,
     upload,
 )
-from tests.queryengine.conftest import config_of
-from tests.queryengine.publishing import ENDLESS, Publisher
+from tests.queryengine.publishing import ENDLESS
 from tests.system.harness import K1, K2
 
 
@@ -171,21 +169,6 @@ def test_a_prepared_statement(endpoint: Endpoint) -> None:
     assert endpoint.table(info).to_pylist() == [{"id": 5}]
 
 
-def test_publishing_data_invalidates_descriptions(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path)
-    publisher.publish(flights="SELECT 1 AS id")
-    config = config_of(tmp_path, ("flights",))
-    with closing(InProcessEngine(config)) as engine, serving(config, engine) as endpoint:
-        handle = endpoint.prepare("FROM flights").prepared_statement_handle
-        publisher.publish(flights="SELECT 'x' AS name, 2 AS id")
-
-        columns = schema_of(endpoint.info(executing(handle)).schema).names
-        rows = endpoint.sql("FROM flights").to_pylist()
-
-    assert columns == ["name", "id"]
-    assert rows == [{"name": "x", "id": 2}]
-
-
 @pytest.mark.parametrize(
     ("sql", "row", "expected"),
     [
@@ -295,12 +278,6 @@ def test_an_internal_error_is_only_logged(
     (record,) = [record for record in caplog.records if record.name == "flightapi.calls"]
     assert record.fields == {"request_id": request_id}  # type: ignore[attr-defined]
     assert "secret path" in str(record.exc_info)
-
-
-def test_an_open_endpoint_needs_no_key(config: RuntimeConfig, engine: InProcessEngine) -> None:
-    with serving(config, engine, OPEN) as endpoint:
-        assert endpoint.sql("SELECT 1 AS a", ()).to_pylist() == [{"a": 1}]
-        assert endpoint.sql("SELECT 1 AS a", bearer("whatever")).to_pylist() == [{"a": 1}]
 
 
 # The port, the certificate and the compression of the server.

@@ -19,6 +19,7 @@ from tests.flightapi.endpoint import (
     executing,
     outcomes,
     row_of,
+    schema_of,
     serving,
     table_of,
     ticket_of,
@@ -103,10 +104,11 @@ def test_get_flight_info_runs_a_statement_for_its_ticket_and_key(
 def test_data_published_after_get_flight_info_or_a_prepare_is_seen(served: Served) -> None:
     ticket = served.ask("FROM flights")
     handle = served.endpoint.prepare("FROM flights").prepared_statement_handle
-    served.publish(flights="SELECT 2 AS id")
+    served.publish(flights="SELECT 'x' AS name, 2 AS id")
 
-    assert served.rows(ticket) == [{"id": 2}]
-    assert served.rows(ticket_of(served.endpoint.info(executing(handle)))) == [{"id": 2}]
+    info = served.endpoint.info(executing(handle))
+    assert schema_of(info.schema).names == ["name", "id"]
+    assert served.rows(ticket) == served.rows(ticket_of(info)) == [{"name": "x", "id": 2}]
 
 
 def test_a_deterministic_statement_runs_when_it_is_prepared(served: Served) -> None:

@@ -44,20 +44,18 @@ def kind_of(name: str) -> str:
 
 
 def test_has_the_schema_of_the_format() -> None:
-    union = pa.dense_union(
-        [
-            pa.field("string_value", pa.string(), nullable=False),
-            pa.field("bool_value", pa.bool_(), nullable=False),
-            pa.field("bigint_value", pa.int64(), nullable=False),
-            pa.field("int32_bitmask", pa.int32(), nullable=False),
-            pa.field("string_list", pa.list_(pa.string()), nullable=False),
-            pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32())), nullable=False),
-        ]
-    )
+    kinds = {
+        "string_value": pa.string(),
+        "bool_value": pa.bool_(),
+        "bigint_value": pa.int64(),
+        "int32_bitmask": pa.int32(),
+        "string_list": pa.list_(pa.string()),
+        "int32_to_int32_list_map": pa.map_(pa.int32(), pa.list_(pa.int32())),
+    }
+    union = pa.dense_union([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
 
-    assert sql_info.answer([], MAX_STATEMENT_BYTES).schema == pa.schema(
-        [pa.field("info_name", pa.uint32(), nullable=False), pa.field("value", union, nullable=False)]
-    )
+    fields = [pa.field("info_name", pa.uint32(), nullable=False), pa.field("value", union, nullable=False)]
+    assert sql_info.answer([], MAX_STATEMENT_BYTES).schema == pa.schema(fields)
 
 
 def test_every_number_of_the_protocol_has_a_fact() -> None:
