@@ -13,9 +13,7 @@ from authkeys.access import Access
 from runtime_site import parts
 from runtimeconf.model import AuthConfig, DatasetConfig, RuntimeConfig
 from runtimeconf.secret import Secret
-
-K1 = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
-K2 = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
+from tests.system.harness import K1, K2
 
 #: Receives a handover and prints what it contains.
 PART = """
@@ -107,16 +105,6 @@ def test_a_part_dies_if_its_supervisor_is_dead(config: RuntimeConfig) -> None:
     done = receive(parts.hand_over("web", *without_keys(config), supervisor=1))
 
     assert (done.returncode, done.stdout) == (-9, "")
-
-
-def test_without_a_handover_there_is_none() -> None:
-    program = (
-        "from runtime_site import parts; from runtimeconf import handover; parts.receive(); print(handover.received())"
-    )
-
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-
-    assert done.stdout == "None\n"
 
 
 @pytest.mark.parametrize("name", parts.PARTS)
