@@ -19,7 +19,10 @@ from tests.system.harness import K1, WRONG
         pytest.param(" \t ", None, Reason.MISSING, id="A07 tabs"),
         pytest.param(f" \t{K1} \t", None, Secret(K1), id="A09 outer white space"),
         pytest.param("K 1", None, Secret("K 1"), id="A09 inner space stays"),
-        pytest.param(f"\u00a0{K1}", None, Secret(f"\u00a0{K1}"), id="only space and tab are trimmed"),
+        *(
+            pytest.param(f"{space}{K1}", None, Secret(f"{space}{K1}"), id="only space and tab are trimmed")
+            for space in ("\u00a0", "\x85", "\x0b")
+        ),
         pytest.param(f"{K1},{WRONG}", None, Reason.REPEATED, id="A13 right first"),
         pytest.param(f"{WRONG},{K1}", None, Reason.REPEATED, id="A13 wrong first"),
         pytest.param(f"{K1},", None, Reason.REPEATED, id="A13 empty second"),

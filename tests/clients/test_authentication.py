@@ -168,7 +168,7 @@ def test_without_a_valid_key_a_client_reports_it_and_gives_up(flight: FlightServ
     assert 1 <= flight.refused_calls() - before <= MAX_REFUSALS
 
 
-@pytest.mark.exhaustive  # tests/flightapi: test_an_open_endpoint_needs_no_key, test_authentication_is_off
+@pytest.mark.exhaustive  # tests/flightapi: test_authentication_is_off
 @pytest.mark.parametrize("key", [K1, None], ids=["any key", "no key"])
 @pytest.mark.parametrize("ask", [ask for ask in CLIENTS if ask is not sqlalchemy_password])
 def test_with_authentication_off_every_client_gets_rows(open_flight: FlightServer, ask: Ask, key: str | None) -> None:

@@ -52,10 +52,7 @@ def test_every_format_of_an_answer() -> None:
 
 
 def test_every_header_of_every_answer() -> None:
-    documented = {row[0].strip("`"): row[1] for row in ROWS}
-
-    for name in (*COMMON_HEADERS, "X-Request-Id"):
-        assert documented[name] == "every answer"
+    assert "| `X-Request-Id` | every answer |" in PAGE
     for name, value in COMMON_HEADERS.items():
         assert f"| `{name}` | every answer | `{value}` |" in PAGE
 
