@@ -46,12 +46,6 @@ def test_lives_beside_flightsql_dbapi(imports: tuple[str, str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_knows_each_rpc_of_the_format() -> None:
-    names = "Handshake ListFlights GetFlightInfo PollFlightInfo GetSchema DoGet DoPut DoExchange DoAction ListActions"
-
-    assert {name: f"/arrow.flight.protocol.FlightService/{name}" for name in names.split()} == messages.PATHS
-
-
 def test_an_unknown_message_is_no_attribute() -> None:
     assert not hasattr(messages, "CommandOfTomorrow")
 

@@ -165,28 +165,21 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def test_parts_run_concurrently_and_stop_in_order(start: Start) -> None:
-    supervised = start({"a": SERVES, "b": SERVES, "c": SERVES}, stop_order=("b", "c", "a"))
-    supervised.wait_for("a starts", "b starts", "c starts")
+def test_parts_run_concurrently_and_a_stop_waits_for_each_in_order(start: Start, tmp_path: Path) -> None:
+    waits = WAITS.format(go=str(tmp_path / "go"))
+    supervised = start({"a": SERVES, "b": waits, "c": SERVES}, stop_order=("b", "c", "a"))
+    supervised.wait_for("a starts", "b serves", "c starts")
     children = children_of(supervised.process.pid)
     assert len({os.getsid(child) for child in children}) == 3
 
-    assert supervised.stop()[3:] == ["b ends", "c ends", "a ends"]
-    assert all(is_gone(child) for child in children)
-
-
-def test_a_stop_waits_for_each_part(start: Start, tmp_path: Path) -> None:
-    waits = WAITS.format(go=str(tmp_path / "go"))
-    supervised = start({"a": waits, "b": SERVES})
-    supervised.wait_for("a serves", "b starts")
-
     supervised.signal(signal.SIGINT)
-    supervised.wait_for("a drains")
-    assert "b ends" not in supervised.said()
+    supervised.wait_for("b drains")
+    assert "c ends" not in supervised.said()
     (tmp_path / "go").touch()
 
     assert supervised.ends() == 0
-    assert supervised.said()[-1] == "b ends"
+    assert supervised.said()[-3:] == ["b drains", "c ends", "a ends"]
+    assert all(is_gone(child) for child in children)
 
 
 def test_parts_that_exit_or_cannot_be_started_are_restarted_with_a_growing_delay(start: Start, tmp_path: Path) -> None:

@@ -77,13 +77,10 @@ def test_what_a_caller_gets(error: Exception, status: int, code: str, headers: d
     assert not answer.is_internal
 
 
-def config_error(tmp_path: Any) -> ConfigError:
-    return ConfigError((ConfigFault(file=tmp_path / "runtime.yaml", line=1, yaml_path="runtime", message="x"),))
-
-
 def test_internal_errors_reveal_nothing(tmp_path: Any) -> None:
+    fault = ConfigFault(file=tmp_path / "runtime.yaml", line=1, yaml_path="runtime", message="x")
     for error, code in [
-        (config_error(tmp_path), "configuration_error"),
+        (ConfigError((fault,)), "configuration_error"),
         (authkeys.errors.SaltError(f"{tmp_path}"), "key_salt_error"),
         (datasources.errors.SnapshotError(f"{tmp_path}"), "snapshot_error"),
         (datasources.errors.SchemaChangedError(f"{tmp_path}"), "schema_changed"),
