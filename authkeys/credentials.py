@@ -14,10 +14,6 @@ from collections.abc import Sequence
 
 from runtimeconf.secret import Secret
 
-#: The two headers that may hold the key over HTTP, as WSGI names them (PEP 3333).
-API_KEY_HEADER = "HTTP_X_API_KEY"
-AUTHORIZATION_HEADER = "HTTP_AUTHORIZATION"
-
 #: Optional white space around a header value (RFC 9110, 5.6.3).
 _OWS = " \t"
 
