@@ -21,7 +21,6 @@ TYPE_URL_PREFIX = "type.googleapis.com/"
 _FLIGHT = "arrow.flight.protocol."
 _FLIGHT_SQL = "arrow.flight.protocol.sql."
 
-
 _DESCRIPTORS = files(__package__).joinpath("descriptors.binpb").read_bytes()
 _POOL = descriptor_pool.DescriptorPool()
 for _file in descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS).file:

@@ -49,7 +49,7 @@ def test_ready_needs_engine_and_data_and_health_needs_neither(missing: str, stat
     assert health.headers["Content-Type"] == "text/plain; charset=utf-8"
 
 
-def test_a_statement_as_text() -> None:
+def test_statements_as_text_of_constants_of_a_dataset_and_without_rows() -> None:
     answer = sql("SELECT 1 AS a, 'é' AS b")
 
     assert answer.status == 200
@@ -57,9 +57,6 @@ def test_a_statement_as_text() -> None:
     assert answer.body == '[{"a":1,"b":"é"}]'.encode()
     assert len(answer.headers["X-Query-Id"]) == 32
     assert answer.headers["X-Query-Id"] != answer.headers["X-Request-Id"]
-
-
-def test_a_dataset_and_an_empty_result() -> None:
     assert sql("SELECT count(*) AS n, sum(id) AS s FROM orders").json() == [{"n": 100, "s": 4950}]
     assert sql("SELECT 1 AS a WHERE false").body == b"[]"
     assert sql("SELECT 1 AS a WHERE false", ("Accept", "text/csv")).body == b"a\n"
