@@ -4,6 +4,7 @@ import logging
 import string
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 from django.test import RequestFactory
@@ -62,7 +63,8 @@ ABSENT: list[tuple[Header, ...]] = [
     *(((name, f"Bearer {K1}"), (name.lower(), K1)) for name in OTHER_HEADERS),
 ]
 INVALID: list[tuple[Header, ...]] = [
-    *((x_api_key(value),) for value in (WRONG, *ODD_BYTES, *(K1.ljust(kib * 1024, "x") for kib in (7, 64, 1024)))),
+    *((x_api_key(value),) for value in ODD_BYTES),
+    *((x_api_key(value),) for value in (WRONG, *(K1.ljust(kib * 1024, "x") for kib in (7, 64, 1024)))),
     *((authorization(prefix + value),) for value in ODD_BYTES for prefix in (b"", b"Bearer ")),
     *(tuple(x_api_key(value) for value in values) for values in REPEATED),
     *(tuple(authorization(f"Bearer {value}") for value in values) for values in REPEATED),
@@ -226,9 +228,11 @@ def test_a34_a35_open_paths_answer_the_same_with_any_key(method: str, headers: t
 
 
 def test_a43_the_body_of_a_refused_request_is_not_read() -> None:
-    answer = call("POST", "/v1/sql", ("Content-Length", "10000000000"), environ={"wsgi.input": None})
+    unread = SimpleNamespace(read=pytest.fail, readline=pytest.fail)
 
-    assert is_denied(answer)  # Reading from None would fail.
+    answer = call("POST", "/v1/sql", ("Content-Length", "10000000000"), environ={"wsgi.input": unread})
+
+    assert is_denied(answer)
     assert answer.environ["runtime.close_connection"] is True
 
 
