@@ -21,6 +21,7 @@ from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, Veri
 from datasources.sources.source import Load
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, read_manifest, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig, QueryConfig, RuntimeConfig
+from tests.open_files import open_files
 
 _T = TypeVar("_T")
 
@@ -204,11 +205,7 @@ def file_limit(size: int) -> Iterator[None]:
 
 def open_below(directory: Path) -> list[str]:
     """Return the files below *directory* that this process has open."""
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # closed meanwhile by another thread
-            found.append(str(entry.readlink()))
-    return [path for path in found if path.startswith(f"{directory}/")]
+    return [path for path in open_files(directory) if path.startswith(f"{directory}/")]
 
 
 def connections_to(port: int) -> int:

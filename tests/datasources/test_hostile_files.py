@@ -5,7 +5,6 @@ Each is loaded in the process that loads under `serve`. What comes of it is one 
 memory than a load may, and the next load finds everything as it was.
 """
 
-import io
 import json
 import random
 import re
@@ -15,8 +14,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from datasources.errors import DatasetError, SnapshotError, SourceError
@@ -204,16 +201,7 @@ def test_r07_an_inconsistency_in_unused_fields_changes_no_row(process: Process, 
 
 
 def test_r06_parquet_cut_short_anywhere_is_refused(process: Process) -> None:
-    table = pa.table(
-        {
-            "i": range(500),
-            "t": [f"text {i % 7}" for i in range(500)],
-            "l": [[{"x": i, "y": str(i)}] for i in range(500)],
-        }
-    )
-    written = io.BytesIO()
-    pq.write_table(table, written, compression="zstd", row_group_size=100, data_page_size=200)
-    content = written.getvalue()
+    content = GOOD.content()
 
     for cut in (1, 4, 11, 12, 100, len(content) // 3, len(content) // 2, len(content) - 8, len(content) - 1):
         (process.directory / "a.parquet").write_bytes(content[:cut])
@@ -310,10 +298,9 @@ def test_more_columns_than_a_dataset_may_have_are_refused(tmp_path: Path) -> Non
     sql = f"SELECT {', '.join(f'a AS {name}' for name in _keys(MAX_COLUMNS + 1))} FROM d"
     made = builder(tmp_path, memory_mib=1024)
 
-    with pytest.raises(SourceError, match=r"^The source of d has 10001 columns: a dataset has at most 10000\.$"):
-        made.build(Order(declare(tmp_path, "a.parquet")), deadline())
-    with pytest.raises(SourceError, match=r"^The source of d has 10001 columns: a dataset has at most 10000\.$"):
-        made.build(Order(declare(tmp_path, "b.csv"), sql), deadline())
+    for order in (Order(declare(tmp_path, "a.parquet")), Order(declare(tmp_path, "b.csv"), sql)):
+        with pytest.raises(SourceError, match=r"^The source of d has 10001 columns: a dataset has at most 10000\.$"):
+            made.build(order, deadline())
 
     assert files_below(tmp_path) == []
 
