@@ -123,11 +123,10 @@ def settled(control: DatasetControl, name: str = "d") -> RefreshRun:
 
 def finished(control: DatasetControl, run: RefreshRun, name: str = "d") -> RefreshRun:
     """Wait for the end of *run*."""
-
-    def found() -> RefreshRun | None:
-        return next((other for other in control.history(name) if other.id == run.id and other.finished_at), None)
-
-    return wait_for(found, f"{run.id} to finish")
+    return wait_for(
+        lambda: next((other for other in control.history(name) if other.id == run.id and other.finished_at), None),
+        f"{run.id} to finish",
+    )
 
 
 def served(directory: Path, name: str = "d", sql: str = "") -> list[tuple[Any, ...]]:

@@ -30,6 +30,9 @@ def test_runs_are_kept_newest_first_and_over_a_restart(tmp_path: Path) -> None:
     assert History(tmp_path, ["a"]).runs("a") == (done(2), done(1))
     assert stat.S_IMODE((tmp_path / HISTORY_NAME).stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == [HISTORY_NAME]
+    # A dataset that is no longer declared is forgotten.
+    History(tmp_path, ["b"])
+    assert json.loads((tmp_path / HISTORY_NAME).read_text())["datasets"] == {"b": []}
 
 
 def test_changes_are_appended_until_they_outgrow_the_document(tmp_path: Path) -> None:
@@ -106,14 +109,6 @@ def test_a_run_interrupted_by_a_restart_is_listed_as_failed(tmp_path: Path) -> N
     assert (queued.status, queued.error) == (running.status, running.error) == ("failed", "interrupted")
     assert queued.finished_at == running.finished_at
     assert queued.finished_at is not None
-
-
-def test_a_dataset_that_is_no_longer_declared_is_forgotten(tmp_path: Path) -> None:
-    History(tmp_path, ["a"]).put(("a", done(1)))
-
-    History(tmp_path, ["b"])
-
-    assert json.loads((tmp_path / HISTORY_NAME).read_text())["datasets"] == {"b": []}
 
 
 @pytest.mark.parametrize(

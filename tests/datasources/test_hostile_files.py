@@ -20,8 +20,8 @@ from datasources.errors import DatasetError, SnapshotError, SourceError
 from datasources.loading.columns import MAX_COLUMNS, MAX_SCHEMA_LENGTH
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.loader_process import SPARE_BYTES
-from datasources.snapshots.snapshot import Order, SnapshotBuilder
-from queryengine.manifest import SNAPSHOT_DIRECTORY, snapshot_path
+from datasources.snapshots.snapshot import Order
+from queryengine.manifest import snapshot_path
 from runtimeconf.model import GIB
 from tests.datasources.hostile import (
     BYTE_ARRAY,
@@ -38,7 +38,7 @@ from tests.datasources.hostile import (
 from tests.datasources.support import MIB, builder, deadline, declare, files_below, loaded, rows
 from tests.datasources.test_loader import child_of, peak_bytes, peaks_of
 
-MEMORY_LIMIT_BYTES = 64 * MIB
+MEMORY_LIMIT_MIB = 64
 
 TOO_LARGE = (
     "The load needs more memory than query.memory_limit, or more temporary space than query.temp_directory_limit."
@@ -53,13 +53,8 @@ class Process:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        (directory / "state" / SNAPSHOT_DIRECTORY).mkdir(parents=True)
-        builds = SnapshotBuilder(
-            state_dir=directory / "state",
-            memory_limit_bytes=MEMORY_LIMIT_BYTES,
-            temp_directory_limit_bytes=MEMORY_LIMIT_BYTES,
-        )
-        self.loader = LoaderProcess(builds)
+        made = builder(directory, MEMORY_LIMIT_MIB)
+        self.loader = LoaderProcess(replace(made, temp_directory_limit_bytes=MEMORY_LIMIT_MIB * MIB))
         assert self.rows_of("good.parquet", GOOD.content()) == GOOD_ROWS
         self._base_bytes = peak_bytes(child_of(self.loader))
 
@@ -76,7 +71,7 @@ class Process:
         self.loader.start()
         with peaks_of(child_of(self.loader)) as peaks, pytest.raises(DatasetError) as caught:
             self.loader.build(Order(declare(self.directory, name)), deadline(limit_s))
-        assert max(peaks, default=0) < self._base_bytes + 1.25 * MEMORY_LIMIT_BYTES + SPARE_BYTES
+        assert max(peaks, default=0) < self._base_bytes + 1.25 * MEMORY_LIMIT_MIB * MIB + SPARE_BYTES
         assert files_below(self.directory) == []
         assert re.fullmatch(r"[^\n]{1,500}\.", str(caught.value))
         assert str(self.directory) not in str(caught.value)

@@ -282,10 +282,8 @@ def test_a_file_of_many_columns_loads_where_the_engine_alone_would(tmp_path: Pat
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("after", ["begin", "some"])
-def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp_path: Path, after: str) -> None:
-    if after == "some":
-        loaded(process, declare(tmp_path, "a.csv"), None, deadline())
+def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp_path: Path) -> None:
+    loaded(process, declare(tmp_path, "a.csv"), None, deadline())
     before = files_below(tmp_path)
 
     with (

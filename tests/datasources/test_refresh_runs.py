@@ -8,7 +8,6 @@ import pytest
 
 from datasources.control import AdmittedSql, RefreshRun
 from datasources.deadline import Deadline
-from datasources.errors import TimeColumnMissingError
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, manifest_path, read_manifest
@@ -240,16 +239,6 @@ def test_what_was_appended_once_is_kept_by_the_next_start_and_read_anew_by_the_n
     # The file is as it was when it was appended, and still has other rows than are served.
     third = loaded(made, dataset, None, deadline(), served=second, skip_unchanged=True)
     assert (second.rows, third.rows) == (3, 2)
-
-
-def test_append_without_a_time_column_is_refused(tmp_path: Path, start: Start) -> None:
-    put(tmp_path, "a.csv", OLD)
-    refresher = start(declare(tmp_path, "a.csv", name="Orders"))
-    settled(refresher, "Orders")
-
-    with pytest.raises(TimeColumnMissingError, match=r"^Dataset Orders has no time_column"):
-        refresher.request_refresh("orders", mode="append")
-    assert len(refresher.history("Orders")) == 1
 
 
 @pytest.mark.parametrize("modes", [("full", "append"), ("append", "full"), ("full", None), (None, "full")])

@@ -8,11 +8,10 @@ import duckdb
 import pytest
 
 from datasources.control import AdmittedSql, RefreshRun
-from datasources.errors import AccelerationDisabledError, UnknownDatasetError
+from datasources.errors import AccelerationDisabledError, TimeColumnMissingError, UnknownDatasetError
 from datasources.refresh import schedule
 from datasources.refresh.refresher import Refresher
 from queryengine.manifest import SNAPSHOT_DIRECTORY, read_manifest, snapshot_path
-from runtimeconf.model import AccelerationConfig
 from tests.datasources.sources.test_files import put, put_parquet
 from tests.datasources.support import (
     Start,
@@ -66,22 +65,15 @@ def test_r01_a_refresh_replaces_old_data_by_new_and_nothing_between(tmp_path: Pa
             run = refresher.request_refresh("d")
             assert run.id in [other.id for other in refresher.history("d")]
             done = finished(refresher, run)
+            assert (run.status, run.started_at, run.finished_at) == ("queued", None, None)
             assert (done.status, done.rows, done.error) == ("succeeded", 10_000, None)
+            assert run.requested_at == done.requested_at <= str(done.started_at) <= str(done.finished_at) < "9"
+            assert 0 < (done.duration_ms or 0) < 60_000
             assert served(tmp_path)[0] == (version,)
             assert len(list((tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir())) == 1
 
     assert seen <= {(version, version, 10_000) for version in range(6)}
     assert len(seen) >= 2
-
-
-def test_a_run_says_when_it_was_asked_for_began_and_ended(refresher: Refresher) -> None:
-    asked = refresher.request_refresh("D")
-    run = finished(refresher, asked)
-
-    assert (asked.status, asked.started_at, asked.finished_at) == ("queued", None, None)
-    assert asked.requested_at == run.requested_at
-    assert run.requested_at <= str(run.started_at) <= str(run.finished_at) < "9"
-    assert 0 < (run.duration_ms or 0) < 60_000
 
 
 def test_a_running_refresh_reports_its_progress(tmp_path: Path, start: Start) -> None:
@@ -140,9 +132,9 @@ def test_one_runs_one_waits_and_a_third_joins_and_decides_the_one_that_waits(tmp
     assert served(tmp_path) == [(1, "x"), (2, "y")]
 
 
-def test_r15_a_dataset_that_is_unknown_or_not_accelerated_is_not_read(tmp_path: Path, begin: Start) -> None:
+def test_r15_a_refresh_that_the_declaration_does_not_allow_is_refused(tmp_path: Path, begin: Start) -> None:
     put(tmp_path, "a.csv")
-    refresher = begin(declare(tmp_path, "a.csv", acceleration=AccelerationConfig(enabled=False)))
+    refresher = begin(accelerated(tmp_path, enabled=False), accelerated(tmp_path, name="Orders"))
 
     with pytest.raises(UnknownDatasetError, match=r"^Dataset nope not found\.$"):
         refresher.request_refresh("nope")
@@ -150,8 +142,10 @@ def test_r15_a_dataset_that_is_unknown_or_not_accelerated_is_not_read(tmp_path: 
         refresher.history("nope")
     with pytest.raises(AccelerationDisabledError, match=r"^Dataset d does not have acceleration enabled\.$"):
         refresher.request_refresh("d", AdmittedSql("not even SQL"))
+    with pytest.raises(TimeColumnMissingError, match=r"^Dataset Orders has no time_column"):
+        refresher.request_refresh("orders", mode="append")
 
-    assert len(refresher.history("d")) == 1
+    assert [len(refresher.history(name)) for name in ("d", "Orders")] == [1, 1]
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------------

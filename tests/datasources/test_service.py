@@ -18,11 +18,11 @@ from datasources.refresh.control_socket import SOCKET_NAME, ControlClient
 from datasources.refresh.service import DatasetService
 from datasources.state import get_datasets, set_datasets, start_on_demand
 from queryengine.manifest import SNAPSHOT_DIRECTORY, read_manifest
-from runtimeconf.model import AccelerationConfig, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 from system.errors import StateDirectoryError
 from system.lock import LOCK_NAME, StateLock
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import configure, declare, finished, served, wait_for
+from tests.datasources.support import accelerated, configure, declare, finished, served, wait_for
 from tests.datasources.test_snapshot import flip
 
 #: Starts services over the state directory of a test: see the fixture `start`.
@@ -69,20 +69,30 @@ def test_a_runtime_without_datasets_is_loaded_at_once(tmp_path: Path, start: Sta
     assert service.datasets() == ()
 
 
-def test_after_a_stop_nobody_answers_and_the_directory_is_free(tmp_path: Path, start: Start) -> None:
+def test_a_client_asks_the_service_and_after_a_stop_nobody_answers_and_the_directory_is_free(
+    tmp_path: Path, start: Start
+) -> None:
     put(tmp_path, "a.csv")
+    client = ControlClient(tmp_path / "state")
+    assert not client.is_loaded()
+    with pytest.raises(DatasetsUnavailableError):
+        client.datasets()
+
     others = set(threading.enumerate())
     service = start()
-    wait_for(service.is_loaded, "the load")
-    service.stop(30)
+    wait_for(client.is_loaded, "the load")
+    assert [state.name for state in client.datasets()] == ["d"]
 
-    with pytest.raises(DatasetsUnavailableError):
-        service.datasets()
-    assert service.is_loaded()
+    service.stop(30)
+    for control in (service, client):
+        with pytest.raises(DatasetsUnavailableError):
+            control.datasets()
+        assert control.is_loaded()
     assert not (tmp_path / "state" / SOCKET_NAME).exists()
     left = {thread.name for thread in set(threading.enumerate()) - others}
     assert left.isdisjoint({"refresher", "control-server"})
     assert start().is_loaded()
+    assert client.datasets()[0].rows == 1
 
 
 def test_r14_a_second_exclusive_runtime_is_refused_by_the_holder_s_name(
@@ -125,26 +135,26 @@ def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "FIRST_RETRY_S", 0.02)
 
 
-_DAMAGE: dict[str, Callable[[Path], object]] = {
-    "deleted": Path.unlink,
-    "truncated": lambda path: os.truncate(path, 4096),
-    "overwritten": lambda path: flip(path, path.stat().st_size // 2),
-    "its directory is gone": lambda path: shutil.rmtree(path.parent),
-}
-
-
 @pytest.mark.usefixtures("watchful")
 @pytest.mark.parametrize("enabled", [True, False], ids=["accelerated", "read once"])
-@pytest.mark.parametrize("damage", _DAMAGE)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(Path.unlink, id="deleted"),
+        pytest.param(lambda path: os.truncate(path, 4096), id="truncated"),
+        pytest.param(lambda path: flip(path, path.stat().st_size // 2), id="overwritten"),
+        pytest.param(lambda path: shutil.rmtree(path.parent), id="its directory is gone"),
+    ],
+)
 def test_r18_a_lost_snapshot_is_loaded_again(
-    tmp_path: Path, start: Start, caplog: pytest.LogCaptureFixture, damage: str, enabled: bool
+    tmp_path: Path, start: Start, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], object], enabled: bool
 ) -> None:
     put(tmp_path, "a.csv")
-    service = start(configure(tmp_path, declare(tmp_path, "a.csv", acceleration=AccelerationConfig(enabled=enabled))))
+    service = start(configure(tmp_path, accelerated(tmp_path, enabled=enabled)))
     wait_for(lambda: service.datasets()[0].status == "Ready", "the load")
     (before,) = read_manifest(tmp_path / "state").snapshots
 
-    _DAMAGE[damage](tmp_path / "state" / SNAPSHOT_DIRECTORY / before.file)
+    damage(tmp_path / "state" / SNAPSHOT_DIRECTORY / before.file)
 
     wait_for(lambda: service.datasets()[0].snapshot not in {Path(before.file).stem, None}, "another snapshot")
     wait_for(lambda: service.datasets()[0].status == "Ready", "the end of the load")
@@ -179,11 +189,8 @@ def test_a_follower_asks_the_holder_and_takes_over_when_that_stops(
 ) -> None:
     put(tmp_path, "a.csv")
     put(tmp_path, "b.csv")
-    config = configure(
-        tmp_path,
-        declare(tmp_path, "a.csv"),
-        declare(tmp_path, "b.csv", name="once", acceleration=AccelerationConfig(enabled=False)),
-    )
+    once = accelerated(tmp_path, "b.csv", name="once", enabled=False)
+    config = configure(tmp_path, declare(tmp_path, "a.csv"), once)
     monkeypatch.setattr(module, "_POLL_S", 0.1)
     holder, follower = start(config), start(config, exclusive=False)
     wait_for(follower.is_loaded, "the load")
@@ -214,25 +221,6 @@ def test_a_follower_asks_the_holder_and_takes_over_when_that_stops(
 
     assert follower.is_loaded()
     assert served(tmp_path) == [(3, "z")]
-
-
-def test_a_client_asks_the_holder_and_never_takes_over(tmp_path: Path, start: Start) -> None:
-    put(tmp_path, "a.csv")
-    client = ControlClient(tmp_path / "state")
-    assert not client.is_loaded()
-    with pytest.raises(DatasetsUnavailableError):
-        client.datasets()
-
-    service = start()
-    wait_for(client.is_loaded, "the load")
-    assert [state.name for state in client.datasets()] == ["d"]
-
-    service.stop(30)
-    assert client.is_loaded()
-    with pytest.raises(DatasetsUnavailableError):
-        client.datasets()
-    start()
-    assert client.datasets()[0].rows == 1
 
 
 def test_r12_twenty_requests_through_several_processes_need_two_reads_at_most(tmp_path: Path, start: Start) -> None:
