@@ -189,8 +189,7 @@ def test_a_follower_asks_the_holder_and_takes_over_when_that_stops(
 ) -> None:
     put(tmp_path, "a.csv")
     put(tmp_path, "b.csv")
-    once = accelerated(tmp_path, "b.csv", name="once", enabled=False)
-    config = configure(tmp_path, declare(tmp_path, "a.csv"), once)
+    config = configure(tmp_path, accelerated(tmp_path), accelerated(tmp_path, "b.csv", name="once", enabled=False))
     monkeypatch.setattr(module, "_POLL_S", 0.1)
     holder, follower = start(config), start(config, exclusive=False)
     wait_for(follower.is_loaded, "the load")

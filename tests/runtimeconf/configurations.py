@@ -13,7 +13,6 @@ from runtimeconf.model import DatasetConfig, RuntimeConfig
 #: A long random key that causes no warning.
 KEY = "Zk3vT9qLm2XwR7bN4cYh8dPf"
 
-
 #: Writes a text to `runtime.yaml` and loads it: see the fixture `load_text`.
 Load = Callable[..., RuntimeConfig]
 #: The same with a text that must have faults, which it returns: see the fixture `faults`.
