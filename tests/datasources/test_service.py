@@ -80,7 +80,7 @@ def test_a_client_asks_the_service_and_after_a_stop_nobody_answers_and_the_direc
 
     others = set(threading.enumerate())
     service = start()
-    wait_for(client.is_loaded, "the load")
+    wait_for(lambda: service.is_loaded() and client.is_loaded(), "the load")
     assert [state.name for state in client.datasets()] == ["d"]
 
     service.stop(30)
