@@ -5,7 +5,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Connector, Package, Param
-from runtimeconf.connectors.downloads import ALLOW_HTTP, PORT, check_credentials, password, token
+from runtimeconf.connectors.downloads import ALLOW_HTTP, PORT, check_credentials, parse_password, parse_token
 from runtimeconf.connectors.files import locate_path
 from runtimeconf.connectors.tables import locate_table
 from runtimeconf.fields import ChoiceField, InvalidValueError, ParsedField, PathField, TextField, parse_host
@@ -16,7 +16,7 @@ _MANAGER = Package("adbc_driver_manager", "adbc-driver-manager~=1.13")
 _FLIGHT_SCHEMES = frozenset({"grpc", "grpc+tcp", "grpc+tls", "http", "https"})
 
 
-def _server(text: str) -> str:
+def _parse_server(text: str) -> str:
     """Return a host in lower case, the directory of a Unix socket unchanged."""
     if text.startswith("/"):
         if not text.isprintable() or "," in text:
@@ -25,7 +25,7 @@ def _server(text: str) -> str:
     return parse_host(text)
 
 
-def _endpoint(text: str) -> str:
+def _parse_endpoint(text: str) -> str:
     """Return the URL of a Flight SQL server unchanged: scheme, host and port only."""
     url = urlsplit(text)
     if "@" in url.netloc:
@@ -48,7 +48,8 @@ POSTGRES = Connector(
         Param(
             "pg_host",
             ParsedField(
-                "a host name, an IP address, or the absolute path of the directory with the server's socket", _server
+                "a host name, an IP address, or the absolute path of the directory with the server's socket",
+                _parse_server,
             ),
             is_required=True,
             is_hidden=True,
@@ -56,7 +57,7 @@ POSTGRES = Connector(
         Param("pg_port", PORT),
         Param("pg_db", TextField("the name of a database", max_length=63), is_required=True),
         Param("pg_user", TextField("the name of a user", max_length=63), is_required=True),
-        Param("pg_pass", ParsedField("a password", password), is_secret=True),
+        Param("pg_pass", ParsedField("a password", parse_password), is_secret=True),
         Param("pg_sslmode", ChoiceField("disable", "prefer", "require", "verify-ca", "verify-full")),
         Param("pg_sslrootcert", PathField("the path of a PEM file of certificates"), is_path=True),
     ),
@@ -103,14 +104,15 @@ FLIGHTSQL = Connector(
         Param(
             "flightsql_endpoint",
             ParsedField(
-                "a URL such as grpc+tls://host:50051, grpc://host:50051, https://host:443 or http://host:80", _endpoint
+                "a URL such as grpc+tls://host:50051, grpc://host:50051, https://host:443 or http://host:80",
+                _parse_endpoint,
             ),
             is_required=True,
             is_hidden=True,
         ),
         Param("flightsql_username", TextField("the name of a user")),
-        Param("flightsql_password", ParsedField("a password", password), is_secret=True),
-        Param("flightsql_token", ParsedField("a bearer token or an API key", token), is_secret=True),
+        Param("flightsql_password", ParsedField("a password", parse_password), is_secret=True),
+        Param("flightsql_token", ParsedField("a bearer token or an API key", parse_token), is_secret=True),
         Param("flightsql_tls_root_certificate_file", PathField("the path of a PEM file of certificates"), is_path=True),
         ALLOW_HTTP,
     ),

@@ -20,7 +20,7 @@ def _parse_port(text: str) -> str:
 PORT = ParsedField("a port from 1 to 65535", _parse_port)
 
 
-def password(text: str) -> str:
+def parse_password(text: str) -> str:
     """Return a password, verbatim: one line of any characters, sent in UTF-8. Raises InvalidValueError."""
     if not text:
         raise InvalidValueError("it is empty")
@@ -29,11 +29,11 @@ def password(text: str) -> str:
     return text
 
 
-def token(text: str) -> str:
+def parse_token(text: str) -> str:
     """Return a token or key in printable ASCII, sent in a header or used to sign. Raises InvalidValueError."""
     if not (text.isascii() and text.isprintable()):
         raise InvalidValueError("printable ASCII")
-    return password(text)
+    return parse_password(text)
 
 
 #: How long a server may be silent, in seconds; `refresh_timeout` limits the whole load.

@@ -14,8 +14,8 @@ from runtimeconf.connectors.downloads import (
     PORT,
     check_credentials,
     parse_origin,
-    password,
-    token,
+    parse_password,
+    parse_token,
 )
 from runtimeconf.connectors.files import FILE_FORMAT
 from runtimeconf.fields import InvalidValueError, ParsedField, PathField
@@ -57,7 +57,7 @@ def parse_headers(text: str) -> list[tuple[str, str]]:
     return headers
 
 
-def _headers(text: str) -> str:
+def _parse_headers_text(text: str) -> str:
     """Return the text of headers unchanged."""
     if not parse_headers(text):
         raise InvalidValueError("it is blank")
@@ -66,7 +66,7 @@ def _headers(text: str) -> str:
     return text
 
 
-def _query(text: str) -> str:
+def _parse_query(text: str) -> str:
     """Return the query of a URL; characters that a URL cannot hold are escaped."""
     query = text.removeprefix("?")
     if not query or not query.isprintable() or "#" in query or len(query) > _MAX_LENGTH:
@@ -100,13 +100,13 @@ _PARAMS = (
     Param("http_port", PORT),
     Param(
         "http_query",
-        ParsedField("what follows the question mark of the URL, such as year=2026&format=csv", _query),
+        ParsedField("what follows the question mark of the URL, such as year=2026&format=csv", _parse_query),
         is_hidden=True,
     ),
-    Param("http_username", ParsedField("the name of a user", password)),
-    Param("http_password", ParsedField("a password", password), is_secret=True),
-    Param("http_bearer_token", ParsedField("a bearer token", token), is_secret=True),
-    Param("http_headers", ParsedField("headers such as X-Token: abc, one a line", _headers), is_secret=True),
+    Param("http_username", ParsedField("the name of a user", parse_password)),
+    Param("http_password", ParsedField("a password", parse_password), is_secret=True),
+    Param("http_bearer_token", ParsedField("a bearer token", parse_token), is_secret=True),
+    Param("http_headers", ParsedField("headers such as X-Token: abc, one a line", _parse_headers_text), is_secret=True),
     Param("http_tls_root_certificate_file", PathField("the path of a PEM file of certificates"), is_path=True),
     ALLOW_HTTP,
     CLIENT_TIMEOUT,

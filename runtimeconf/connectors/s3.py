@@ -10,7 +10,7 @@ from runtimeconf.connectors.downloads import (
     MAX_DOWNLOAD_SIZE,
     lacks_tls,
     parse_origin,
-    token,
+    parse_token,
 )
 from runtimeconf.connectors.files import FILE_FORMAT
 from runtimeconf.fields import ChoiceField, InvalidValueError, ParsedField, PathField
@@ -22,7 +22,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _MAX_KEY_BYTES = 1024
 
 
-def _endpoint(text: str) -> str:
+def _parse_endpoint(text: str) -> str:
     """Return the origin of the URL of a server, which has no path."""
     origin, rest = parse_origin(text)
     if rest not in {"", "/"}:
@@ -30,7 +30,7 @@ def _endpoint(text: str) -> str:
     return origin
 
 
-def _region(text: str) -> str:
+def _parse_region(text: str) -> str:
     """Return the name of a region, which becomes part of host names."""
     if re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", text) is None:
         raise InvalidValueError
@@ -39,13 +39,13 @@ def _region(text: str) -> str:
 
 #: The location of the bucket and the credentials, for every connector that reads from S3.
 S3_PARAMS = (
-    Param("s3_endpoint", ParsedField("a URL such as https://minio.example.org:9000", _endpoint), is_hidden=True),
-    Param("s3_region", ParsedField("the region of the bucket, such as eu-central-1", _region)),
+    Param("s3_endpoint", ParsedField("a URL such as https://minio.example.org:9000", _parse_endpoint), is_hidden=True),
+    Param("s3_region", ParsedField("the region of the bucket, such as eu-central-1", _parse_region)),
     Param("s3_url_style", ChoiceField("path", "vhost")),
     Param("s3_auth", ChoiceField("public", "key", "iam_role")),
-    Param("s3_key", ParsedField("an access key id", token), is_secret=True),
-    Param("s3_secret", ParsedField("the secret access key", token), is_secret=True),
-    Param("s3_session_token", ParsedField("a session token", token), is_secret=True),
+    Param("s3_key", ParsedField("an access key id", parse_token), is_secret=True),
+    Param("s3_secret", ParsedField("the secret access key", parse_token), is_secret=True),
+    Param("s3_session_token", ParsedField("a session token", parse_token), is_secret=True),
     ALLOW_HTTP,
     Param("s3_tls_root_certificate_file", PathField("the path of a PEM file of certificates"), is_path=True),
     CLIENT_TIMEOUT,
