@@ -120,7 +120,7 @@ def _warn(keys: list[tuple[Scalar, YamlPath, str]], line: int, path: YamlPath) -
             where.warn(key.line, "ends with :ro or :rw, which is part of the key here and grants or denies nothing")
         if text in first_of:
             where.warn(key.line, f"is the same key as {first_of[text]}")
-        first_of.setdefault(text, str(where).removeprefix(f"{path}."))
+        first_of.setdefault(text, where.text.removeprefix(f"{path.text}."))
     if path.validation.others_may_read and not all(references.holds_reference(key.text) for key, *_ in keys):
         sentence = "holds a literal key and other users can read the file: chmod 600 it, or use secret references"
         path.field("keys").warn(line, sentence)
