@@ -67,13 +67,7 @@ def make_config(publisher: Publisher) -> MakeConfig:
 @pytest.fixture
 def make_engine(make_config: MakeConfig) -> Iterator[MakeEngine]:
     with ExitStack() as engines:
-
-        def make(*args: Any, **kwargs: Any) -> InProcessEngine:
-            engine = InProcessEngine(make_config(*args, **kwargs))
-            engines.callback(engine.close)
-            return engine
-
-        yield make
+        yield lambda *args, **kwargs: engines.enter_context(closing(InProcessEngine(make_config(*args, **kwargs))))
 
 
 @pytest.fixture
@@ -85,9 +79,8 @@ def open_session(make_config: MakeConfig, publisher: Publisher, tmp_path: Path) 
             datasets = frozenset(dataset.name for dataset in config.datasets)
             views = gate_views(config.views, datasets, Gate(), config.file)
             newest = manifest or read_manifest(publisher.state_dir)
-            session = EngineInstance.open(config, newest, views, tmp_path / "scratch", tolerant=tolerant)
-            sessions.callback(session.close)
-            return session
+            session = EngineInstance(config, newest, views, tmp_path / "scratch", tolerant=tolerant)
+            return sessions.enter_context(closing(session))
 
         yield open_
 
@@ -115,7 +108,7 @@ def make_manager(
 
             def open_session(manifest: Manifest, tolerant: bool) -> EngineInstance:
                 before_open()
-                session = EngineInstance.open(
+                session = EngineInstance(
                     config, manifest, gated, tmp_path / f"scratch-{len(opened)}", tolerant=tolerant
                 )
                 opened.append(manifest.generation)

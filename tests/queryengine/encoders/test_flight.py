@@ -5,11 +5,10 @@ import pyarrow as pa
 import pytest
 
 from flightapi.protocol import messages
-from queryengine.encoders import encode, encode_parts, flight
-from queryengine.encoders.parts import joined
+from queryengine.encoders import encode_parts, flight
 from queryengine.errors import ResourceLimitError
-from queryengine.manifest import Column
 from tests.flightapi.endpoint import table_of
+from tests.queryengine.encoders.answers import declared, encode
 
 DATA = {
     "id": ("BIGINT", pa.array(range(1000), pa.int64())),
@@ -23,7 +22,7 @@ DATA = {
     "nothing": ('"NULL"', pa.nulls(1000)),
 }
 TABLE = pa.table({name: array for name, (_, array) in DATA.items()})
-COLUMNS = [Column(name=name, type=type_) for name, (type_, _) in DATA.items()]
+COLUMNS = declared({name: type_ for name, (type_, _) in DATA.items()})
 
 
 def messages_of(table: pa.Table, batch_rows: int = 400) -> list[bytes]:
@@ -44,10 +43,9 @@ def test_each_chunk_of_an_answer_is_a_message() -> None:
 
 def test_a_dictionary_that_changes_is_sent_again() -> None:
     words = pa.chunked_array([pa.array(words).dictionary_encode() for words in (["a", "b"], ["a", "b"], ["c", "a"])])
-    columns = (Column(name="word", type="ENUM('a', 'b', 'c')"),)
     batches = pa.table({"word": words}).to_batches()
 
-    data = list(encode("flight", columns, batches[0].schema, batches))
+    data = list(encode("flight", declared({"word": "ENUM('a', 'b', 'c')"}), batches[0].schema, batches))
 
     assert table_of(data).column("word").to_pylist() == ["a", "b", "a", "b", "c", "a"]
     assert len(data) == 6
@@ -86,7 +84,7 @@ def test_bodies_are_not_copied() -> None:
     *first, parts = encode_parts("flight", (COLUMNS[0],), batch.schema, [short, batch, batch])
 
     assert pa.py_buffer(parts[1]).address == body.address
-    assert table_of(list(map(joined, [*first, parts]))).num_rows == short.num_rows + 2 * batch.num_rows
+    assert table_of(list(map(b"".join, [*first, parts]))).num_rows == short.num_rows + 2 * batch.num_rows
 
 
 def test_a_row_that_no_message_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,17 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryengine.encoders import encode, threads
+from queryengine.encoders import threads
 from queryengine.encoders.rendering import Fragment, value_bytes
 from queryengine.encoders.rows import joined_rows, row_bytes
 from queryengine.encoders.threads import THREADS, InOrder
 from queryengine.engine import Encoding
-from queryengine.manifest import Column
+from tests.queryengine.encoders.answers import declared, encode
 
-MIXED = tuple(
-    Column(name=name, type=type_)
-    for name, type_ in (("i", "BIGINT"), ("d", "DOUBLE"), ("s", "VARCHAR"), ("t", "TIMESTAMP"), ("n", "DECIMAL(12,2)"))
-)
+MIXED = declared({"i": "BIGINT", "d": "DOUBLE", "s": "VARCHAR", "t": "TIMESTAMP", "n": "DECIMAL(12,2)"})
 
 
 def mixed(rows: int, seed: int = 0) -> pa.RecordBatch:

@@ -1,7 +1,6 @@
 """Which statements share a cursor of an instance, and for how long."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import duckdb
 import pytest
@@ -58,7 +57,6 @@ def test_a_bound_query_fails_with_the_same_words_again(open_session: OpenSession
     assert str(first.value) == str(second.value)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "sql",
     [
@@ -86,19 +84,6 @@ def test_any_other_statement_has_a_cursor_of_its_own(open_session: OpenSession, 
     assert reader._cursor is not before
     assert table(reader).num_rows
     assert list(session.cursors._idle) == [before]
-
-
-def test_random_numbers_and_the_clock_are_not_shared(open_session: OpenSession) -> None:
-    session = open_session()
-
-    def ask() -> Any:
-        table(run(session, "SELECT setseed(0.5)"))
-        table(run(session, "SELECT 1"))
-        return rows(session, "SELECT random() AS r, epoch_us(now()) AS t")[0]
-
-    first, second = ask(), ask()
-    assert first["r"] != second["r"]
-    assert first["t"] < second["t"]
 
 
 def test_a_cursor_is_kept_only_after_a_complete_result(open_session: OpenSession) -> None:

@@ -168,9 +168,6 @@ TABLES = "1 IN (FROM " + "(" * 190 + "t JOIN u ON 1" + ")" * 190 + ")"
 def test_the_parser_is_not_made_to_read_a_part_again_and_again(sql: str, message: str) -> None:
     with pytest.raises(SqlSyntaxError, match=message):
         scan(sql)
-
-
-def test_ordinary_nesting_passes() -> None:
     scan(f"SELECT {TABLES}")
     scan("WITH a AS (WITH b AS (WITH c AS (SELECT 1" + ", 1" * 500 + ") FROM c) FROM b) FROM a")
 
