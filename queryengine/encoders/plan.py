@@ -2,8 +2,9 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from queryengine.encoders.scalars import (
     StringRenderer,
 )
 from queryengine.encoders.temporal import DateRenderer, TimeRenderer, TimestampRenderer
-from queryengine.encoders.threads import THREADS, InOrder
+from queryengine.encoders.threads import THREADS, in_thread
 from queryengine.errors import ResourceLimitError, SqlError
 from queryengine.manifest import Column
 from queryengine.values import Carrier, ValueType, parse_type
@@ -81,7 +82,8 @@ def texts(
         columns = zip(plan, batch.columns, strict=True)
         return row_overhead * int(batch.num_rows) + sum(renderer.size(array) for renderer, array in columns)
 
-    with closing(InOrder(render)) as line:
+    pending: deque[Future[_Text]] = deque()
+    try:
         began = time.perf_counter()
         for batch in batches:
             took_s = time.perf_counter() - began
@@ -93,14 +95,24 @@ def texts(
                     )
                 # A batch in one piece need not change threads, and a long row needs all the memory.
                 if THREADS == 1 or piece.num_rows == batch.num_rows or piece_bytes > TEXT_PIECE_BYTES:
-                    yield from line.rest()
+                    yield from _results(pending)
                     yield render(piece)
                 else:
-                    yield from line.give(piece)
+                    yield from _results(pending, THREADS)
+                    pending.append(in_thread(render, piece))
             if took_s > _FAST_S:
-                yield from line.rest()
+                yield from _results(pending)
             began = time.perf_counter()
-        yield from line.rest()
+        yield from _results(pending)
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _results(pending: deque[Future[_Text]], most_left: int = 0) -> Iterator[_Text]:
+    """Give the oldest results, until at most *most_left* are pending: more would take memory."""
+    while len(pending) > most_left:
+        yield pending.popleft().result()
 
 
 def pieces(

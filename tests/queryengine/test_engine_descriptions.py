@@ -260,18 +260,10 @@ def test_a_large_or_slow_result_does_not_come_with_its_description(
     assert found.schema == engine.describe(Query(sql=sql)).schema
 
 
-@pytest.mark.parametrize(
-    ("sql", "is_cacheable"),
-    [
-        ("SELECT id FROM few", True),
-        ("SELECT now()", False),
-        ("SELECT random()", False),
-        ("SHOW TABLES", False),
-        ("EXPLAIN SELECT 1", False),
-    ],
-)
-def test_a_description_says_whether_the_result_is_cacheable(engine: QueryEngine, sql: str, is_cacheable: bool) -> None:
-    assert engine.describe(Query(sql=sql)).is_cacheable is is_cacheable
+def test_a_description_says_whether_the_result_is_cacheable(engine: QueryEngine) -> None:
+    assert engine.describe(Query(sql="SELECT id FROM few")).is_cacheable
+    for sql in ("SELECT now()", "SELECT random()", "SHOW TABLES", "EXPLAIN SELECT 1"):
+        assert not engine.describe(Query(sql=sql)).is_cacheable
 
 
 def test_speculation_reports_a_failure(engine: QueryEngine) -> None:

@@ -133,14 +133,6 @@ def test_a_limit_that_is_used_up_is_a_typed_error(
 # Data versions.
 
 
-def test_a_statement_sees_what_was_published_before_it(publisher: Publisher, start_engine: StartEngine) -> None:
-    engine = start_engine()
-    for number in range(5):
-        publisher.publish(flights=f"SELECT {number} AS id")
-
-        assert rows(engine, "FROM flights") == [{"id": number}]
-
-
 def test_a_superseded_file_is_freed_without_a_statement(publisher: Publisher, start_engine: StartEngine) -> None:
     publisher.publish(flights=FLIGHTS)
     engine = start_engine()

@@ -39,18 +39,6 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
     assert stat.S_IMODE(module.manifest_path(tmp_path).stat().st_mode) == 0o600
 
 
-def test_a_publication_replaces_the_file_so_that_readers_can_tell(tmp_path: Path) -> None:
-    module.write_manifest(tmp_path, Manifest(generation=1))
-    first = module.manifest_path(tmp_path).stat().st_ino
-    held = module.manifest_path(tmp_path).open("rb")
-
-    module.write_manifest(tmp_path, Manifest(generation=2))
-
-    assert module.manifest_path(tmp_path).stat().st_ino != first
-    assert json.loads(held.read())["content"]["generation"] == 1
-    held.close()
-
-
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [

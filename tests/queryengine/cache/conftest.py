@@ -21,7 +21,7 @@ def cached(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     publisher.publish(flights="SELECT 1 AS id", numbers="SELECT range AS n FROM range(300000)")
     config = replace(
         config_of(publisher.state_dir, ("flights", "numbers", "absent"), CACHED_VIEWS, workers=2),
-        results_cache=ResultsCacheConfig(enabled=True, max_bytes=16 * MIB),
+        results_cache=ResultsCacheConfig(enabled=True),
     )
     with KINDS[request.param](config) as running:
         yield (running, config), publisher
@@ -32,10 +32,9 @@ def start(cached: tuple[Any, Publisher]) -> Iterator[StartCached]:
     """Put a cache before the shared engine, which outlives it."""
     (running, config), _ = cached
 
-    def make(**settings: Any) -> CachedEngine:
-        cache = replace(config.results_cache, **{k: v for k, v in settings.items() if k == "max_bytes"})
-        query = replace(config.query, **{k: v for k, v in settings.items() if k == "timeout_s"})
-        made = remembering(running, replace(config, results_cache=cache, query=query))
+    def make(max_bytes: int = 16 * MIB) -> CachedEngine:
+        cache = ResultsCacheConfig(enabled=True, max_bytes=max_bytes)
+        made = remembering(running, replace(config, results_cache=cache))
         assert isinstance(made, CachedEngine)
         return made
 

@@ -93,21 +93,11 @@ def test_a_cached_result_is_the_first_result(engine: CachedEngine, sql: str) -> 
 @pytest.mark.parametrize(
     "sql",
     [
-        "SELECT list_transform([1, 2], lambda x: x + random())",
-        "SELECT 1 FROM flights WHERE id > (SELECT random())",
-        "WITH a AS (SELECT now() AS t) SELECT 1 AS one FROM a",
-        "SELECT sum(random()) OVER () FROM flights",
-        "FROM noise",
-        "FROM over_noise",
+        "SELECT random()",
         "SELECT 1 FROM flights, over_noise",
         "FROM numbers USING SAMPLE 3",
-        "SELECT n FROM numbers TABLESAMPLE 10%",
         "EXPLAIN SELECT 1",
-        "EXPLAIN ANALYZE SELECT 1",
         "SHOW TABLES",
-        "SHOW DATABASES",
-        "DESCRIBE flights",
-        "SUMMARIZE flights",
         "FROM information_schema.tables",
         "PIVOT flights ON id",
     ],
@@ -234,15 +224,6 @@ def test_a_large_cached_result_has_the_limits_of_a_statement(engine: CachedEngin
 # Data that is replaced.
 
 
-def test_no_old_result_is_served_after_a_publication(engine: CachedEngine, publisher: Publisher) -> None:
-    for number in range(10, 20):
-        publisher.publish(flights=f"SELECT {number} AS id")
-        expected = b'[{"id":%d}]' % number
-        assert ask(engine, "SELECT id FROM flights") == (expected, "miss")
-        assert ask(engine, "SELECT id FROM flights") == (expected, "hit")
-    publisher.publish(flights="SELECT 1 AS id")
-
-
 def test_a_manifest_that_looks_like_an_earlier_one_is_another(engine: CachedEngine, publisher: Publisher) -> None:
     """File systems give inodes anew, sizes are the same, and here the clock stands still."""
 
@@ -253,7 +234,9 @@ def test_a_manifest_that_looks_like_an_earlier_one_is_another(engine: CachedEngi
     for number in range(31, 41):
         publish(number)
         publish(number + 20)
-        assert ask(engine, "SELECT id FROM flights") == (b'[{"id":%d}]' % (number + 20), "miss")
+        expected = b'[{"id":%d}]' % (number + 20)
+        assert ask(engine, "SELECT id FROM flights") == (expected, "miss")
+        assert ask(engine, "SELECT id FROM flights") == (expected, "hit")
     publisher.publish(flights="SELECT 1 AS id")
 
 

@@ -157,16 +157,18 @@ def test_a_text_that_is_not_one_query_shares_no_cursor(open_session: OpenSession
     assert idle(session) == 0
 
 
-def test_a_query_cannot_write_on_a_shared_cursor(open_session: OpenSession, publisher: Publisher) -> None:
+def test_a_transaction_is_read_only_behind_the_gate(open_session: OpenSession, publisher: Publisher) -> None:
     publisher.publish(flights="SELECT 1 AS id")
     session = open_session()
     table(run(session, "FROM flights"))
-    sql = "WITH x AS (INSERT INTO flights VALUES (2) RETURNING *) FROM x"
 
     with pytest.raises(SqlError):
-        run_ungated(session, sql)
+        run_ungated(session, "WITH x AS (INSERT INTO flights VALUES (2) RETURNING *) FROM x")
+    for sql in ("CREATE TABLE runtime.main.t AS SELECT 1", "CREATE OR REPLACE MACRO runtime.main.abs(x) AS 42"):
+        with pytest.raises(StatementNotAllowedError, match="read-only"):
+            run_ungated(session, sql, deterministic=False)
 
-    assert table(run(session, "FROM flights")).num_rows == 1
+    assert table(run(session, "FROM flights")).num_rows == table(run(session, "SHOW TABLES")).num_rows == 1
 
 
 def test_many_threads_share_cursors(open_session: OpenSession) -> None:

@@ -71,62 +71,31 @@ def test_a_failure_is_judged_by_class_or_text(exc: BaseException, expected: Faul
 
 
 MORE_MEMORY = "The statement needs more memory than there is (1 GiB at most): ask for less at once."
+MORE_SPACE = "The statement needs more temporary space than there is (1500 MiB at most): ask for less at once."
+FAILED = "The engine failed on this statement and starts anew; other statements work."
 
 
 @pytest.mark.parametrize(
-    ("exc", "error", "message"),
+    ("name", "text", "error", "message"),
     [
-        pytest.param(duckdb.ParserException("Parser Error: at"), SqlSyntaxError, "at", id="syntax"),
-        pytest.param(duckdb.BinderException("Binder Error: no a"), SqlError, "no a", id="binder"),
-        pytest.param(
-            duckdb.PermissionException("Permission Error: no"), StatementNotAllowedError, "no", id="permission"
-        ),
-        pytest.param(
-            duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate"),
-            ResourceLimitError,
-            MORE_MEMORY,
-            id="memory",
-        ),
-        pytest.param(
-            duckdb.OutOfMemoryException("Out of Memory Error: limit was set by the 'max_temp_directory_size' setting"),
-            ResourceLimitError,
-            "The statement needs more temporary space than there is (1500 MiB at most): ask for less at once.",
-            id="temporary space",
-        ),
-        pytest.param(duckdb.InterruptException("INTERRUPT Error: x"), QueryTimeoutError, None, id="DuckDB's clock"),
-        pytest.param(
-            duckdb.InternalException("INTERNAL Error: /src/x.cpp:12"),
-            EngineUnavailableError,
-            "The engine failed on this statement and starts anew; other statements work.",
-            id="internal",
-        ),
-        pytest.param(
-            duckdb.InternalException("INTERNAL Error: Memory allocation failure"),
-            ResourceLimitError,
-            MORE_MEMORY,
-            id="no memory within",
-        ),
-        pytest.param(
-            duckdb.IOException("IO Error: /var/x"),
-            EngineUnavailableError,
-            "The data could not be read: try again.",
-            id="IO",
-        ),
-        pytest.param(
-            duckdb.ConnectionException("Connection Error: /x"),
-            QueryError,
-            "The engine could not run this statement.",
-            id="other",
-        ),
+        ("Parser", "Parser Error: at", SqlSyntaxError, "at"),
+        ("Binder", "Binder Error: no a", SqlError, "no a"),
+        ("Permission", "Permission Error: no", StatementNotAllowedError, "no"),
+        ("OutOfMemory", "Out of Memory Error: failed to allocate", ResourceLimitError, MORE_MEMORY),
+        ("OutOfMemory", "Out of Memory Error: limit of 'max_temp_directory_size'", ResourceLimitError, MORE_SPACE),
+        ("Interrupt", "INTERRUPT Error: x", QueryTimeoutError, "The query was cancelled after 30 s, its time limit."),
+        ("Internal", "INTERNAL Error: /src/x.cpp:12", EngineUnavailableError, FAILED),
+        ("Internal", "INTERNAL Error: Memory allocation failure", ResourceLimitError, MORE_MEMORY),
+        ("IO", "IO Error: /var/x", EngineUnavailableError, "The data could not be read: try again."),
+        ("Connection", "Connection Error: /x", QueryError, "The engine could not run this statement."),
     ],
 )
-def test_an_error_is_a_sentence(exc: duckdb.Error, error: type[QueryError], message: str | None) -> None:
-    limits = QueryConfig(temp_directory_limit_bytes=1500 * 2**20)
+def test_an_error_is_a_sentence(name: str, text: str, error: type[QueryError], message: str) -> None:
+    exc = getattr(duckdb, f"{name}Exception")(text)
 
-    translated = translate(exc, limits, STATE)
+    translated = translate(exc, QueryConfig(temp_directory_limit_bytes=1500 * 2**20), STATE)
 
-    assert type(translated) is error
-    assert message is None or str(translated) == message
+    assert (type(translated), str(translated)) == (error, message)
 
 
 @pytest.mark.parametrize(

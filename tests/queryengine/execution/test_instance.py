@@ -13,7 +13,7 @@ from queryengine.execution.statistics import BATCH_BYTES, VECTOR_ROWS
 from queryengine.manifest import Column, Manifest, snapshot_path
 from tests.open_files import open_files
 from tests.queryengine.conftest import MakeConfig, OpenSession
-from tests.queryengine.execution.instances import rows, run, run_ungated, table
+from tests.queryengine.execution.instances import rows, run, table
 from tests.queryengine.publishing import Publisher, wait_until
 
 
@@ -125,15 +125,6 @@ def test_the_next_large_result_of_a_statement_has_larger_batches(
         assert max(batch.nbytes for batch in batches) <= BATCH_BYTES
 
 
-def test_a_result_with_a_slow_start_keeps_small_batches(open_session: OpenSession) -> None:
-    session = open_session()
-    sql = "SELECT DISTINCT hash(range // 100) AS a FROM range(20000000)"
-
-    assert table(run(session, sql)).num_rows == 200_000
-    with closing(run(session, sql)) as reader:  # Asked for the width of its rows, DuckDB would group them once more.
-        assert next(iter(reader)).num_rows == VECTOR_ROWS
-
-
 def test_the_types_that_a_pivot_creates_do_not_stay(open_session: OpenSession, publisher: Publisher) -> None:
     publisher.publish(flights="SELECT i AS id, 'n' || i AS name FROM range(3) t(i)")
     session = open_session()
@@ -144,15 +135,6 @@ def test_the_types_that_a_pivot_creates_do_not_stay(open_session: OpenSession, p
         assert table(run(session, "PIVOT flights ON name USING sum(id)")).num_columns == 3
 
         assert cursor.execute(count).fetchone() == before
-
-
-def test_a_transaction_is_read_only_behind_the_gate(open_session: OpenSession) -> None:
-    session = open_session()
-    for sql in ("CREATE TABLE runtime.main.t AS SELECT 1", "CREATE OR REPLACE MACRO runtime.main.abs(x) AS 42"):
-        with pytest.raises(Exception, match="read-only"):
-            run_ungated(session, sql, deterministic=False)
-
-    assert table(run(session, "SHOW TABLES")).num_rows == 0
 
 
 def test_an_error_in_a_projected_statement_counts_its_own_lines(open_session: OpenSession) -> None:

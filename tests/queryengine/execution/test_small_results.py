@@ -146,22 +146,16 @@ def test_rows_and_times_are_counted(engine: InProcessEngine, fetches: Fetches) -
 
 
 @pytest.mark.parametrize(
-    ("small", "longer"),
+    "sql",
     [
-        pytest.param("SELECT i FROM range(1000) t(i) LIMIT 1", "SELECT i FROM range(1000) t(i) LIMIT 999", id="rows"),
-        pytest.param(
-            "SELECT CASE WHEN 1 < 2 THEN 'a' ELSE repeat('a', 100000) END AS a",
-            "SELECT CASE WHEN 3 < 2 THEN 'a' ELSE repeat('a', 100000) END AS a",
-            id="bytes",
-        ),
-        pytest.param(
-            "SELECT CASE WHEN 1 < 2 THEN DATE '2020-01-01' ELSE DATE 'infinity' END AS a",
-            "SELECT CASE WHEN 3 < 2 THEN DATE '2020-01-01' ELSE DATE 'infinity' END AS a",
-            id="value",
-        ),
+        "SELECT i FROM range(1000) t(i) LIMIT 9{}",
+        "SELECT CASE WHEN {} < 2 THEN 'a' ELSE repeat('a', 100000) END AS a",
+        "SELECT CASE WHEN {} < 2 THEN DATE '2020-01-01' ELSE DATE 'infinity' END AS a",
     ],
+    ids=["rows", "bytes", "value"],
 )
-def test_a_result_that_turns_out_large(engine: InProcessEngine, fetches: Fetches, small: str, longer: str) -> None:
+def test_a_result_that_turns_out_large(engine: InProcessEngine, fetches: Fetches, sql: str) -> None:
+    small, longer = sql.format(1), sql.format(99)
     expected = ask(engine, small)
     assert ask(engine, small) == expected
     assert fetches.count == 1
@@ -238,20 +232,16 @@ def test_few_long_texts_are_fetched(engine: InProcessEngine, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("good", "bad"),
+    "sql",
     [
-        pytest.param("SELECT (1 || '')::TINYINT AS a", "SELECT (1000 || '')::TINYINT AS a", id="value"),
-        pytest.param(
-            "SELECT id FROM flights ORDER BY 1 LIMIT 1", "SELECT id FROM flights ORDER BY 7 LIMIT 1", id="column"
-        ),
-        pytest.param(
-            "SELECT CASE WHEN 1 = 1 THEN 1 ELSE error('no') END AS a",
-            "SELECT CASE WHEN 2 = 1 THEN 1 ELSE error('no') END AS a",
-            id="in a row",
-        ),
+        "SELECT ({} || '')::TINYINT AS a",
+        "SELECT id FROM flights ORDER BY {} LIMIT 1",
+        "SELECT CASE WHEN {} = 1 THEN 1 ELSE error('no') END AS a",
     ],
+    ids=["value", "column", "in a row"],
 )
-def test_errors_are_the_same(engine: InProcessEngine, fetches: Fetches, good: str, bad: str) -> None:
+def test_errors_are_the_same(engine: InProcessEngine, fetches: Fetches, sql: str) -> None:
+    good, bad = sql.format(1), sql.format(1000)
     expected = outcome(engine, bad)
     assert isinstance(expected, tuple)
     answers = [outcome(engine, good) for _ in range(2)]

@@ -51,12 +51,18 @@ def test_batches_are_as_large_as_their_rows_allow(
 
 
 @pytest.mark.parametrize(
-    "pace",
+    "spent",
     [
-        pytest.param(Pace(LARGE_ROWS - 1), id="short"),
-        pytest.param(Pace(LARGE_ROWS, spent_s=1.0), id="slow"),
-        pytest.param(Pace(100 * LARGE_ROWS, first_s=0.2, spent_s=0.2), id="slow to begin"),
+        pytest.param([(LARGE_ROWS - 1, 0.0)], id="short"),
+        pytest.param([(LARGE_ROWS, 1.0)], id="slow"),
+        pytest.param([(0, 0.2), (100 * LARGE_ROWS, 0.0)], id="slow to begin"),
     ],
 )
-def test_nothing_is_learnt_of_an_answer_that_is(connection: duckdb.DuckDBPyConnection, pace: Pace) -> None:
+def test_nothing_is_learnt_of_an_answer_that_is(
+    connection: duckdb.DuckDBPyConnection, spent: list[tuple[int, float]]
+) -> None:
+    pace = Pace()
+    for rows, seconds in spent:
+        pace.add(rows, seconds)
+
     assert learnt(connection, "SELECT id FROM t", pace) == VECTOR_ROWS

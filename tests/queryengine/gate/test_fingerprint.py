@@ -181,18 +181,16 @@ GAPS = st.sampled_from(
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("one", "others"),
     [
-        ("SELECT 1", "  SELECT\n\t1 ; ; -- done"),
-        ("SELECT 1", "/* why */ SELECT/**/1;"),
-        ("SELECT 'a  b'", "SELECT   'a  b'"),
-        ("SELECT a FROM t WHERE b = 1", "SELECT a\nFROM t -- which\nWHERE b = 1"),
-        ("SELECT\u00a01", "SELECT 1"),
-        ("SELECT $$ a;  b $$", "SELECT  $$ a;  b $$;"),
+        ("SELECT 1", ("  SELECT\n\t1 ; ; -- done", "/* why */ SELECT/**/1;", "SELECT\u00a01")),
+        ("SELECT 'a  b'", ("SELECT   'a  b'",)),
+        ("SELECT a FROM t WHERE b = 1", ("SELECT a\nFROM t -- which\nWHERE b = 1",)),
+        ("SELECT $$ a;  b $$", ("SELECT  $$ a;  b $$;",)),
     ],
 )
-def test_what_no_parser_looks_at_does_not_count(one: str, other: str) -> None:
-    assert normal_form(one) == normal_form(other)
+def test_what_no_parser_looks_at_does_not_count(one: str, others: tuple[str, ...]) -> None:
+    assert set(map(normal_form, others)) == {normal_form(one)}
 
 
 @pytest.mark.parametrize(
