@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from runtime_site.logs import logging_config
 from runtimeconf.model import RuntimeConfig
 from tests.queryengine.engine_process import config_of
 from tests.queryengine.heartbeats import state_of
+from tests.queryengine.publishing import wait_until
 
 #: The grace period of a stopped statement before its worker dies; long, for slow machines.
 GRACE_S = 20.0
@@ -111,11 +111,8 @@ class Engine:
 
     def worker(self) -> int:
         """Wait until the only worker is idle; return its process id."""
-        until = time.monotonic() + 60
-        while not (workers := self.workers()) or state_of(workers[0]).phase not in ("idle", "unfit"):
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        return workers[0]
+        wait_until(lambda: any(state_of(worker).phase in ("idle", "unfit") for worker in self.workers()))
+        return self.workers()[0]
 
 
 def still_works(engine: Engine) -> None:
@@ -172,11 +169,8 @@ def running(
     )
     engine = Engine(process, state_dir, query["timeout_s"])
     try:
-        until = time.monotonic() + 60
-        while not engine.listens:
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_until(lambda: engine.listens or process.poll() is not None)
+        assert process.poll() is None
         yield engine
     finally:
         process.send_signal(signal.SIGTERM)

@@ -17,6 +17,7 @@ from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig, ViewConfig
 from tests.queryengine import worker_engine
 from tests.queryengine.encoders.answers import connect
+from tests.queryengine.execution.instances import declared
 from tests.queryengine.publishing import Publisher, wait_until
 from tests.queryengine.statements import TABLES, VIEWS
 
@@ -52,10 +53,7 @@ def config_of(
         datasets=tuple(
             DatasetConfig(name=name, from_=f"file:{name}.csv", location=f"/{name}.csv") for name in datasets
         ),
-        views=tuple(
-            ViewConfig(name=name, sql=sql, line=number + 1, yaml_path=f"views[{number}].sql")
-            for number, (name, sql) in enumerate((views or {}).items())
-        ),
+        views=tuple(declared(**(views or {}))),
     )
 
 

@@ -47,25 +47,17 @@ def test_concurrent_cancels_call_a_subscriber_once() -> None:
     assert calls == [1]
 
 
-def test_the_first_reason_to_stop_stands() -> None:
-    interruption = Interruption()
-    interruption.check()
-
-    interruption.stop(partial(QueryTimeoutError, 3))
-    interruption.stop(QueryCancelledError)
-
-    with pytest.raises(QueryTimeoutError, match="after 3 s"):
-        interruption.check()
-
-
 def test_an_interruption_calls_what_is_attached_and_nothing_after_detach() -> None:
     interruption = Interruption()
     calls: list[int] = []
     interruption.attach(partial(calls.append, 1))
+    interruption.check()
     assert calls == []
 
+    interruption.stop(partial(QueryTimeoutError, 3))
     interruption.stop(QueryCancelledError)
-    interruption.stop(QueryCancelledError)
+    with pytest.raises(QueryTimeoutError, match="after 3 s"):
+        interruption.check()  # The first reason stands.
     interruption.detach()
     interruption.stop(QueryCancelledError)
     assert calls == [1, 1]

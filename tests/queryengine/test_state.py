@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from unittest.mock import Mock
 
 import pytest
@@ -7,14 +6,8 @@ from queryengine.errors import EngineUnavailableError
 from queryengine.state import get_engine, set_engine, start_on_demand
 
 
-@pytest.fixture(autouse=True)
-def _forget_the_engine() -> Iterator[None]:
-    set_engine(None)
-    yield
-    set_engine(None)
-
-
 def test_an_engine_is_started_on_demand_and_not_again_after_it_has_stopped() -> None:
+    set_engine(None)
     with pytest.raises(EngineUnavailableError, match="not running"):
         get_engine()
     start_on_demand(lambda: set_engine(Mock()))

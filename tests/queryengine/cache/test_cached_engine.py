@@ -5,7 +5,6 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +14,9 @@ from queryengine.engine import ArrowParameters, Query, QueryEngine
 from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutError, SqlError, StatementNotAllowedError
 from queryengine.manifest import manifest_path
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import MIB, ResultsCacheConfig
+from runtimeconf.model import MIB
 from tests.queryengine.asking import ask_cached as ask
-from tests.queryengine.cache.conftest import StartCached
-from tests.queryengine.conftest import config_of
+from tests.queryengine.cache.conftest import StartCached, cached_config
 from tests.queryengine.publishing import Publisher
 from tests.queryengine.statements import READS
 
@@ -280,14 +278,14 @@ def test_statements_during_publications_never_see_old_data(engine: CachedEngine,
 
 
 def test_without_a_manifest_nothing_is_cached(tmp_path: Any) -> None:
-    config = replace(config_of(tmp_path / "state"), results_cache=ResultsCacheConfig(enabled=True))
+    config = cached_config(tmp_path / "state")
     config.state_dir.mkdir()
     with closing(remembering(InProcessEngine(config), config)) as engine:
         assert states(engine, "SELECT 1", "SELECT 1") == ["miss", "miss"]
 
 
 def test_a_closed_engine_serves_nothing(publisher: Publisher) -> None:
-    config = replace(config_of(publisher.state_dir), results_cache=ResultsCacheConfig(enabled=True))
+    config = cached_config(publisher.state_dir)
     engine = remembering(InProcessEngine(config), config)
     assert states(engine, "SELECT 1", "SELECT 1") == ["miss", "hit"]
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,9 @@ from queryengine.cancellation import CancelSource
 from queryengine.engine import Query
 from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError, QueryTimeoutError, SqlError
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import ResultsCacheConfig
 from tests.queryengine.asking import ask_cached, begin, error_of
-from tests.queryengine.conftest import KINDS, config_of
+from tests.queryengine.cache.conftest import cached_config
+from tests.queryengine.conftest import KINDS
 from tests.queryengine.publishing import ENDLESS, PATIENCE_S, Publisher, wait_until
 
 SQL = "SELECT count(*) AS n FROM flights"
@@ -108,10 +107,7 @@ def callers(engine: CachedEngine) -> Iterator[Callers]:
 def one_slot(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callers]:
     """The callers of an engine with one execution slot."""
     Publisher(tmp_path / "state").publish(flights="SELECT 1 AS id")
-    config = replace(
-        config_of(tmp_path / "state", workers=1, max_queued=8, queue_timeout_s=60.0, timeout_s=60.0),
-        results_cache=ResultsCacheConfig(enabled=True),
-    )
+    config = cached_config(tmp_path / "state", workers=1, max_queued=8, queue_timeout_s=60.0, timeout_s=60.0)
     with KINDS[request.param](config) as engine:
         made = Callers(CachedEngine(engine, config))
         yield made

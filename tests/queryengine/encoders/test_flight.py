@@ -39,6 +39,8 @@ def test_each_chunk_of_an_answer_is_a_message() -> None:
     assert len(data) == 5  # schema, dictionary, three record batches
     assert [message.HasField("flight_descriptor") or message.app_metadata for message in kinds] == [b""] * 5
     assert [bool(message.data_body) for message in kinds] == [False, True, True, True, True]
+    (schema,) = messages_of(TABLE.slice(0, 0))
+    assert table_of([schema]).schema == TABLE.schema
 
 
 def test_a_dictionary_that_changes_is_sent_again() -> None:
@@ -60,13 +62,6 @@ def test_messages_equal_those_of_pyarrow(rows: int) -> None:
     expected = pa.ipc.read_message(table.to_batches()[0].serialize())
     assert batch.data_header == expected.metadata.to_pybytes()
     assert batch.data_body == expected.body.to_pybytes()
-
-
-def test_an_empty_answer_keeps_its_schema() -> None:
-    data = messages_of(TABLE.slice(0, 0))
-
-    assert len(data) == 1
-    assert table_of(data).schema == TABLE.schema
 
 
 def test_a_batch_without_columns_has_an_empty_body() -> None:

@@ -70,11 +70,7 @@ SAMPLES: dict[str, tuple[str, list[str], Oracle]] = {
     "BOOLEAN": ("BOOLEAN", ["true", "false"], lambda value: value == "true"),
     **{name: (name, [str(low), "0", "42", str(high)], Decimal) for name, (low, high) in INTEGERS.items()},
     "FLOAT": ("FLOAT", ["0.1", "1", "-0.0", "3.4028235e38", "1e-45", "nan", "inf", "-inf"], floating),
-    "DOUBLE": (
-        "DOUBLE",
-        [*DOUBLES, "nan", "inf", "-inf"],
-        floating,
-    ),
+    "DOUBLE": ("DOUBLE", [*DOUBLES, "nan", "inf", "-inf"], floating),
     "DECIMAL": (
         "DECIMAL(38,10)",
         ["0", "0.0000000001", "-0.0000000001", "1.5", "-9999999999999999999999999999.9999999999"],

@@ -18,6 +18,7 @@ from queryengine.manifest import (
     write_manifest,
 )
 from tests.open_files import open_files
+from tests.queryengine.asking import begin
 from tests.queryengine.conftest import MakeManager
 from tests.queryengine.execution.instances import declared, gate, run, table
 from tests.queryengine.publishing import Publisher, wait_until
@@ -30,10 +31,11 @@ def leased(manager: SessionManager, sql: str = "SHOW TABLES") -> Lease:
     return manager.lease(gate().admit(sql, RELATIONS))
 
 
-def generation(manager: SessionManager, sql: str) -> int:
+def seen(manager: SessionManager, sql: str) -> tuple[int, Signature]:
+    """Return the generation of the session that *sql* gets, and the data version of its result."""
     lease = leased(manager, sql)
     lease.release()
-    return lease.session.generation
+    return lease.session.generation, lease.data_version
 
 
 def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights") -> int:
@@ -124,34 +126,29 @@ def test_a_statement_waits_for_a_new_session_only_if_its_data_was_published_agai
     publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
     manager = make_manager(views=views, relations=("flights", "planes"), datasets=("flights", "planes", "late"))
 
-    def seen(sql: str) -> tuple[int, Signature]:
-        lease = leased(manager, sql)
-        lease.release()
-        return lease.session.generation, lease.data_version
-
     def published() -> Signature:
         return signature(str(manifest_path(publisher.state_dir)))
 
     publisher.publish(planes="SELECT 2 AS id")
-    assert [seen("FROM flights"), seen("SELECT 1")] == [(1, published())] * 2
-    assert seen("FROM planes") == (2, published())
+    assert [seen(manager, "FROM flights"), seen(manager, "SELECT 1")] == [(1, published())] * 2
+    assert seen(manager, "FROM planes") == (2, published())
     publisher.publish(planes="SELECT 3 AS id")
-    assert seen("FROM flights") == (2, published())
-    assert seen("FROM joined") == (3, published())
+    assert seen(manager, "FROM flights") == (2, published())
+    assert seen(manager, "FROM joined") == (3, published())
     for number, sql in enumerate(
         ["FROM information_schema.tables", "SHOW TABLES", "FROM soon", "EXPLAIN FROM flights"]
     ):
         publisher.publish(planes=f"SELECT {number} AS id")
-        assert seen(sql) == (4 + number, published())
+        assert seen(manager, sql) == (4 + number, published())
     publisher.publish(late="SELECT 1 AS id")
-    assert seen("FROM joined") == (7, published())
+    assert seen(manager, "FROM joined") == (7, published())
     whole = read_manifest(publisher.state_dir)
     manifest_path(publisher.state_dir).write_text("{")
-    assert seen("FROM joined")[0] == 7
+    assert seen(manager, "FROM joined")[0] == 7
     write_manifest(publisher.state_dir, whole)
-    assert seen("FROM joined") == (7, published())
+    assert seen(manager, "FROM joined") == (7, published())
     publisher.publish(flights="SELECT 2 AS id")
-    assert seen("FROM joined") == (9, published())
+    assert seen(manager, "FROM joined") == (9, published())
 
     assert opened == [1, 2, 3, 4, 5, 6, 7, 9]
 
@@ -176,9 +173,9 @@ def test_statements_go_on_while_a_session_is_opened_for_others(publisher: Publis
     publisher.publish(planes="SELECT 2 AS id")
     assert slowly.is_opening.wait(30)
 
-    assert generation(manager, "FROM flights") == 1
+    assert seen(manager, "FROM flights")[0] == 1
     slowly.go_on.set()
-    assert generation(manager, "FROM planes") == 2
+    assert seen(manager, "FROM planes")[0] == 2
 
 
 def test_a_session_that_opens_during_close_is_closed_too(publisher: Publisher, make_manager: MakeManager) -> None:
@@ -189,15 +186,13 @@ def test_a_session_that_opens_during_close_is_closed_too(publisher: Publisher, m
     publisher.publish(flights="SELECT 2 AS id")
     assert slowly.is_opening.wait(30)
 
-    closing = threading.Thread(target=manager.close, args=(30,))
-    closing.start()
+    closing = begin(lambda: manager.close(30))
     wait_until(lambda: manager._closed)
     with pytest.raises(EngineUnavailableError, match="stopping"):
         leased(manager, "SELECT 1")
     slowly.go_on.set()
-    closing.join(30)
+    closing.result(30)
 
-    assert not closing.is_alive()
     wait_until(lambda: not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))
 
 
@@ -299,17 +294,16 @@ def test_close_waits_for_leases_up_to_its_limit_and_refuses_new_ones(
     publisher: Publisher, manager: SessionManager
 ) -> None:
     lease = leased(manager)
-    closing = threading.Thread(target=manager.close, args=(30,))
-    closing.start()
+    closing = begin(lambda: manager.close(30))
     wait_until(lambda: manager._closed)
     manager.close(0.05)
 
-    assert closing.is_alive()
+    assert not closing.done()
     with pytest.raises(EngineUnavailableError, match="stopping"):
         leased(manager)
     assert open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
     lease.release()
-    closing.join(30)
+    closing.result(30)
 
     assert not manager._thread.is_alive()
     wait_until(lambda: not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))

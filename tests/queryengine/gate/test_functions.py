@@ -44,16 +44,14 @@ def test_macros_that_are_allowed_call_only_what_is_allowed(gate: Gate) -> None:
             gate.admit(definition if kind == "table_macro" else f"SELECT {definition}", frozenset())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name for (kind, name), reason in JUDGED.items() if kind in ("table", "table_macro") and reason is not None],
-)
-def test_a_refused_table_function_is_refused_wherever_it_stands(name: str) -> None:
-    with pytest.raises(StatementNotAllowedError, match=f"^Function '{name}' is not allowed: .+[^.]\\.$"):
-        check(name, Place.TABLE)
-    if ("aggregate", name) not in JUDGED:
-        with pytest.raises(StatementNotAllowedError):
-            check(name, Place.EXPRESSION)
+def test_a_refused_table_function_is_refused_wherever_it_stands() -> None:
+    for (kind, name), reason in JUDGED.items():
+        if kind in ("table", "table_macro") and reason is not None:
+            with pytest.raises(StatementNotAllowedError, match=f"^Function '{name}' is not allowed: .+[^.]\\.$"):
+                check(name, Place.TABLE)
+            if ("aggregate", name) not in JUDGED:
+                with pytest.raises(StatementNotAllowedError):
+                    check(name, Place.EXPRESSION)
 
 
 def test_no_name_without_brackets_calls_what_is_refused() -> None:
