@@ -13,10 +13,9 @@ DATASETS = frozenset({"flights", "planes"})
 def faults(**views: str) -> dict[str, str]:
     with pytest.raises(ConfigError) as caught:
         gate_views(declared(**views), DATASETS, gate(), FILE)
-    assert all(
-        fault.file == FILE and fault.yaml_path == f"views[{fault.line - 1}].sql" for fault in caught.value.faults
-    )
-    return {fault.yaml_path: fault.message for fault in caught.value.faults}
+    found = caught.value.faults
+    assert all(fault.file == FILE and fault.yaml_path == f"views[{fault.line - 1}].sql" for fault in found)
+    return {fault.yaml_path: fault.message for fault in found}
 
 
 def test_views_come_after_the_views_that_they_read() -> None:
