@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -111,8 +112,11 @@ class Engine:
 
     def worker(self) -> int:
         """Wait until the only worker is idle; return its process id."""
-        wait_until(lambda: any(state_of(worker).phase in ("idle", "unfit") for worker in self.workers()))
-        return self.workers()[0]
+        until = time.monotonic() + 60
+        while not (workers := self.workers()) or state_of(workers[0]).phase not in ("idle", "unfit"):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return workers[0]
 
 
 def still_works(engine: Engine) -> None:
