@@ -20,16 +20,7 @@ from typing import Final
 from queryengine.bounded_dict import BoundedDict
 from queryengine.cache.results import Kept, Key, Remembered, ResultsCache, chunk_bytes, key_bytes
 from queryengine.cancellation import CancelSource
-from queryengine.engine import (
-    Admitted,
-    Answer,
-    CacheState,
-    CancelToken,
-    Query,
-    QueryEngine,
-    QueryResult,
-    QueryTimings,
-)
+from queryengine.engine import Admitted, Answer, CacheState, CancelToken, Query, QueryEngine, QueryResult, QueryTimings
 from queryengine.errors import QueryCancelledError, QueryTimeoutError
 from queryengine.gate.fingerprint import normal_form
 from queryengine.manifest import Pin, Signature, manifest_path, signature

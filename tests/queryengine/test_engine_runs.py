@@ -21,14 +21,7 @@ from queryengine.manifest import SNAPSHOT_DIRECTORY
 from tests.open_files import open_files
 from tests.queryengine.asking import ask, begin, error_of, rows
 from tests.queryengine.conftest import FLIGHTS, StartEngine
-from tests.queryengine.publishing import (
-    ENDLESS,
-    ENDLESS_AFTER_ROWS,
-    ENDLESS_ROWS,
-    PATIENCE_S,
-    Publisher,
-    wait_until,
-)
+from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, ENDLESS_ROWS, PATIENCE_S, Publisher, wait_until
 
 # Streaming, time and cancellation.
 
