@@ -46,17 +46,6 @@ def test_a_deterministic_query_is_bound_once_on_a_cursor(
     assert list(kept.bound) == ["SELECT 1::UHUGEINT AS a", "SELECT 2 AS a"]
 
 
-def test_a_bound_query_fails_with_the_same_words_again(open_session: OpenSession) -> None:
-    sql = "SELECT CAST(a AS INTEGER)::UHUGEINT AS a FROM (SELECT 'x' || range AS a FROM range(3))"
-    session = open_session()
-    with pytest.raises(SqlError) as first:
-        table(run(session, sql))
-    with pytest.raises(SqlError) as second:
-        table(run(session, sql))
-
-    assert str(first.value) == str(second.value)
-
-
 @pytest.mark.parametrize(
     "sql",
     [
