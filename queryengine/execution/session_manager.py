@@ -103,7 +103,7 @@ class SessionManager:
         self._thread = threading.Thread(target=self._follow, name="engine-sessions", daemon=True)
         self._thread.start()
 
-    def lease(self, statement: GatedStatement) -> Lease:
+    def lease(self, statement: GatedStatement | None = None) -> Lease:
         """
         Lease a session over the published data, or one that gives the same result for *statement*.
 
@@ -141,7 +141,7 @@ class SessionManager:
         held.leases += 1
         return Lease(held.session, pin.signature if pin.is_held else None, partial(self._release, held))
 
-    def _fitting(self, statement: GatedStatement) -> Pin | None:
+    def _fitting(self, statement: GatedStatement | None) -> Pin | None:
         """Return the newest manifest if the current session can run *statement* for it. Called under the lock."""
         if self._closed:
             raise EngineUnavailableError(_STOPPING)
@@ -150,6 +150,8 @@ class SessionManager:
             return None
         if self._current.pin.signature == signature_now:
             return self._current.pin
+        if statement is None:
+            return None
         published = self._newest(signature_now)
         return published[0] if published and session.reads_the_same(statement, published[1]) else None
 

@@ -74,7 +74,7 @@ def test_pieces_come_in_order_whoever_is_done_first_and_fail_in_their_turn(monke
     def render(piece: pa.RecordBatch) -> int:
         (row,) = piece.column("i").to_pylist()
         if row == 0:
-            assert plan.THREADS == 1 or later.wait(30)
+            assert threads.THREADS == 1 or later.wait(30)
         elif row == 3:
             raise ZeroDivisionError
         else:

@@ -112,7 +112,7 @@ def test_s24_a_common_table_expression_hides_a_table_of_the_engine_for_both(
 def test_what_a_statement_reads_and_takes(gate: Gate, sql: str, relations: set[str], parameters: set[str]) -> None:
     statement = admit(gate, sql)
 
-    assert (statement.relations, statement.parameters) == (relations, parameters)
+    assert (set(statement.relations), set(statement.parameters)) == (relations, parameters)
 
 
 @pytest.mark.parametrize(
