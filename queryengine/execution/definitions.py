@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 #: The operating system's message when a process, or the whole system, has no file descriptor left.
 _NO_DESCRIPTOR_LEFT = os.strerror(errno.EMFILE)
 
-
 #: The most arrays and objects in a value that is searched: that many levels take an eighth of a stack of 8 MiB.
 _MOST_SEARCHED: Final = 10_000
 
@@ -82,19 +81,14 @@ class Definitions:
     """
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, config: RuntimeConfig, snapshots: Sequence[Snapshot]
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        config: RuntimeConfig,
+        snapshots: Sequence[Snapshot],
+        views: Sequence[GatedView],
+        *,
+        tolerant: bool,
     ) -> None:
-        self.unfit_views: dict[str, UnfitView] = {}
-        self._connection = connection
-        self._config = config
-        self._snapshots = {snapshot.dataset.lower(): snapshot for snapshot in snapshots}
-        #: The datasets that each view reads, by names in lower case.
-        self._datasets_of: dict[str, frozenset[str]] = {}
-        #: The error of a relation that has no data now, and of a view whose SQL does not fit the data.
-        self._unreadable: dict[str, tuple[type[QueryError], str]] = {}
-        self._nondeterministic_views: set[str] = set()
-
-    def define(self, views: Sequence[GatedView], *, tolerant: bool) -> None:
         """
         Define everything. Each of *views* reads only earlier ones.
 
@@ -104,11 +98,19 @@ class Definitions:
             SnapshotGoneError: A snapshot is missing or unreadable, and not *tolerant*.
             EngineUnavailableError: The process has too few file descriptors.
         """
+        self.unfit_views: dict[str, UnfitView] = {}
+        self._connection = connection
+        self._config = config
+        self._snapshots = {snapshot.dataset.lower(): snapshot for snapshot in snapshots}
+        #: The datasets that each view reads, by names in lower case.
+        self._datasets_of: dict[str, frozenset[str]] = {}
+        #: The error of a relation that has no data now, and of a view whose SQL does not fit the data.
+        self._unreadable: dict[str, tuple[type[QueryError], str]] = {}
+        self._nondeterministic_views: set[str] = set()
         self._define_datasets(tolerant=tolerant)
-        self._connection.execute("ATTACH ':memory:' AS _catalog (HIDDEN)")
         self._define_catalog()
         for macro in MACROS:
-            self._connection.execute(f"CREATE MACRO runtime.main.{macro}")
+            connection.execute(f"CREATE MACRO runtime.main.{macro}")
         for view in views:
             self._define_view(view)
 
@@ -134,6 +136,7 @@ class Definitions:
 
     def _define_catalog(self) -> None:
         """Define what the gate substitutes for `information_schema`: the same tables, with the declared names only."""
+        self._connection.execute("ATTACH ':memory:' AS _catalog (HIDDEN)")
         datasets = ", ".join(["NULL", *(_text_literal(dataset.name) for dataset in self._config.datasets)])
         table_type = f"if(table_name IN ({datasets}), 'BASE TABLE', 'VIEW') AS table_type"
         ours = "table_catalog = 'runtime' AND table_schema = 'main'"

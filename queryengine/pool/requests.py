@@ -5,7 +5,7 @@ from base64 import b64decode
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from queryengine.encoders import CONTENT_TYPES
+from queryengine.encoders import ENCODERS
 from queryengine.engine import ArrowParameters, Parameters, Query
 from queryengine.pool.frames import FrameError
 
@@ -42,7 +42,7 @@ def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
     """
     try:
         kind, encoding = fields["call"], fields.get("encoding", "json")
-        if kind not in get_args(RequestKind) or encoding not in CONTENT_TYPES or not isinstance(fields["sql"], str):
+        if kind not in get_args(RequestKind) or encoding not in ENCODERS or not isinstance(fields["sql"], str):
             raise FrameError("a request is not well-formed")
         parameters: Parameters | None = fields.get("parameters")
         if "arrow_parameters" in fields:
