@@ -1,7 +1,7 @@
 """
 Make the pictures of docs/client.md: what a terminal shows while the client talks to the runtime of the example.
 
-Start that with `make run`, then run `.venv/bin/python -m examples.make_captures` in another terminal.
+Start that with `make run`, then run `.venv/bin/python -m docs.captures.make` in another terminal.
 """
 
 import os
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.runtimeclient.terminal import ENTER, TAB, Terminal
 
-ROOT = Path(__file__).parents[1]
-CAPTURES = ROOT / "docs" / "captures"
+ROOT = Path(__file__).parents[2]
+CAPTURES = Path(__file__).parent
 _COLUMNS, _LINES = 88, 26
 
 # Of one character, and what is around all of them, in pixels.
