@@ -115,7 +115,6 @@ def _complete(terminal: Terminal) -> None:
 
 def main() -> None:
     """Make all of them."""
-    CAPTURES.mkdir(exist_ok=True)
     best = (
         "SELECT carrier, name, count(*) AS flights FROM flights JOIN airlines USING (carrier)"
         " GROUP BY ALL ORDER BY 3 DESC LIMIT 8"
