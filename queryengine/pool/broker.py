@@ -35,7 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from queryengine.pool.broker_records import ClientConnection, PendingQuestion, number, text
+from queryengine.pool.broker_records import ClientConnection, PendingQuestion, required
 from queryengine.pool.frames import FrameError, Kind, decode_json, encode_json
 from queryengine.pool.slot_scheduler import SlotScheduler
 from runtimeconf.model import QueryConfig
@@ -260,21 +260,21 @@ class Broker:
     def _handle(self, client: ClientConnection, fields: dict[str, Any]) -> None:
         match fields.get("do"):
             case "enter" if self.draining:
-                self._send(client, {"is": "stopping", "id": text(fields, "id")})
+                self._send(client, {"is": "stopping", "id": required(fields, "id", str)})
             case "enter":
-                self._scheduler.enter(client, fields, text(fields, "key"))
+                self._scheduler.enter(client, fields, required(fields, "key", str))
             case "runs":
-                self._scheduler.record_use(client, number(fields, "slot"), fields)
+                self._scheduler.record_use(client, required(fields, "slot", int), fields)
             case "leave" if "slot" in fields:
-                self._release(client, number(fields, "slot"), fields.get("kill"))
+                self._release(client, required(fields, "slot", int), fields.get("kill"))
             case "leave":
-                self._scheduler.leave(client, text(fields, "id"))
+                self._scheduler.leave(client, required(fields, "id", str))
             case "hurry":
-                self._scheduler.hurry(client, text(fields, "id"))
+                self._scheduler.hurry(client, required(fields, "id", str))
             case "active" | "cancel":
                 self._ask(client, fields)
             case "reported":
-                if (question := self._questions.get(number(fields, "ask"))) is not None:
+                if (question := self._questions.get(required(fields, "ask", int))) is not None:
                     question.unreported.discard(client)
             case other:
                 raise FrameError(f"a message asks for {other!r:.40}")
@@ -289,22 +289,15 @@ class Broker:
 
     def _ask(self, client: ClientConnection, fields: dict[str, Any]) -> None:
         """Answer *client* once the other clients have reported what they use their slots for."""
-        key, ask = text(fields, "key"), fields.get("ask")
+        key, ask = required(fields, "key", str), fields.get("ask")
         if fields["do"] == "cancel":
-            query_id = text(fields, "id")
-            question = PendingQuestion(
-                client, lambda: {"is": "cancelled", "ask": ask, "found": self._cancel(key, query_id)}
-            )
+            answer = partial(self._cancel, key, ask, required(fields, "id", str))
         else:
-            question = PendingQuestion(client, lambda: {"is": "active", "ask": ask, "statements": self._active(key)})
-        question.unreported = self._scheduler.holders - {client}
-        if not question.unreported:
-            self._send(client, question.answer())
-            return
+            answer = partial(self._active, key, ask)
+        unreported = self._scheduler.holders - {client}
         serial = next(self._serials)
-        question.deadline = time.monotonic() + self.report_s
-        self._questions[serial] = question
-        for other in question.unreported:
+        self._questions[serial] = PendingQuestion(client, answer, unreported, time.monotonic() + self.report_s)
+        for other in unreported:
             self._send(other, {"is": "report", "ask": serial})
 
     def _answer_questions(self, now: float) -> None:
@@ -321,8 +314,8 @@ class Broker:
                 logger.exception("a client of the broker was dropped")
                 self._drop(question.client)
 
-    def _active(self, key: str) -> list[dict[str, str]]:
-        return [
+    def _active(self, key: str, ask: object) -> dict[str, Any]:
+        statements = [
             {
                 "id": statement.id,
                 "started": statement.started,
@@ -331,9 +324,10 @@ class Broker:
             }
             for statement in self._scheduler.statements_of(key)
         ]
+        return {"is": "active", "ask": ask, "statements": statements}
 
-    def _cancel(self, key: str, query_id: str) -> bool:
+    def _cancel(self, key: str, ask: object, query_id: str) -> dict[str, Any]:
         found = [statement for statement in self._scheduler.statements_of(key) if statement.id == query_id]
         for statement in found:
             self._send(statement.client, {"is": "cancel", "id": query_id})
-        return bool(found)
+        return {"is": "cancelled", "ask": ask, "found": bool(found)}

@@ -3,9 +3,9 @@
 import math
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from queryengine.engine import ACTIVE_SQL_CHARACTERS
 from queryengine.pool.fair_queue import QueueEntry
@@ -18,20 +18,21 @@ RECALL_S = 0.02
 #: A slot is in rotation if its client has reported another statement for it within this time.
 ROTATION_S = 0.15
 
+_T = TypeVar("_T")
+
 
 class StatementRecord:
     """A statement that is queued or that a slot is used for."""
 
     entry: QueueEntry
 
-    def __init__(self, client: "ClientConnection", fields: dict[str, Any], key: str, serial: int) -> None:
+    def __init__(self, client: "ClientConnection", fields: dict[str, Any], key: str) -> None:
         self.client = client
-        self.id = text(fields, "id")
+        self.id = required(fields, "id", str)
         self.key = key
         self.is_inner = fields.get("inner") is True
-        self.sql = text(fields, "sql")[:ACTIVE_SQL_CHARACTERS]
-        self.started = text(fields, "started")
-        self.serial = serial
+        self.sql = required(fields, "sql", str)[:ACTIVE_SQL_CHARACTERS]
+        self.started = required(fields, "started", str)
         self.since = time.monotonic()
         self.queued_until = 0.0
 
@@ -74,10 +75,6 @@ class ClientConnection:
         self.queued: dict[str, StatementRecord] = {}
         self.slots: dict[int, GrantedSlot] = {}
 
-    def slots_of(self, key: str) -> int:
-        """Return the number of its slots of *key* that are not recalled."""
-        return sum(slot.entry.key == key and not slot.is_recalled for slot in self.slots.values())
-
 
 @dataclass(eq=False, slots=True)
 class PendingQuestion:
@@ -85,21 +82,18 @@ class PendingQuestion:
 
     client: ClientConnection
     answer: Callable[[], dict[str, Any]]
-    unreported: set[ClientConnection] = field(default_factory=set)
-    deadline: float = 0.0
+    unreported: set[ClientConnection]
+    deadline: float
 
 
-def text(fields: dict[str, Any], name: str) -> str:
-    """Return the string *name* of a message; raises FrameError."""
+def required(fields: dict[str, Any], name: str, kind: type[_T]) -> _T:
+    """Return the field *name* of a message, which is a *kind*; raises FrameError."""
     value = fields.get(name)
-    if not isinstance(value, str):
+    if not isinstance(value, kind):
         raise FrameError(f"a message has no {name}")
     return value
 
 
-def number(fields: dict[str, Any], name: str) -> int:
-    """Return the number *name* of a message; raises FrameError."""
-    value = fields.get(name)
-    if not isinstance(value, int):
-        raise FrameError(f"a message has no {name}")
-    return value
+def slots_of(key: str, slots: Iterable[GrantedSlot]) -> int:
+    """Return the number of those *slots* of *key* that are not recalled."""
+    return sum(slot.entry.key == key and not slot.is_recalled for slot in slots)

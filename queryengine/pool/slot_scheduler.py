@@ -15,13 +15,12 @@ rotate, one of them is recalled.
 import itertools
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
 from queryengine.errors import EngineBusyError
-from queryengine.pool.broker_records import ClientConnection, GrantedSlot, StatementRecord
+from queryengine.pool.broker_records import ClientConnection, GrantedSlot, StatementRecord, slots_of
 from queryengine.pool.fair_queue import EntryState, FairQueue
 from queryengine.pool.frames import FrameError
 from runtimeconf.model import QueryConfig
@@ -35,8 +34,6 @@ MISSED_CHECKS = 3
 #: The processors that this process may use.
 PROCESSORS = len(os.sched_getaffinity(0))
 
-Send = Callable[[ClientConnection, dict[str, Any]], None]
-
 
 class SlotScheduler:
     """
@@ -48,7 +45,9 @@ class SlotScheduler:
         several_keys: Whether there is more than one key to be fair to.
     """
 
-    def __init__(self, limits: QueryConfig, send: Send, *, several_keys: bool) -> None:
+    def __init__(
+        self, limits: QueryConfig, send: Callable[[ClientConnection, dict[str, Any]], None], *, several_keys: bool
+    ) -> None:
         self._send = send
         self._processors = PROCESSORS
         self._queue = FairQueue(
@@ -58,10 +57,9 @@ class SlotScheduler:
             patient_slots=min(self._processors, limits.workers),
         )
         self._queue_timeout_s = limits.queue_timeout_s
-        self._queued: OrderedDict[StatementRecord, None] = OrderedDict()  # oldest first
+        self._queued: dict[StatementRecord, None] = {}  # oldest first
         self._slots: dict[int, GrantedSlot] = {}  # in the order in which they were granted
         self._numbers = itertools.count()
-        self._serials = itertools.count()
 
     @property
     def is_idle(self) -> bool:
@@ -82,7 +80,7 @@ class SlotScheduler:
     def run_due(self, now: float) -> None:
         """Refuse the statements that have waited too long, and recall slots that queued statements should have."""
         while self._queued and (statement := next(iter(self._queued))).queued_until <= now:
-            self._refuse(statement, EngineBusyError())
+            self._refuse(statement)
             self._withdraw(statement)
         self._recall_for_queued(now)
 
@@ -93,14 +91,14 @@ class SlotScheduler:
         Raises:
             FrameError: The message is malformed, or a statement with this id is queued.
         """
-        statement = StatementRecord(client, fields, key, next(self._serials))
+        statement = StatementRecord(client, fields, key)
         if statement.id in client.queued:
             raise FrameError("a statement entered twice")
         patient = fields.get("patient") is True
         try:
             statement.entry = self._queue.join(key, partial(self._decided, statement), patient=patient)
-        except EngineBusyError as error:
-            self._refuse(statement, error)
+        except EngineBusyError:
+            self._refuse(statement)
             return
         if statement.entry.state is EntryState.ADMITTED:
             self._grant(statement)
@@ -128,7 +126,7 @@ class SlotScheduler:
         slot.statement = None
         if "id" not in fields:
             return
-        statement = StatementRecord(client, fields, slot.entry.key, next(self._serials))
+        statement = StatementRecord(client, fields, slot.entry.key)
         if (queued := client.queued.get(statement.id)) is not None:
             self._withdraw(queued)
         for other in client.slots.values():  # one may have been granted to it just before it took over this one
@@ -175,7 +173,7 @@ class SlotScheduler:
     def statements_of(self, key: str) -> list[StatementRecord]:
         """Return the statements of *key*, oldest first, without those of the runtime itself."""
         found = [one for one in self.statements() if one.key == key and not one.is_inner]
-        return sorted(found, key=lambda one: (one.started, one.serial))
+        return sorted(found, key=lambda one: (one.started, one.since))
 
     def is_queued(self, statement: StatementRecord) -> bool:
         """Whether *statement* waits for a slot."""
@@ -188,7 +186,7 @@ class SlotScheduler:
         if statement.entry.state is EntryState.ADMITTED:
             self._grant(statement)
         else:
-            self._refuse(statement, EngineBusyError())
+            self._refuse(statement)
 
     def _grant(self, statement: StatementRecord) -> None:
         slot = GrantedSlot(next(self._numbers), statement.client, statement.entry, statement)
@@ -196,8 +194,8 @@ class SlotScheduler:
         fields = {"is": "admitted", "id": statement.id, "key": statement.key, "slot": slot.number}
         self._send(statement.client, fields)
 
-    def _refuse(self, statement: StatementRecord, error: EngineBusyError) -> None:
-        fields = {"is": "busy", "id": statement.id, "retry_after_s": error.retry_after_s}
+    def _refuse(self, statement: StatementRecord) -> None:
+        fields = {"is": "busy", "id": statement.id, "retry_after_s": EngineBusyError().retry_after_s}
         self._send(statement.client, fields)
 
     def _withdraw(self, statement: StatementRecord) -> None:
@@ -239,7 +237,7 @@ class SlotScheduler:
             return self._queue.may_run(statement.key) and (
                 not statement.entry.patient
                 or slot.statement is None
-                or self._slots_of(slot.entry.key) > self._slots_of(statement.key) + 1
+                or slots_of(slot.entry.key, self._slots.values()) > slots_of(statement.key, self._slots.values()) + 1
             )
         if slot.client is statement.client:
             return False  # The process passes it on itself.
@@ -247,10 +245,7 @@ class SlotScheduler:
             return True
         if now < slot.since + QUANTUM_S:
             return False
-        own, other = (client.slots_of(statement.key) for client in (statement.client, slot.client))
+        own, other = (slots_of(statement.key, client.slots.values()) for client in (statement.client, slot.client))
         # All slots of its own process may run long statements; after a while its share does not count.
         is_starved = not statement.entry.patient and now >= statement.since + SHARE_S
         return own == 0 or other > own + 1 or is_starved
-
-    def _slots_of(self, key: str) -> int:
-        return sum(slot.entry.key == key and not slot.is_recalled for slot in self._slots.values())

@@ -16,7 +16,6 @@ import socket
 import threading
 import time
 import uuid
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +79,7 @@ class SlotPool:
         self.engine_path = str(state_dir / ENGINE_SOCKET)
         self.link = BrokerLink(state_dir, self)
         self._statements: dict[str, ClientResult] = {}
-        self._waiters: dict[str, deque[_Waiter]] = {}  # by key; none is empty
+        self._waiters: dict[str, dict[str, _Waiter]] = {}  # by key and query id, longest wait first; none is empty
         self._slots: dict[int, Slot] = {}
         self._unused: dict[str, list[Slot]] = {}  # by key
         self._reusable: dict[str, int] = {}  # number of slots by key that are not recalled
@@ -114,7 +113,7 @@ class SlotPool:
             if not waits_here and not self._announce(waiter, patient=False):
                 raise unreachable()
             self._statements[statement.query_id] = statement
-            self._waiters.setdefault(statement.key, deque()).append(waiter)
+            self._waiters.setdefault(statement.key, {})[statement.query_id] = waiter
             if self._next_tick > waiter.since + ASK_S:
                 self._tick_soon()
 
@@ -132,7 +131,7 @@ class SlotPool:
             del self._statements[statement.query_id]
             slot, statement.slot = statement.slot, None
             if slot is None:
-                waiter = self._take_waiter(statement.query_id, statement.key)
+                waiter = self._take_waiter(statement.key, statement.query_id)
                 if waiter is not None and waiter.is_announced:
                     self.link.say({"do": "leave", "id": statement.query_id})
                 return
@@ -141,7 +140,7 @@ class SlotPool:
                 closing, slot.connection = slot.connection, None
             elif slot.connection is None or slot.recalled or self.link.is_stopping:
                 closing = self._give_back(slot, kill=statement.query_id if kill else None)
-            elif (waiter := self._next_waiter(slot.key)) is not None:
+            elif (waiter := self._take_waiter(slot.key)) is not None:
                 self._pass_on(slot, waiter)
             else:
                 slot.since = time.monotonic()
@@ -233,12 +232,11 @@ class SlotPool:
         self._reusable[slot.key] = self._reusable.get(slot.key, 0) + 1
         if len(self._slots) == 1:
             self._tick_soon()
-        waiter = self._take_waiter(query_id, slot.key)
-        if waiter is not None:
+        if (waiter := self._take_waiter(slot.key, query_id)) is not None:
             self._assign(slot, waiter.statement)
             slot.unreported = False
             waiter.statement.wake()
-        elif (waiter := self._next_waiter(slot.key)) is not None:
+        elif (waiter := self._take_waiter(slot.key)) is not None:
             self._pass_on(slot, waiter)
         else:
             self._give_back(slot)
@@ -284,31 +282,26 @@ class SlotPool:
             del self._reusable[slot.key]
             self._reused_at.pop(slot.key, None)
             self._asked_at.pop(slot.key, None)
-            for waiter in self._waiters.get(slot.key, ()):
+            for waiter in self._waiters.get(slot.key, {}).values():
                 self._announce_urgently(waiter)
 
-    def _next_waiter(self, key: str) -> _Waiter | None:
-        """Take out the statement of *key* that has waited longest."""
-        queue = self._waiters.get(key)
-        return self._take_waiter(queue[0].statement.query_id, key) if queue else None
-
-    def _take_waiter(self, query_id: str, key: str) -> _Waiter | None:
-        queue = self._waiters.get(key, deque())
-        found = next((waiter for waiter in queue if waiter.statement.query_id == query_id), None)
-        if found is not None:
-            queue.remove(found)
-            if not queue:
-                del self._waiters[key]
-        return found
+    def _take_waiter(self, key: str, query_id: str | None = None) -> _Waiter | None:
+        """Take out a waiting statement of *key*, by default the one that has waited longest."""
+        if not (queue := self._waiters.get(key)):
+            return None
+        waiter = queue.pop(next(iter(queue)) if query_id is None else query_id, None)
+        if not queue:
+            del self._waiters[key]
+        return waiter
 
     def _refuse(self, query_id: str, error: QueryError) -> None:
         statement = self._statements.get(query_id)
-        if statement is not None and self._take_waiter(query_id, statement.key) is not None:
+        if statement is not None and self._take_waiter(statement.key, query_id) is not None:
             statement.refused(error)
 
     def _refuse_all(self) -> None:
         for queue in self._waiters.values():
-            for waiter in queue:
+            for waiter in queue.values():
                 waiter.statement.refused(unreachable())
         self._waiters.clear()
 
@@ -337,7 +330,7 @@ class SlotPool:
 
     def _report_all(self) -> None:
         for key, queue in self._waiters.items():
-            for waiter in queue:
+            for waiter in queue.values():
                 self._announce(waiter, patient=key in self._reusable)
         for slot in self._slots.values():
             self._report_use(slot)
@@ -351,9 +344,10 @@ class SlotPool:
 
     def _report_due(self, now: float) -> None:
         for key, queue in self._waiters.items():
-            if now >= queue[0].since + ASK_S:
-                self._ask(key, queue[0], now)
-            for waiter in queue:
+            first = next(iter(queue.values()))
+            if now >= first.since + ASK_S:
+                self._ask(key, first, now)
+            for waiter in queue.values():
                 if now >= waiter.since + REPORT_S:
                     self._announce(waiter, patient=True)
         for slot in self._slots.values():

@@ -92,9 +92,7 @@ class StatementServer:
     when a new process should replace this one.
     """
 
-    def __init__(
-        self, config: RuntimeConfig, report: Callable[[WorkerState], None], stops: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, config: RuntimeConfig, report: Callable[[WorkerState], None], stops: Callable[[], bool]) -> None:
         # The broker admits statements before a client connects; here they run one at a time.
         self._config = replace(config, query=replace(config.query, workers=1))
         self._report = report

@@ -16,8 +16,7 @@ from gunicorn.http.wsgi import Response
 from httpserver import gevent_worker
 from httpserver.gunicorn_server import options, web_options
 from runtimeconf.model import QueryConfig, RuntimeConfig, TlsConfig
-from system.descriptors import MAX_CONNECTIONS, connection_limit
-from system.parent_death import die_with_parent
+from system.process_limits import MAX_CONNECTIONS, connection_limit, die_with_parent
 from tests.system.harness import REPOSITORY, wait_for
 from tests.system.processes import is_alive
 
@@ -93,7 +92,7 @@ def run(program: str) -> tuple[int, str]:
 
 def test_a_process_raises_its_soft_descriptor_limit() -> None:
     program = (
-        "import resource; from system.descriptors import raise_soft_limit\n"
+        "import resource; from system.process_limits import raise_soft_limit\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))\n"
         "raise_soft_limit(); raise_soft_limit(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
@@ -102,7 +101,7 @@ def test_a_process_raises_its_soft_descriptor_limit() -> None:
 
 
 def test_a_process_whose_parent_is_dead_dies() -> None:
-    program = "from system.parent_death import die_with_parent; die_with_parent(1); print('lives on')"
+    program = "from system.process_limits import die_with_parent; die_with_parent(1); print('lives on')"
 
     assert run(program) == (-signal.SIGKILL, "")
 
@@ -111,7 +110,7 @@ def test_a_process_dies_with_its_parent() -> None:
     # The child prints its id once it is bound to its parent, which then waits.
     program = (
         "import os, subprocess, sys, time\n"
-        "from system.parent_death import die_with_parent\n"
+        "from system.process_limits import die_with_parent\n"
         "if len(sys.argv) > 1:\n"
         "    die_with_parent(os.getppid())\n"
         "    print(os.getpid(), flush=True)\n"
@@ -132,5 +131,5 @@ def test_a_process_dies_with_its_parent() -> None:
 def test_a_failed_system_call_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signal, "SIGKILL", 99999)
 
-    with pytest.raises(OSError, match="PR_SET_PDEATHSIG"):
+    with pytest.raises(OSError, match="Invalid argument"):
         die_with_parent(os.getppid())

@@ -111,7 +111,7 @@ OLDER = """
     import os, platform, sys
     from system import process_limits
     from system import sandbox
-    process_limits._set_no_new_privileges()
+    process_limits._prctl(process_limits._PR_SET_NO_NEW_PRIVS, 1)
     machine, seccomp, _ = sandbox._REFUSED[platform.machine()]
     sandbox._refuse_calls(machine, seccomp, (sandbox._CREATE_RULESET,))
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])

@@ -221,7 +221,7 @@ def test_a_client_that_reads_late_gets_everything(bench: Bench) -> None:
 def test_an_internal_error_ends_one_connection_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = bench.client(), bench.client()
 
-    def fail(key: str) -> list[dict[str, str]]:
+    def fail(*_: object) -> dict[str, Any]:
         raise ZeroDivisionError
 
     monkeypatch.setattr(bench.broker, "_active", fail)
