@@ -31,13 +31,13 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from queryengine.pool.broker_records import ClientConnection, PendingQuestion, required
 from queryengine.pool.frames import FrameError, Kind, decode_json, encode_json
-from queryengine.pool.slot_scheduler import SlotScheduler
+from queryengine.pool.slot_scheduler import ClientConnection, SlotScheduler, required
 from runtimeconf.model import QueryConfig
 from system.state_socket import StateSocket
 
@@ -56,6 +56,16 @@ _RECEIVE_BYTES = 64 * 1024
 _BACKLOG = 128
 #: The pause after a failed accept, for example when the process has no descriptor left.
 _ACCEPT_RETRY_S = 0.1
+
+
+@dataclass(eq=False, slots=True)
+class _PendingQuestion:
+    """A question of *client* about all statements. It waits for the reports of the clients in `unreported`."""
+
+    client: ClientConnection
+    answer: Callable[[], dict[str, Any]]
+    unreported: set[ClientConnection]
+    deadline: float
 
 
 class Broker:
@@ -77,7 +87,7 @@ class Broker:
         self.report_s = REPORT_S
         self._kill = kill
         self._scheduler = SlotScheduler(limits, self._send, several_keys=several_keys)
-        self._questions: dict[int, PendingQuestion] = {}  # by serial
+        self._questions: dict[int, _PendingQuestion] = {}  # by serial
         self._clients: set[ClientConnection] = set()
         self._unsent: set[ClientConnection] = set()
         self._serials = itertools.count()
@@ -296,7 +306,7 @@ class Broker:
             answer = partial(self._active, key, ask)
         unreported = self._scheduler.holders - {client}
         serial = next(self._serials)
-        self._questions[serial] = PendingQuestion(client, answer, unreported, time.monotonic() + self.report_s)
+        self._questions[serial] = _PendingQuestion(client, answer, unreported, time.monotonic() + self.report_s)
         for other in unreported:
             self._send(other, {"is": "report", "ask": serial})
 

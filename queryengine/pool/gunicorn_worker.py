@@ -141,7 +141,7 @@ class EngineWorker(SyncWorker):
         os.umask(PRIVATE_UMASK)
         process_limits.close_descriptors([*(listener.fileno() for listener in self.sockets), self.tmp.fileno()])
         process_limits.forget_environment()
-        process_limits.raise_soft_limit()  # It opens each snapshot, and more than once while one session replaces another.
+        process_limits.raise_soft_limit()  # It opens each snapshot, and again while a session replaces another.
         config = runtimeconf.state.get_config()
         process_limits.confine(file_bytes=config.query.temp_directory_limit_bytes)
         process_limits.reuse_memory()

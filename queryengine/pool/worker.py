@@ -12,15 +12,18 @@ import signal
 import socket
 import struct
 import time
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
+from typing import Any, Literal, get_args
 
 from queryengine.cancellation import Interruption
+from queryengine.encoders import CONTENT_TYPES
 from queryengine.encoders.parts import Parts, length
-from queryengine.engine import Encoding, Query, QueryTimings
+from queryengine.engine import ArrowParameters, Encoding, Parameters, Query, QueryTimings
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
 from queryengine.execution.statement_runner import StatementRunner
 from queryengine.pool.frames import (
@@ -33,7 +36,6 @@ from queryengine.pool.frames import (
     encode_json,
 )
 from queryengine.pool.hang_up import HangUpWatch
-from queryengine.pool.requests import Request, checked_request
 from queryengine.pool.worker_state import WorkerState
 from runtimeconf.model import MIB, RuntimeConfig
 from system import process_limits
@@ -82,6 +84,64 @@ WORN_BYTES = 64 * MIB
 
 _CLOSING = encode_json(Kind.CLOSING, {})
 _TOO_LARGE = "The statement needs more memory than there is."
+
+RequestKind = Literal["run", "describe", "admit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """
+    A checked request; `relations` belong to "admit", `speculate_s` to "describe"; `deadline` is on the monotonic clock.
+
+    With `wants_data_version`, the header of the answer names the manifest whose data alone decides it, if there is one.
+    """
+
+    kind: RequestKind
+    query: Query
+    relations: frozenset[str]
+    deadline: float
+    speculate_s: float
+    wants_data_version: bool
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """The fields by which the log names the statement and its owner."""
+        return {"query_id": self.query.query_id, "fingerprint": self.query.fingerprint}
+
+
+def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
+    """
+    Check the *fields* of a request, which may take at most *limit_s* seconds.
+
+    Raises:
+        FrameError: They are not a request.
+    """
+    try:
+        kind, encoding = fields["call"], fields.get("encoding", "json")
+        if kind not in get_args(RequestKind) or encoding not in CONTENT_TYPES or not isinstance(fields["sql"], str):
+            raise FrameError("a request is not well-formed")
+        parameters: Parameters | None = fields.get("parameters")
+        if "arrow_parameters" in fields:
+            parameters = ArrowParameters(b64decode(fields["arrow_parameters"], validate=True))
+        left_s = min(float(fields["timeout_s"]), limit_s)
+        query = Query(
+            sql=fields["sql"],
+            encoding=encoding,
+            parameters=parameters,
+            query_id=str(fields["query_id"]),
+            fingerprint=str(fields.get("fingerprint", "")),
+            timeout_s=left_s,
+        )
+        return Request(
+            kind=kind,
+            query=query,
+            relations=frozenset(map(str, fields.get("relations", ()))),
+            deadline=time.monotonic() + left_s,
+            speculate_s=float(fields.get("speculate_s", 0.0)),
+            wants_data_version="data_version" in fields,
+        )
+    except (KeyError, TypeError, ValueError):
+        raise FrameError("a request is not well-formed") from None
 
 
 class StatementServer:
@@ -216,7 +276,7 @@ class StatementServer:
 
     def _answer(self, request: Request, connection: socket.socket) -> None:
         """Run the statement and send its answer; raises _ClientLostError."""
-        sender = _Sender(connection, request.deadline)
+        send = partial(_send, connection, request.deadline)
         interruption = Interruption()
         try:
             self._arm(request, interruption)
@@ -227,7 +287,7 @@ class StatementServer:
                 case "describe":
                     last = _described(runner, request, interruption)
                 case "run":
-                    last = _run(runner, request, interruption, sender)
+                    last = _run(runner, request, interruption, send)
         except QueryError as exc:
             last = _error_frame(exc)
         except _ClientLostError:
@@ -241,7 +301,7 @@ class StatementServer:
             last = _error_frame(QueryError("The statement could not be run."))
         # The client hangs up after the last frame.
         self._watch.end()
-        sender.send(last)
+        send(last)
 
     def _opened(self) -> StatementRunner:
         """
@@ -292,47 +352,45 @@ class _ClientLostError(Exception):
     """The client has hung up, or does not read its answer within the time limit."""
 
 
-class _Sender:
-    """Sends frames to a client that has until *deadline*, on the monotonic clock, to read them."""
+def _send(connection: socket.socket, deadline: float, *frames: bytes | memoryview) -> None:
+    """
+    Send *frames*, without a copy, to a client that has until *deadline*, on the monotonic clock, to read them.
 
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._connection = connection
-        self._deadline = deadline
-
-    def send(self, *frames: bytes | memoryview) -> None:
-        """Send *frames* without a copy; raises _ClientLostError."""
-        try:
-            rest = self._rest(frames, socket.MSG_DONTWAIT)
-            if rest:
-                self._wait_and_send(rest)
-        except OSError as exc:
-            raise _ClientLostError from exc
-
-    def _wait_and_send(self, rest: list[memoryview]) -> None:
-        until = max(self._deadline, time.monotonic() + LAST_WORD_S)
-        while rest:
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError
-            self._connection.settimeout(left_s)
-            rest = self._rest(rest)
-        self._connection.settimeout(None)
-
-    def _rest(self, frames: Sequence[bytes | memoryview], flags: int = 0) -> list[memoryview]:
-        """Send as much as the socket takes, and return what is left."""
-        try:
-            sent = self._connection.sendmsg(frames[:_MOST_PARTS], (), flags)
-        except BlockingIOError:
-            sent = 0
-        rest = []
-        for frame in frames:
-            if sent < len(frame):
-                rest.append(memoryview(frame)[sent:])
-            sent = max(0, sent - len(frame))
-        return rest
+    Raises:
+        _ClientLostError: It has hung up, or has not read them in time.
+    """
+    try:
+        if rest := _unsent(connection, frames, socket.MSG_DONTWAIT):
+            _wait_and_send(connection, max(deadline, time.monotonic() + LAST_WORD_S), rest)
+    except OSError as exc:
+        raise _ClientLostError from exc
 
 
-def _run(runner: StatementRunner, request: Request, interruption: Interruption, sender: _Sender) -> bytes:
+def _wait_and_send(connection: socket.socket, until: float, rest: list[memoryview]) -> None:
+    while rest:
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        connection.settimeout(left_s)
+        rest = _unsent(connection, rest)
+    connection.settimeout(None)
+
+
+def _unsent(connection: socket.socket, frames: Sequence[bytes | memoryview], flags: int = 0) -> list[memoryview]:
+    """Send as much as the socket takes, and return what is left."""
+    try:
+        sent = connection.sendmsg(frames[:_MOST_PARTS], (), flags)
+    except BlockingIOError:
+        sent = 0
+    rest = []
+    for frame in frames:
+        if sent < len(frame):
+            rest.append(memoryview(frame)[sent:])
+        sent = max(0, sent - len(frame))
+    return rest
+
+
+def _run(runner: StatementRunner, request: Request, interruption: Interruption, send: Callable[..., None]) -> bytes:
     """Run a statement, and send its answer except for the last frames, which are returned: all, if it is small."""
     encoding = request.query.encoding
     with ExitStack() as held:
@@ -346,7 +404,7 @@ def _run(runner: StatementRunner, request: Request, interruption: Interruption, 
             chunks.append(chunk)
             unsent += length(chunk)
             if not result.is_complete or unsent >= _SEND_BYTES:
-                sender.send(*frames, *_framed(chunks, encoding))
+                send(*frames, *_framed(chunks, encoding))
                 frames, chunks, unsent = [], [], 0
     finally:
         result.close()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from queryengine.pool.broker_records import MAX_MESSAGE_BYTES
 from queryengine.pool.frames import Kind, encode_json
+from queryengine.pool.slot_scheduler import MAX_MESSAGE_BYTES
 from tests.queryengine.pool.broker_bench import Bench, MakeBench, admitted
 from tests.queryengine.publishing import wait_until
 

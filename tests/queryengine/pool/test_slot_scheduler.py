@@ -189,7 +189,7 @@ def test_a_slot_stays_with_its_process_for_a_quantum(make_bench: MakeBench) -> N
 def test_another_slot_is_recalled_if_the_first_does_not_come_back(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.pool.broker_records.RECALL_S", 60.0)
+    monkeypatch.setattr("queryengine.pool.slot_scheduler.RECALL_S", 60.0)
     bench = make_bench(workers=3, several_keys=False)
     keeper, other = bench.client(), bench.client()
     for query_id in "123":
@@ -243,7 +243,7 @@ def test_a_patient_statement_is_admitted_below_the_number_of_processors(
 def test_only_as_many_slots_rotate_as_there_are_processors(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.pool.broker_records.ROTATION_S", 60.0)
+    monkeypatch.setattr("queryengine.pool.slot_scheduler.ROTATION_S", 60.0)
     bench = make_bench(workers=6, several_keys=False, processors=2)
     flood, calm = bench.client(), bench.client()
     for query_id in ("1", "2", "3", "long"):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from queryengine.pool.frames import FrameDecoder, Kind, encode_data, encode_json
-from queryengine.pool.requests import checked_request
+from queryengine.pool.worker import checked_request
 from runtimeconf.model import MIB
 from tests.queryengine.bare_engine import GRACE_S, Answer, Engine, receive, running, still_works
 from tests.queryengine.conftest import FLIGHTS
