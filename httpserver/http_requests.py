@@ -23,14 +23,10 @@ _SIZE_BEGINS = re.compile(rb"(?:[0-9a-fA-F]+[ \t]*(?:;[^\r\n]*)?\r?)?")
 
 
 class WebRequest(Request):
-    """
-    A request that is refused as soon as it cannot become well-formed.
+    """A request that is refused as soon as it cannot become well-formed."""
 
-    Attributes:
-        awaits_continue: Whether the client waits for 100 Continue before it sends the body. The connection then closes
-            with the answer, because the client may or may not send the body.
-    """
-
+    #: Whether the client waits for 100 Continue before it sends the body. The connection then closes with the answer,
+    #: because the client may or may not send the body.
     awaits_continue = False
     body: Any
     #: gunicorn's, and private: while it is true, gunicorn sends 100 Continue as soon as it has read the head.

@@ -91,7 +91,7 @@ class Broker:
         self._clients: set[ClientConnection] = set()
         self._unsent: set[ClientConnection] = set()
         self._serials = itertools.count()
-        self._status = (0, 0, False)
+        self._status: dict[str, Any] = {"is": "status", "alive": 0, "killed": 0, "stopping": False}
         self._status_sent = -STATUS_INTERVAL_S
         self._selector = selectors.DefaultSelector()
         self._socket = StateSocket(path, _BACKLOG)
@@ -111,11 +111,7 @@ class Broker:
 
     def watch(self, descriptor: int) -> None:
         """Let `poll` return when the non-blocking *descriptor* is readable; its contents are discarded."""
-
-        def empty(_: int) -> None:
-            os.read(descriptor, _RECEIVE_BYTES)
-
-        self._selector.register(descriptor, selectors.EVENT_READ, empty)
+        self._selector.register(descriptor, selectors.EVENT_READ, lambda _: os.read(descriptor, _RECEIVE_BYTES))
 
     def poll(self, timeout_s: float) -> None:
         """Wait at most *timeout_s* seconds for work, and do it. A client's faults are never raised."""
@@ -134,13 +130,13 @@ class Broker:
 
     def report(self, *, alive: int, killed: int) -> None:
         """Send the clients the numbers of live and killed workers, if they have changed or a second has passed."""
-        status = (alive, killed, self.draining)
+        status = {"is": "status", "alive": alive, "killed": killed, "stopping": self.draining}
         now = time.monotonic()
         if status == self._status and now - self._status_sent < STATUS_INTERVAL_S:
             return
         self._status, self._status_sent = status, now
         for client in self._clients:
-            self._send_status(client)
+            self._send(client, status)
         self._flush()
 
     def free_unused(self, running: Collection[str], *, any_idle: bool) -> None:
@@ -161,7 +157,7 @@ class Broker:
         """Refuse new statements. Running and queued ones continue."""
         self.draining = True
         self._scheduler.recall_all()
-        self.report(alive=self._status[0], killed=self._status[1])
+        self.report(alive=self._status["alive"], killed=self._status["killed"])
 
     def end_statements(self) -> None:
         """Have every client stop its statements."""
@@ -197,7 +193,7 @@ class Broker:
         client = ClientConnection(connection)
         self._clients.add(client)
         self._selector.register(connection, selectors.EVENT_READ, partial(self._serve, client))
-        self._send_status(client)
+        self._send(client, self._status)
 
     def _serve(self, client: ClientConnection, events: int) -> None:
         try:
@@ -243,10 +239,6 @@ class Broker:
         client.out += encode_json(Kind.MESSAGE, fields)
         self._unsent.add(client)
 
-    def _send_status(self, client: ClientConnection) -> None:
-        alive, killed, stopping = self._status
-        self._send(client, {"is": "status", "alive": alive, "killed": killed, "stopping": stopping})
-
     def _flush(self) -> None:
         """Send what is queued for the clients, as far as they take it."""
         while self._unsent:
@@ -276,7 +268,7 @@ class Broker:
             case "runs":
                 self._scheduler.record_use(client, required(fields, "slot", int), fields)
             case "leave" if "slot" in fields:
-                self._release(client, required(fields, "slot", int), fields.get("kill"))
+                self._release(client, fields)
             case "leave":
                 self._scheduler.leave(client, required(fields, "id", str))
             case "hurry":
@@ -289,11 +281,10 @@ class Broker:
             case other:
                 raise FrameError(f"a message asks for {other!r:.40}")
 
-    def _release(self, client: ClientConnection, slot_number: int, kill: object) -> None:
-        slot = client.slots.get(slot_number)
-        if slot is None:  # it was freed meanwhile
+    def _release(self, client: ClientConnection, fields: dict[str, Any]) -> None:
+        if (slot := client.slots.get(required(fields, "slot", int))) is None:  # it was freed meanwhile
             return
-        if isinstance(kill, str):  # before the next statement gets the slot
+        if isinstance(kill := fields.get("kill"), str):  # before the next statement gets the slot
             self._kill(kill)
         self._scheduler.free(slot)
 

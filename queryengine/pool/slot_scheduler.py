@@ -116,12 +116,9 @@ def slots_of(key: str, slots: Iterable[GrantedSlot]) -> int:
 
 class SlotScheduler:
     """
-    Grants, recalls and frees slots. It has no thread and never waits; *send* queues a message for a client.
+    Grants, recalls and frees slots. It has no thread and never waits.
 
-    Args:
-        limits: Number of workers, queue length and queue time-out.
-        send: Called with a client and the fields of a message to it.
-        several_keys: Whether there is more than one key to be fair to.
+    *limits* and *several_keys* are those of the `Broker`; *send* queues the fields of a message for a client.
     """
 
     def __init__(

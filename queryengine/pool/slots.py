@@ -8,8 +8,6 @@ uses the slot for. The broker recalls a slot that is needed elsewhere; a slot th
 back.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import socket
@@ -54,7 +52,7 @@ class Slot:
     number: int
     key: str
     connection: socket.socket | None = None
-    statement: ClientResult | None = None
+    statement: "ClientResult | None" = None
     recalled: bool = False
     unreported: bool = False  # whether its use has changed since the last report
     since: float = 0.0  # when it was last taken or left
@@ -65,7 +63,7 @@ class Slot:
 class _Waiter:
     """A statement that waits for a slot."""
 
-    statement: ClientResult
+    statement: "ClientResult"
     since: float = field(default_factory=time.monotonic)
     is_announced: bool = False  # to the broker
     is_patient: bool = False  # as announced
@@ -88,7 +86,7 @@ class SlotPool:
         self._next_tick = math.inf
         self.link.start()
 
-    def enter(self, statement: ClientResult) -> None:
+    def enter(self, statement: "ClientResult") -> None:
         """
         Ask for a slot. Until *statement* leaves, the answer, which may come at once, and all other calls go to it.
 
@@ -117,7 +115,7 @@ class SlotPool:
             if self._next_tick > waiter.since + ASK_S:
                 self._tick_soon()
 
-    def leave(self, statement: ClientResult, *, kill: bool = False) -> None:
+    def leave(self, statement: "ClientResult", *, kill: bool = False) -> None:
         """
         Pass on the slot of *statement*, keep it, or give it back; or end its wait. Never fails.
 
@@ -245,7 +243,7 @@ class SlotPool:
         self._next_tick = -math.inf
         self.link.wake()
 
-    def _assign(self, slot: Slot, statement: ClientResult) -> None:
+    def _assign(self, slot: Slot, statement: "ClientResult") -> None:
         slot.statement, statement.slot = statement, slot
         slot.since = time.monotonic()
         slot.unreported = True

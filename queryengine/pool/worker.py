@@ -117,15 +117,15 @@ def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
         FrameError: They are not a request.
     """
     try:
-        kind, encoding = fields["call"], fields.get("encoding", "json")
-        if kind not in get_args(RequestKind) or encoding not in CONTENT_TYPES or not isinstance(fields["sql"], str):
+        kind, sql, encoding = fields["call"], fields["sql"], fields.get("encoding", "json")
+        if kind not in get_args(RequestKind) or encoding not in CONTENT_TYPES or not isinstance(sql, str):
             raise FrameError("a request is not well-formed")
         parameters: Parameters | None = fields.get("parameters")
         if "arrow_parameters" in fields:
             parameters = ArrowParameters(b64decode(fields["arrow_parameters"], validate=True))
         left_s = min(float(fields["timeout_s"]), limit_s)
         query = Query(
-            sql=fields["sql"],
+            sql=sql,
             encoding=encoding,
             parameters=parameters,
             query_id=str(fields["query_id"]),
@@ -161,14 +161,15 @@ class StatementServer:
         self._memory = process_limits.Memory()
         self._base = self._memory.use()
         self._left_bytes = self._base.resident  # when memory was given back
-        self._kept_bytes = min(KEPT_BYTES, int(KEPT_PART * config.query.memory_limit_bytes))
         self._runner: StatementRunner | None = None
-        self._tried = 0.0
+        self._began = time.monotonic()
+        limit = config.query.memory_limit_bytes
+        self._allowance = limit + max(int(SPARE_PART * limit), SPARE_BYTES) - LIBRARY_BYTES
+        self._kept_bytes = min(KEPT_BYTES, int(KEPT_PART * limit))
         self.worn_out = False
 
     def warm_up(self) -> None:
         """Open the engine if that is possible now."""
-        self._tried = time.monotonic()
         with suppress(EngineUnavailableError):
             self._opened()
 
@@ -223,7 +224,7 @@ class StatementServer:
         removed: the sandbox does not let it create another one.
         """
         if self._runner is None:
-            self.worn_out = self.worn_out or time.monotonic() - self._tried >= RETRY_S
+            self.worn_out = self.worn_out or time.monotonic() - self._began >= RETRY_S
         elif not self._runner.scratch.is_there:
             self.worn_out = True
         self._report(WorkerState(phase="unfit" if self._runner is None else "idle"))
@@ -323,11 +324,6 @@ class StatementServer:
             self._left_bytes = self._base.resident
             self._memory.limit(self._allowance)
         return self._runner
-
-    @property
-    def _allowance(self) -> int:
-        limit = self._config.query.memory_limit_bytes
-        return limit + max(int(SPARE_PART * limit), SPARE_BYTES) - LIBRARY_BYTES
 
     def _settle(self, last: Request, kept_bytes: int) -> None:
         """Give memory back if statements up to *last* left more than *kept_bytes*; the process may be worn out then."""
