@@ -59,16 +59,9 @@ def test_workers_that_are_dead_or_missing_or_left_are_not_counted() -> None:
     assert (alone, counts.others_have_fewer()) == (False, False)
 
 
-@pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebTier]:
-    directory: Path = tmp_path_factory.mktemp("web")
-    with WebTier(directory, settings={"workers": 2}) as server:
-        yield server
-
-
-def test_a_suspended_worker_delays_no_connection_and_gets_the_next_ones(web: WebTier) -> None:
-    still, other = web.workers()
-    with ExitStack() as open_ones:
+def test_a_suspended_worker_delays_no_connection_and_gets_the_next_ones(tmp_path: Path) -> None:
+    with WebTier(tmp_path, settings={"workers": 2}) as web, ExitStack() as open_ones:
+        still, other = web.workers()
 
         def connected() -> int:
             client = open_ones.enter_context(web.connection())

@@ -5,7 +5,6 @@ import select
 import signal
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +13,9 @@ from pathlib import Path
 
 import pytest
 import trustme
-import yaml
 
 from tests.httpserver.web_tier import WebTier
-from tests.system.harness import K1, PATIENCE_S, PYTHON, REPOSITORY, example_config, free_port, wait_for
+from tests.system.harness import K1, PATIENCE_S, wait_for
 
 KEY = f"X-API-Key: {K1}"
 
@@ -59,25 +57,13 @@ def test_http_10_closes_unless_the_client_asks_for_keep_alive(plain: WebTier) ->
         assert client.rest() == b""
 
 
-@pytest.mark.exhaustive
-def test_head_has_no_body(runtime: WebTier) -> None:
-    with runtime.connection() as client:
-        client.send(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert client.reply(has_body=False).headers["content-length"] == "3"
-        assert client.get("/health").body == b"ok\n"
-
-
-def test_expect_100_continue(server: WebTier) -> None:
+def test_bodies_arrive_that_are_asked_for_large_or_chunked(server: WebTier) -> None:
+    size, chunk = 3_000_000, 1_000_000
     with server.connection() as client:
         client.send(b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
         assert client.reply(has_body=False).status == 100
         client.send(b"hello")
         assert client.reply().body == b"5"
-
-
-def test_a_large_body_arrives(server: WebTier) -> None:
-    size, chunk = 3_000_000, 1_000_000
-    with server.connection() as client:
         client.send(b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
         assert client.reply().body == b"%d" % size
         client.send(b"POST /body HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -85,13 +71,16 @@ def test_a_large_body_arrives(server: WebTier) -> None:
         assert client.reply().body == b"%d" % (6 * chunk)
 
 
-def test_h14_pipelined_requests_are_answered_in_order(runtime: WebTier) -> None:
+def test_h14_pipelined_requests_are_answered_in_order_and_head_without_a_body(runtime: WebTier) -> None:
     with_key = f"GET /v1/catalogs HTTP/1.1\r\nHost: localhost\r\n{KEY}\r\n\r\n".encode()
     without = b"GET /v1/catalogs HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
     with runtime.connection() as client:
         client.send((with_key + without) * 50)
         assert [client.reply().status for _ in range(100)] == [200, 401] * 50
+        client.send(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.reply(has_body=False).headers["content-length"] == "3"
+        assert client.get("/health").body == b"ok\n"
 
 
 @pytest.mark.exhaustive
@@ -159,27 +148,23 @@ def test_a_complete_answer_may_end_by_closing_the_connection(server: WebTier) ->
         assert len(client.reply().body) == 3 * 65536
 
 
-def test_an_answer_that_ends_by_closing_is_reset_if_its_worker_dies(server: WebTier, tmp_path: Path) -> None:
-    with WebTier(tmp_path, tls_files=server.tls_files) as dying, dying.connection() as client:
-        client.send(b"GET /stream?chunks=1000000&size=10&pause=0.01 HTTP/1.0\r\n\r\n")
-        assert client.connection.recv(1)
-        for worker in dying.workers():
-            os.kill(worker, signal.SIGKILL)
-
-        with pytest.raises((ConnectionResetError, ssl.SSLError)):
-            client.rest()
-
-
-def test_a_complete_answer_survives_its_worker(tmp_path: Path) -> None:
-    with WebTier(tmp_path) as dying, dying.connection() as client:
-        client.send(b"GET /stream?chunks=3&size=1000 HTTP/1.0\r\n\r\n")
+def test_if_a_worker_dies_a_complete_answer_survives_and_one_that_would_end_by_closing_is_reset(
+    server: WebTier, tmp_path: Path
+) -> None:
+    with WebTier(tmp_path, tls_files=server.tls_files) as dying, ExitStack() as stack:
+        complete, begun = (stack.enter_context(dying.connection()) for _ in range(2))
+        complete.send(b"GET /stream?chunks=3&size=1000 HTTP/1.0\r\n\r\n")
+        begun.send(b"GET /stream?chunks=1000000&size=10&pause=0.01 HTTP/1.0\r\n\r\n")
+        assert begun.connection.recv(1)
         ended = select.poll()
-        ended.register(client.connection, select.POLLRDHUP)
+        ended.register(complete.connection, select.POLLRDHUP)
         assert ended.poll(60_000), "no end of the answer"
         for worker in dying.workers():
             os.kill(worker, signal.SIGKILL)
 
-        assert len(client.reply().body) == 3000
+        assert len(complete.reply().body) == 3000
+        with pytest.raises((ConnectionResetError, ssl.SSLError)):
+            begun.rest()
 
 
 def test_an_application_that_fails_is_500(server: WebTier) -> None:
@@ -339,11 +324,18 @@ def test_running_out_of_descriptors_uses_no_cpu(tmp_path: Path) -> None:
     assert "Traceback" not in server.output()
 
 
-def test_a_worker_survives_a_failed_accept(tmp_path: Path) -> None:
+def test_a_worker_survives_a_failed_accept_and_is_replaced_when_it_dies(tmp_path: Path) -> None:
     settings = {"workers": 1, "worker_class": "tests.httpserver.web_server.StumblingWorker"}
-    with WebTier(tmp_path, settings=settings) as server, server.connection() as client:
-        assert client.get("/pid").status == 200
+    with WebTier(tmp_path, settings=settings) as server:
+        (first,) = server.workers()
+        with server.connection() as client:
+            assert int(client.get("/pid").body) == first
         assert "a connection could not be accepted: LookupError('an unexpected error')" in server.output()
+        os.kill(first, signal.SIGKILL)
+
+        wait_for(lambda: [pid for pid in server.workers() if pid != first], "another worker")
+        with server.connection() as client:
+            assert int(client.get("/pid").body) != first
 
 
 def test_a_stop_waits_for_requests_but_not_for_idle_connections(server: WebTier, tmp_path: Path) -> None:
@@ -380,13 +372,13 @@ def test_a_stop_waits_for_requests_but_not_for_idle_connections(server: WebTier,
 @pytest.mark.exhaustive
 def test_a_stop_aborts_requests_that_do_not_finish(tmp_path: Path) -> None:
     with WebTier(tmp_path, settings={"graceful_timeout": 2}) as server, ExitStack() as stack:
-        sleeping, streaming = (stack.enter_context(server.connection()) for _ in range(2))
-        sleeping.send(b"GET /sleep?s=600 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        held, streaming = (stack.enter_context(server.connection()) for _ in range(2))
+        held.send(b"GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n")
         streaming.send(b"GET /stream?chunks=1000000&size=10&pause=0.1 HTTP/1.0\r\n\r\n")
         assert streaming.connection.recv(1000)
         server.process.send_signal(signal.SIGTERM)
 
-        assert sleeping.rest() == b""
+        assert held.rest() == b""
         with pytest.raises(ConnectionResetError):
             streaming.rest()
         assert server.process.wait(PATIENCE_S) == 0
@@ -402,16 +394,6 @@ def test_workers_die_with_their_arbiter(tmp_path: Path) -> None:
         server.stop(signal.SIGKILL)
 
         wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers) or None, "the workers' end")
-
-
-def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
-    with WebTier(tmp_path, settings={"workers": 1}) as server:
-        (first,) = server.workers()
-        os.kill(first, signal.SIGKILL)
-
-        wait_for(lambda: [pid for pid in server.workers() if pid != first], "another worker")
-        with server.connection() as client:
-            assert int(client.get("/pid").body) != first
 
 
 def times_waited(pid: int) -> int:
@@ -437,18 +419,3 @@ def test_suspended_workers_are_not_killed_for_missing_heartbeats(tmp_path: Path)
         with server.connection() as client:
             assert int(client.get("/pid").body) in workers
         assert server.workers() == workers
-
-
-def test_an_in_process_engine_refuses_gevent(tmp_path: Path) -> None:
-    config = example_config(free_port(), datasets=[], views=[])
-    (tmp_path / "runtime.yaml").write_text(yaml.safe_dump(config))
-
-    ended = subprocess.run(
-        [PYTHON, "-m", "gunicorn", "-k", "gevent", "runtime_site.wsgi"],
-        cwd=REPOSITORY, env={**os.environ, "RUNTIME_CONFIG": str(tmp_path / "runtime.yaml")},
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-
-    assert ended.returncode != 0
-    assert "gevent" in ended.stderr
-    assert "Traceback" not in ended.stderr

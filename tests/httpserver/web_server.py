@@ -87,8 +87,8 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     if path == "/close":
         environ[CLOSE_CONNECTION] = True
         return _whole(start_response, "closing")
-    if path in {"/sleep", "/hold"}:
-        return _whole(start_response, _slept(asked["s"]) if path == "/sleep" else _held())
+    if path == "/hold":
+        return _whole(start_response, _held())
     if path == "/watch":
         return _watched(environ, start_response, asked["s"])
     if path == "/pid":
@@ -102,11 +102,6 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
 def _whole(start_response: Any, text: str) -> list[bytes]:
     start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
     return [text.encode()]
-
-
-def _slept(seconds: float) -> str:
-    time.sleep(seconds)
-    return "slept"
 
 
 def _held() -> str:
