@@ -1,9 +1,11 @@
 """The memory of an engine worker: what a statement may use, and what the worker gives back."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from queryengine.pool.frames import FrameDecoder, Kind
 from queryengine.pool.worker import SPARE_BYTES
 from runtimeconf.model import MIB
 from tests.queryengine.bare_engine import Engine, receive, running, still_works
@@ -55,13 +57,19 @@ def test_memory_stays_within_its_limit(mortal: Engine) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_heavy_statement_that_spills_works_again_and_again(mortal: Engine) -> None:
+def test_heavy_statements_that_spill_work_again_and_again(mortal: Engine) -> None:
     worker = mortal.worker()
-    sql = "SELECT count(*) AS n FROM (SELECT i % 3000000 AS k, max(i) FROM range(6000000) t(i) GROUP BY k)"
+    grouped = "SELECT count(*) AS n FROM (SELECT i % 3000000 AS k, max(i) FROM range(6000000) t(i) GROUP BY k)"
+    ordered = "SELECT hash(i) AS h, repeat('x', 100) || i AS s FROM range(2000000) t(i) ORDER BY h"
 
-    answers = [mortal.ask(sql) for _ in range(3)]
+    answers = [mortal.ask(grouped) for _ in range(3)]
+    with mortal.send(ordered, encoding="arrow") as connection:
+        decoder = FrameDecoder()
+        frames = (frame for data in iter(partial(connection.recv, MIB), b"") for frame in decoder.feed(data))
+        ended = any(kind is Kind.END for kind, _ in frames)
 
     assert [answer.data for answer in answers] == [b'[{"n":3000000}]'] * 3
+    assert ended
     assert mortal.worker() == worker
 
 
