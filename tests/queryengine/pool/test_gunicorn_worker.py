@@ -15,15 +15,14 @@ import pytest
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers.sync import SyncWorker
 
-from queryengine.pool import gunicorn_worker
 from queryengine.pool.arbiter import EngineArbiter
 from queryengine.pool.gunicorn_worker import EngineWorker
-from runtimeconf.model import RuntimeConfig
 from system.process_limits import NICENESS
 from system.scratch import SCRATCH_DIRECTORY
 from tests.queryengine.bare_engine import Engine, receive, running
 from tests.queryengine.heartbeats import state_of, ticks
 from tests.queryengine.publishing import ENDLESS, wait_until
+from tests.system.processes import is_alive
 
 #: Public names of our arbiter that gunicorn does not know.
 OWN_NAMES = {"close_in_worker"}
@@ -38,13 +37,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 def still_works(engine: Engine) -> None:
     assert engine.ask("SELECT 1 AS a").data == b'[{"a":1}]'
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def held(process: int) -> list[str]:
@@ -88,30 +80,19 @@ def test_gunicorn_has_the_names_that_the_engine_overrides_and_uses(ours: type, t
         ), name
 
 
-def test_only_our_arbiter_decides_when_a_worker_is_stuck(tmp_path: Path) -> None:
-    config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path)
-
-    assert gunicorn_worker.options(config)["timeout"] == 0
-
-
 def test_a_worker_is_confined(engine: Engine) -> None:
     worker = engine.worker()
     status = Path(f"/proc/{worker}/status").read_text()
-    limits = Path(f"/proc/{worker}/limits").read_text()
 
     assert "NoNewPrivs:\t1" in status
     assert resource.prlimit(worker, resource.RLIMIT_CORE) == (0, 0)
     assert resource.prlimit(worker, resource.RLIMIT_FSIZE) == (10_000_000, 10_000_000)
     soft, _ = resource.prlimit(worker, resource.RLIMIT_DATA)
-    assert soft != resource.RLIM_INFINITY, limits
-    most = 19  # The system allows no more.
-    assert os.getpriority(os.PRIO_PROCESS, worker) == min(
-        os.getpriority(os.PRIO_PROCESS, engine.process.pid) + NICENESS, most
-    )
+    assert soft != resource.RLIM_INFINITY
+    niceness = os.getpriority(os.PRIO_PROCESS, engine.process.pid) + NICENESS
+    assert os.getpriority(os.PRIO_PROCESS, worker) == min(niceness, 19), "the system allows no more than 19"
 
-
-def test_a_statement_has_a_limit_of_cpu_time_while_it_runs(engine: Engine) -> None:
-    worker = engine.worker()
+    # While a statement runs, its CPU time is limited too.
     before = resource.prlimit(worker, resource.RLIMIT_CPU)
     with engine.send(ENDLESS):
         wait_until(lambda: resource.prlimit(worker, resource.RLIMIT_CPU) != before)
@@ -150,15 +131,14 @@ def test_a_worker_keeps_no_descriptor_of_the_arbiter(tmp_path: Path) -> None:
     assert str(secret) not in worker
 
 
-@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGPIPE", "SIGCHLD"])
-def test_unused_signals_are_ignored(engine: Engine, name: str) -> None:
+def test_unused_signals_are_ignored(engine: Engine) -> None:
     worker = engine.worker()
 
-    for _ in range(20):
-        os.kill(worker, signal.Signals[name])
-
-    still_works(engine)
-    assert engine.worker() == worker
+    for name in ("SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGPIPE", "SIGCHLD"):
+        for _ in range(20):
+            os.kill(worker, signal.Signals[name])
+        still_works(engine)
+        assert engine.worker() == worker, name
 
 
 @pytest.mark.exhaustive
@@ -170,7 +150,7 @@ def test_sigterm_lets_the_statement_finish(engine: Engine) -> None:
         os.kill(worker, signal.SIGTERM)
 
         assert receive(connection).end is not None
-    wait_until(lambda: not is_running(worker))
+    wait_until(lambda: not is_alive(worker))
     still_works(engine)
 
 
@@ -187,7 +167,7 @@ def test_an_idle_worker_sends_heartbeats(engine: Engine) -> None:
     assert abs(heartbeat.stat().st_mtime - time.monotonic()) < 30
 
 
-def test_the_next_worker_removes_the_temporary_files_of_a_killed_one(engine: Engine) -> None:
+def test_each_worker_has_a_temporary_directory_and_removes_that_of_a_killed_one(engine: Engine) -> None:
     still_works(engine)
     worker = engine.worker()
     scratch = engine.state_dir / SCRATCH_DIRECTORY
@@ -195,22 +175,16 @@ def test_the_next_worker_removes_the_temporary_files_of_a_killed_one(engine: Eng
     (left / "spilled").write_bytes(bytes(1000))
 
     os.kill(worker, signal.SIGKILL)
-    wait_until(lambda: not is_running(worker))
-    still_works(engine)
-
-    assert left not in list(scratch.iterdir())
-    assert len(list(scratch.iterdir())) == 1
-
-
-def test_a_worker_whose_temporary_directory_is_removed_is_replaced(engine: Engine) -> None:
+    wait_until(lambda: not is_alive(worker))
     still_works(engine)
     worker = engine.worker()
+    (found,) = scratch.iterdir()
+    assert found != left
 
-    shutil.rmtree(engine.state_dir / SCRATCH_DIRECTORY)
-
-    wait_until(lambda: not is_running(worker))
+    shutil.rmtree(scratch)
+    wait_until(lambda: not is_alive(worker))
     still_works(engine)
-    assert len(list((engine.state_dir / SCRATCH_DIRECTORY).iterdir())) == 1
+    assert len(list(scratch.iterdir())) == 1
 
 
 @pytest.mark.exhaustive
@@ -224,7 +198,7 @@ def test_workers_die_with_their_arbiter(tmp_path: Path) -> None:
 
             engine.process.kill()
 
-            wait_until(lambda: not any(map(is_running, workers)))
+            wait_until(lambda: not any(map(is_alive, workers)))
 
 
 def test_a_worker_without_descriptors_waits_for_some(tmp_path: Path) -> None:
