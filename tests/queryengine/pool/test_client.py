@@ -6,7 +6,7 @@ import time
 import pytest
 
 from queryengine.engine import EngineStatus, GatedStatement
-from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryTimeoutError, SqlError
+from queryengine.errors import EngineUnavailableError, QueryTimeoutError, SqlError
 from queryengine.pool import broker_client, client_result
 from queryengine.pool.client import EngineClient
 from queryengine.pool.client_result import ClientResult, State
@@ -25,7 +25,6 @@ from tests.queryengine.scripted_engine import (
     error,
     one_row,
     run,
-    until_stopped,
 )
 
 
@@ -48,8 +47,7 @@ def test_admit_returns_the_answer_of_the_gate(tier: Tier, engine: EngineClient) 
 
 
 def test_a_statement_in_admit_is_not_listed(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["SELECT 2"] = until_stopped
-    gating = begin(lambda: engine.admit("SELECT 2", frozenset()))
+    gating = begin(lambda: engine.admit("wait", frozenset()))
     wait_until(lambda: len(tier.engine.requests) == 1)
 
     assert engine.active("") == ()
@@ -57,23 +55,6 @@ def test_a_statement_in_admit_is_not_listed(tier: Tier, engine: EngineClient) ->
 
     engine.close()
     assert error_of(gating) is EngineUnavailableError
-
-
-def test_any_process_lists_and_cancels_the_statements_of_a_key(tier: Tier) -> None:
-    one, other = tier.client(), tier.client()
-    waiting = begin(lambda: run(one, "wait", query_id="q", fingerprint="k"))
-    wait_until(lambda: len(other.active("k")) == 1)
-
-    (active,) = other.active("k")
-    assert (active.query_id, active.sql, active.state) == ("q", "wait", "running")
-    assert active.started.endswith("Z")
-    assert other.active("x") == ()
-    assert not other.cancel("q", "x")
-    assert not other.cancel("p", "k")
-    assert not waiting.done()
-    assert other.cancel("q", "k")
-
-    assert error_of(waiting) is QueryCancelledError
 
 
 @pytest.mark.parametrize(
@@ -112,20 +93,6 @@ def test_a_silent_engine_counts_as_dead_and_is_disconnected(
     wait_until(lambda: engine._pool.link._connection is not before)
     for result in held:
         result.close()
-
-
-def test_a_draining_engine_refuses_new_statements(tier: Tier, engine: EngineClient) -> None:
-    running = run(engine, "endless")
-    next(running)
-
-    tier.engine.call(tier.engine.broker.drain)
-
-    wait_until(lambda: not engine.is_alive())
-    with pytest.raises(EngineUnavailableError, match="stopping"):
-        run(engine, "SELECT 1")
-    tier.engine.call(tier.engine.broker.end_statements)
-    with pytest.raises(EngineUnavailableError, match="stopping"):
-        next(running)
 
 
 def test_without_an_engine_a_statement_fails_soon(tier: Tier) -> None:

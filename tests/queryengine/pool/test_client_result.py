@@ -218,11 +218,10 @@ def test_a_worker_that_does_not_stop_is_killed(
 ) -> None:
     monkeypatch.setattr(client_result, "STOP_S", 0.05)
     monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
-    tier.engine.scripts["mute"] = stubborn
     tier.engine.scripts["deaf"] = deaf
     token = CancelSource()
     limit_s = 0.05 if how == "time limit" else None
-    query = Query(sql="deaf" if how == "close" else "mute", query_id="q", timeout_s=limit_s)
+    query = Query(sql="deaf" if how == "close" else "stubborn", query_id="q", timeout_s=limit_s)
     running = begin(lambda: engine.run(query, token))
     wait_until(lambda: len(tier.engine.requests) == 1)
 
@@ -268,19 +267,6 @@ def test_a_process_without_threads_left_has_the_worker_killed(
     wait_until(lambda: tier.engine.killed == ["q"])
 
 
-def test_the_time_limit_holds_in_the_queue(make_tier: MakeTier) -> None:
-    tier = make_tier(workers=1, timeout_s=7.0)
-    engine = tier.client()
-    running = run(engine, "endless")
-
-    with pytest.raises(QueryTimeoutError, match="7 s"):
-        run(engine, "SELECT 1", timeout_s=0.05)
-
-    assert len(tier.engine.requests) == 1
-    running.close()
-    tier.wait_until_idle()
-
-
 def test_a_worker_that_ends_after_the_limit_is_a_timeout(tier: Tier, engine: EngineClient) -> None:
     def alarmed(peer: Peer) -> None:
         limits.append(peer.request["timeout_s"])
@@ -295,10 +281,13 @@ def test_a_worker_that_ends_after_the_limit_is_a_timeout(tier: Tier, engine: Eng
     assert 0 < limits[0] <= 0.1
 
 
-def test_a_full_queue_and_a_long_wait_raise_busy(make_tier: MakeTier) -> None:
-    tier = make_tier(workers=1, max_queued=1, queue_timeout_s=0.2)
+def test_the_time_limit_a_full_queue_and_a_long_wait_end_a_wait(make_tier: MakeTier) -> None:
+    tier = make_tier(workers=1, max_queued=1, queue_timeout_s=0.2, timeout_s=7.0)
     engine = tier.client()
     running = run(engine, "endless")
+
+    with pytest.raises(QueryTimeoutError, match="7 s"):
+        run(engine, "SELECT 1", timeout_s=0.05)
     waiting = [begin(lambda: run(engine, "SELECT 1")) for _ in range(2)]
 
     for one in waiting:

@@ -109,6 +109,7 @@ def test_every_error_can_be_rebuilt() -> None:
         pytest.param(error("engine_busy"), QueryError("The statement failed."), id="incomplete"),
         pytest.param(b"GET / HTTP/1.1", QueryError("The engine's answer cannot be read."), id="no frame"),
         pytest.param(encode_json(Kind.MESSAGE, {}), QueryError("The engine's answer cannot be read."), id="wrong"),
+        pytest.param(encode_json(Kind.CLOSING, {}), QueryError("The engine's answer cannot be read."), id="closing"),
         pytest.param(b"", EngineWorkerDiedError(), id="nothing more"),
         pytest.param(b"\x04\0\0", EngineWorkerDiedError(), id="half a frame"),
     ],

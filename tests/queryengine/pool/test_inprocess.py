@@ -1,8 +1,6 @@
 """What is true of the in-process engine alone; `test_engines` has what every engine does."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,59 +57,6 @@ def test_a_view_that_cannot_be_made_stops_the_start(publisher: Publisher, make_e
         make_engine(views={"bad": "DELETE FROM flights"})
 
     assert not (publisher.state_dir / "tmp").exists()
-
-
-L10 = """
-import sys
-from pathlib import Path
-from queryengine.engine import Query
-from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import RuntimeConfig
-
-def resident_mib():
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * 4096 / 2**20
-
-engine = InProcessEngine(RuntimeConfig(file=Path("x.yaml"), state_dir=Path(sys.argv[1])))
-for chunk in engine.run(Query(sql="SELECT 1")): pass
-start = peak = resident_mib()
-size = count = 0
-result = engine.run(Query(sql=sys.argv[2], encoding=sys.argv[3]))
-for chunk in result:
-    size += len(chunk)
-    count += 1
-    if count % 50 == 0:
-        peak = max(peak, resident_mib())
-print(result.timings.rows, size, round(max(peak, resident_mib()) - start))
-engine.close()
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("sql", "encoding", "rows_expected"),
-    [
-        pytest.param("SELECT * FROM range(20000000)", "json", 20_000_000, id="L10 many rows, JSON"),
-        pytest.param("SELECT * FROM range(20000000)", "csv", 20_000_000, id="L10 many rows, CSV"),
-        pytest.param("SELECT repeat('x', 20000) || range AS v FROM range(50000)", "json", 50_000, id="L10 wide rows"),
-    ],
-)
-def test_l10_a_large_answer_streams_in_little_memory(
-    tmp_path: Path, sql: str, encoding: str, rows_expected: int
-) -> None:
-    output = subprocess.run(
-        [sys.executable, "-c", L10, str(tmp_path / "state"), sql, encoding],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=Path(__file__).parents[3],
-    ).stdout
-
-    count, size, grown_mib = map(int, output.split())
-    assert count == rows_expected
-    assert size > rows_expected * 8
-    assert grown_mib < 300
 
 
 def test_duckdbs_own_clock_is_a_time_limit_too(make_engine: MakeEngine) -> None:

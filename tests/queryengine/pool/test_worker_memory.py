@@ -1,11 +1,13 @@
 """The memory of an engine worker: what a statement may use, and what the worker gives back."""
 
+import socket
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from queryengine.pool.frames import FrameDecoder, Kind
+from queryengine.pool.frames import FrameDecoder, Kind, decode_json
 from queryengine.pool.worker import SPARE_BYTES
 from runtimeconf.model import MIB
 from tests.queryengine.bare_engine import Engine, receive, running, still_works
@@ -41,6 +43,23 @@ def test_a_statement_that_exhausts_memory_ends_and_gives_it_back(mortal: Engine,
     assert private_bytes(mortal.worker()) < base + 64 * MIB
 
 
+def peak_bytes(worker: int) -> int:
+    """Return the largest private memory since `clear_refs` was written."""
+    status = Path(f"/proc/{worker}/status").read_text()
+    peak, shared = (int(status.partition(name)[2].split()[0]) * 1024 for name in ("VmHWM:", "RssFile:"))
+    return peak - shared
+
+
+def streamed(connection: socket.socket) -> Iterator[tuple[Kind, bytes]]:
+    """Give the frames of an answer, until its end."""
+    decoder = FrameDecoder()
+    for data in iter(partial(connection.recv, MIB), b""):
+        for kind, payload in decoder.feed(data):
+            yield kind, payload
+            if kind is Kind.END:
+                return
+
+
 @pytest.mark.exhaustive
 def test_memory_stays_within_its_limit(mortal: Engine) -> None:
     still_works(mortal)
@@ -50,10 +69,32 @@ def test_memory_stays_within_its_limit(mortal: Engine) -> None:
     for name in ("aggregate", "damerau", "rows"):
         mortal.ask(HUNGRY[name], timeout_s=10.0)
 
-    status = Path(f"/proc/{worker}/status").read_text() if mortal.worker() == worker else ""
-    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 if status else 0
-    shared = int(status.partition("RssFile:")[2].split()[0]) * 1024 if status else 0
-    assert peak - shared < base + LIMIT_MIB * MIB + SPARE_BYTES
+    peak = peak_bytes(worker) if mortal.worker() == worker else 0
+    assert peak < base + LIMIT_MIB * MIB + SPARE_BYTES
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("sql", "encoding", "rows"),
+    [
+        pytest.param("SELECT * FROM range(20000000)", "json", 20_000_000, id="L10 many rows, JSON"),
+        pytest.param("SELECT * FROM range(20000000)", "csv", 20_000_000, id="L10 many rows, CSV"),
+        pytest.param("SELECT repeat('x', 20000) || range AS v FROM range(50000)", "json", 50_000, id="L10 wide rows"),
+    ],
+)
+def test_l10_a_large_answer_streams_in_little_memory(mortal: Engine, sql: str, encoding: str, rows: int) -> None:
+    still_works(mortal)
+    base = private_bytes(worker := mortal.worker())
+    Path(f"/proc/{worker}/clear_refs").write_text("5")
+
+    size, last = 0, b""
+    with mortal.send(sql, encoding=encoding) as connection:
+        for _, last in streamed(connection):
+            size += len(last)
+
+    assert decode_json(last)["rows"] == rows
+    assert size > rows * 8
+    assert peak_bytes(worker) < base + 200 * MIB
 
 
 @pytest.mark.exhaustive
@@ -64,9 +105,7 @@ def test_heavy_statements_that_spill_work_again_and_again(mortal: Engine) -> Non
 
     answers = [mortal.ask(grouped) for _ in range(3)]
     with mortal.send(ordered, encoding="arrow") as connection:
-        decoder = FrameDecoder()
-        frames = (frame for data in iter(partial(connection.recv, MIB), b"") for frame in decoder.feed(data))
-        ended = any(kind is Kind.END for kind, _ in frames)
+        ended = any(kind is Kind.END for kind, _ in streamed(connection))
 
     assert [answer.data for answer in answers] == [b'[{"n":3000000}]'] * 3
     assert ended
