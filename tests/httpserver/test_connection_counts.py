@@ -1,49 +1,37 @@
 """Connections are spread over the workers, and none waits for a worker that accepts nothing."""
 
+import copy
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from httpserver.connection_counts import ConnectionCounts
 from tests.httpserver.web_tier import WebTier
 
-
-@contextmanager
-def another(counts: ConnectionCounts, connections: int) -> Iterator[int]:
-    """Fork a worker with this number of connections, which ends with the block."""
-    told, tells = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            counts.join(2)
-            counts.add(connections)
-            os.write(tells, b".")
-            signal.pause()
-        finally:
-            os._exit(1)
-    os.close(tells)
-    with open(told, "rb") as reader:  # noqa: PTH123 (a descriptor)
-        reader.read(1)
-    try:
-        yield pid
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+#: No process has this id.
+NOBODY = 2**31 - 1
 
 
-@pytest.mark.parametrize(("ours", "expected"), [(2, False), (3, False), (4, True)])
-def test_a_worker_knows_whether_another_has_fewer(ours: int, expected: bool) -> None:
-    counts = ConnectionCounts()
-    counts.join(1)
-    with another(counts, 3):
-        counts.add(ours + 1)
-        counts.add(-1)
+def another(counts: ConnectionCounts, serial: int, connections: int, pid: int) -> ConnectionCounts:
+    """Join as the process *pid*, with this number of connections, in the memory of *counts*."""
+    joined = copy.copy(counts)
+    with patch("os.getpid", return_value=pid):
+        joined.join(serial)
+    joined.add(connections)
+    return joined
 
-        assert counts.others_have_fewer() is expected
+
+@pytest.mark.parametrize(("connections", "expected"), [(2, False), (3, False), (4, True)])
+def test_a_worker_knows_whether_another_has_fewer(connections: int, expected: bool) -> None:
+    other = another(ConnectionCounts(), 2, 3, os.getpid())
+    ours = another(other, 1, connections + 1, NOBODY)
+    ours.add(-1)
+
+    assert ours.others_have_fewer() is expected
 
 
 def test_workers_that_are_dead_or_missing_or_left_are_not_counted() -> None:
@@ -53,8 +41,7 @@ def test_workers_that_are_dead_or_missing_or_left_are_not_counted() -> None:
     counts.join(1)
     counts.add(5)
     alone = counts.others_have_fewer()
-    with another(counts, 3):
-        pass
+    another(counts, 2, 3, NOBODY)
 
     assert (alone, counts.others_have_fewer()) == (False, False)
 

@@ -106,25 +106,16 @@ def test_text_survives_and_is_escaped_only_if_it_must_be(text: str, sent: str) -
     assert decode_json(payload) == {"sql": text}
 
 
-def test_long_data_is_split() -> None:
+@pytest.mark.parametrize("limit", [frames.STREAM_DATA_BYTES, frames.MAX_DATA_BYTES])
+def test_data_is_split_at_the_limit(limit: int) -> None:
+    parts: list[bytes | memoryview] = [b"head", b"", memoryview(bytes(range(256)) * 10_000), b"tail"]
+    whole = b"".join(parts)
+    decoder = FrameDecoder()
+
+    received = [frame for piece in encode_data(*parts, limit=limit) for frame in decoder.feed(piece)]
+
+    assert received == [(Kind.DATA, whole[begin : begin + limit]) for begin in range(0, len(whole), limit)]
     assert list(encode_data(b"")) == []
-    data = bytes(range(256)) * (frames.STREAM_DATA_BYTES // 100)
-    decoder = FrameDecoder()
-
-    received = [frame for piece in encode_data(data[:10], data[10:]) for frame in decoder.feed(piece)]
-
-    assert {kind for kind, _ in received} == {Kind.DATA}
-    assert [len(payload) for _, payload in received[:-1]] == [frames.STREAM_DATA_BYTES] * (len(received) - 1)
-    assert b"".join(payload for _, payload in received) == data
-
-
-def test_a_payload_below_the_limit_is_one_frame() -> None:
-    parts: list[bytes | memoryview] = [b"head", b"", memoryview(bytes(3 * frames.STREAM_DATA_BYTES)), b"tail"]
-    decoder = FrameDecoder()
-
-    received = [frame for piece in encode_data(*parts, limit=frames.MAX_DATA_BYTES) for frame in decoder.feed(piece)]
-
-    assert received == [(Kind.DATA, b"".join(parts))]
 
 
 def test_a_second_long_payload_never_starts_in_the_buffer() -> None:

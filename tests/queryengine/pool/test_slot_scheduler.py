@@ -91,12 +91,12 @@ def test_a_slot_that_is_unused_for_long_is_freed(make_bench: MakeBench) -> None:
     for _ in range(2 * MISSED_CHECKS):
         bench.broker.free_unused((), any_idle=True)
         runs(client, client.slots["1"], "again")
-    assert not bench.is_idle()
+    assert not bench.broker.is_idle
 
     for _ in range(MISSED_CHECKS):
         bench.broker.free_unused((), any_idle=True)
 
-    assert bench.is_idle()
+    assert bench.broker.is_idle
     assert client.recalled() == {"1"}, "its process must not reuse it"
 
 
@@ -113,12 +113,12 @@ def test_a_slot_serves_one_statement_after_another(make_bench: MakeBench) -> Non
     assert listed(client) == [("3", "running")]
     assert runs(client, slot) == []
     assert listed(client) == []
-    assert not bench.is_idle()
+    assert not bench.broker.is_idle
 
     client.leave("1")
-    assert bench.is_idle()
+    assert bench.broker.is_idle
     assert runs(client, slot, "4") == [], "the slot was given back"
-    assert bench.is_idle()
+    assert bench.broker.is_idle
 
 
 def test_a_statement_with_two_slots_is_listed_once(bench: Bench) -> None:
@@ -131,7 +131,7 @@ def test_a_statement_with_two_slots_is_listed_once(bench: Bench) -> None:
     assert listed(client, "") == [("2", "running")]
     client.leave("1")
     client.leave("2")
-    assert bench.is_idle()
+    assert bench.broker.is_idle
 
 
 def test_a_kept_slot_is_recalled_for_another_key(make_bench: MakeBench) -> None:
