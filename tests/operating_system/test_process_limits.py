@@ -11,23 +11,9 @@ from pathlib import Path
 import pytest
 
 from system import process_limits
+from tests.operating_system.programs import ROOT, printed, run
 from tests.queryengine.publishing import wait_until
 from tests.system.processes import is_alive
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(code: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=ROOT, env=os.environ | (environment or {}), capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-
-
-def printed(code: str, environment: dict[str, str] | None = None) -> list[str]:
-    finished = run(code, environment)
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout.split()
 
 
 @pytest.mark.parametrize(
@@ -90,8 +76,8 @@ def test_the_environment_keeps_harmless_variables_only() -> None:
         print(*os.environ)
         os.system("env | cut -d= -f1")
         """,
-        {"CANARY_API_KEY": "canary", "PATH": os.environ["PATH"], "TZ": "UTC"},
-    )
+        environment={"CANARY_API_KEY": "canary", "PATH": os.environ["PATH"], "TZ": "UTC"},
+    ).split()
 
     assert {"PATH", "TZ"} <= set(names)
     # The shell makes the last three itself.
@@ -254,7 +240,7 @@ def test_memory_is_returned_to_the_system() -> None:
         assert after.resident < before.resident + 50_000_000, (before, after)
         assert after.data < before.data + 100_000_000, (before, after)
         """,
-        {"DUCKDB_JE_MALLOC_CONF": "retain:false"},
+        environment={"DUCKDB_JE_MALLOC_CONF": "retain:false"},
     )
 
 

@@ -1,10 +1,9 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from system.scratch import ScratchDirectory
+from tests.operating_system.programs import run
 
 
 def test_it_is_private_and_removed_with_its_contents(tmp_path: Path) -> None:
@@ -21,12 +20,15 @@ def test_it_is_private_and_removed_with_its_contents(tmp_path: Path) -> None:
 
 
 def test_the_directory_of_a_killed_process_is_removed_and_that_of_another_engine_kept(tmp_path: Path) -> None:
-    code = (
-        "import os, signal, sys; from pathlib import Path; from system.scratch import ScratchDirectory;"
-        "scratch = ScratchDirectory(Path(sys.argv[1])); (scratch.path / 'spilled').write_text('x');"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, cwd=Path(__file__).parents[2], timeout=120)
+    code = """
+        import os, signal, sys
+        from pathlib import Path
+        from system.scratch import ScratchDirectory
+        scratch = ScratchDirectory(Path(sys.argv[1]))
+        (scratch.path / "spilled").write_text("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    run(code, str(tmp_path))
     (left,) = (tmp_path / "tmp").iterdir()
 
     one, other = ScratchDirectory(tmp_path), ScratchDirectory(tmp_path)

@@ -127,19 +127,6 @@ def test_unused_signals_are_ignored(engine: Engine) -> None:
         assert engine.worker() == worker, name
 
 
-@pytest.mark.exhaustive
-def test_sigterm_lets_the_statement_finish(engine: Engine) -> None:
-    worker = engine.worker()
-    with engine.send("SELECT count(*) AS n FROM range(300000000) t(i) WHERE hash(i) = 1") as connection:
-        wait_until(lambda: state_of(worker).phase == "busy")
-
-        os.kill(worker, signal.SIGTERM)
-
-        assert receive(connection).end is not None
-    wait_until(lambda: not is_alive(worker))
-    still_works(engine)
-
-
 def test_an_idle_worker_sends_heartbeats(engine: Engine) -> None:
     worker = engine.worker()
     heartbeat = next(entry for entry in Path(f"/proc/{worker}/fd").iterdir() if "wgunicorn-" in str(entry.readlink()))
