@@ -21,7 +21,6 @@ from itertools import chain
 from typing import Any, Literal, get_args
 
 from queryengine.cancellation import Interruption
-from queryengine.encoders import CONTENT_TYPES
 from queryengine.encoders.parts import Parts, length
 from queryengine.engine import ArrowParameters, Encoding, Parameters, Query, QueryTimings
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
@@ -118,7 +117,7 @@ def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
     """
     try:
         kind, sql, encoding = fields["call"], fields["sql"], fields.get("encoding", "json")
-        if kind not in get_args(RequestKind) or encoding not in CONTENT_TYPES or not isinstance(sql, str):
+        if kind not in get_args(RequestKind) or encoding not in get_args(Encoding) or not isinstance(sql, str):
             raise FrameError("a request is not well-formed")
         parameters: Parameters | None = fields.get("parameters")
         if "arrow_parameters" in fields:

@@ -14,7 +14,6 @@ from typing import Any, Literal, Self
 
 import yaml
 
-from tests.queryengine.heartbeats import ticks
 from tests.system.harness import K1, K2, PATIENCE_S, PYTHON, REPOSITORY, free_port, wait_for
 
 
@@ -41,11 +40,10 @@ class WebTier:
         file.write_text(yaml.safe_dump({"version": "v1", "kind": "Spicepod", "name": "test", "runtime": runtime}))
         file.chmod(0o600)
         self.log = self.directory / "server.log"
-        limit = "" if self.max_descriptors is None else f"ulimit -n {self.max_descriptors};"
         command = [PYTHON, "-m", "tests.httpserver.web_server", self.application, json.dumps(self.settings)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                ["sh", "-c", f'{limit} exec "$@"', "sh", *command],
+                ["sh", "-c", f'{self._limit} exec "$@"', "sh", *command],
                 cwd=REPOSITORY,
                 env={**os.environ, "RUNTIME_CONFIG": str(file)},
                 stdout=log,
@@ -53,6 +51,10 @@ class WebTier:
             )
         wait_for(self._answers, "the web tier to answer")
         return self
+
+    @property
+    def _limit(self) -> str:
+        return "" if self.max_descriptors is None else f"ulimit -n {self.max_descriptors};"
 
     def _answers(self) -> bool:
         assert self.process.poll() is None, self.output()
@@ -90,12 +92,19 @@ class WebTier:
 
     def worker_memory_mb(self) -> float:
         """Return the sum of the workers' resident memory, in MB."""
-        states = [Path(f"/proc/{pid}/status").read_text() for pid in self.workers()]
-        return sum(int(state.partition("VmRSS:")[2].split()[0]) for state in states) / 1024
+        total_kb = 0
+        for pid in self.workers():
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            total_kb += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+        return total_kb / 1024
 
     def cpu_s(self) -> float:
         """Return the CPU time that the workers have used, in seconds."""
-        return sum(map(ticks, self.workers())) / os.sysconf("SC_CLK_TCK")
+        ticks = 0
+        for pid in self.workers():
+            values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(values[11]) + int(values[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     @contextmanager
     def connection(self) -> "Iterator[Client]":

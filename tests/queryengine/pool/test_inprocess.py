@@ -12,7 +12,7 @@ from queryengine.errors import EngineUnavailableError, QueryError, QueryTimeoutE
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.errors import ConfigError
 from tests.open_files import open_files
-from tests.queryengine.asking import ask, begin, rows
+from tests.queryengine.asking import ask, begin
 from tests.queryengine.conftest import FLIGHTS, MakeEngine
 from tests.queryengine.publishing import ENDLESS, Publisher, wait_until
 
@@ -67,18 +67,6 @@ def test_duckdbs_own_clock_is_a_time_limit_too(make_engine: MakeEngine) -> None:
         ask(engine, ENDLESS)
 
     engine._runner._watchdog = type(engine._runner._watchdog)()
-
-
-def test_a_broken_instance_is_replaced_for_the_next_statement(engine: InProcessEngine) -> None:
-    lease = engine._runner.sessions.lease()
-    error = lease.session.cursors.failure(duckdb.FatalException("FATAL Error: database has been invalidated"))
-    lease.release()
-
-    assert isinstance(error, EngineUnavailableError)
-    assert rows(engine, "SELECT count(*) AS n FROM flights") == [{"n": 1000}]
-    successor = engine._runner.sessions.lease()
-    assert successor.session is not lease.session
-    successor.release()
 
 
 def test_close_ends_what_runs_and_leaves_nothing(engine: InProcessEngine, publisher: Publisher) -> None:
