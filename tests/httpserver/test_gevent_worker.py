@@ -161,15 +161,6 @@ def test_if_a_worker_dies_a_complete_answer_survives_and_one_that_would_end_by_c
             begun.rest()
 
 
-def test_an_application_that_fails_is_500(server: WebTier) -> None:
-    with server.connection() as client:
-        answer = client.get("/fail")
-        assert client.rest() == b""
-
-    assert (answer.status, answer.code) == (500, "internal_error")
-    assert answer.headers["connection"] == "close"
-
-
 @pytest.mark.parametrize(
     ("request_bytes", "status", "code"),
     [
@@ -178,6 +169,7 @@ def test_an_application_that_fails_is_500(server: WebTier) -> None:
         (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", 414, "uri_too_long"),
         (b"GET / HTTP/1.1\r\nExpect: wonders\r\n\r\n", 417, "expectation_failed"),
         (b"GET / HTTP/1.1\r\nTransfer-Encoding: smoke\r\n\r\n", 501, "unsupported_transfer_coding"),
+        (b"GET /fail HTTP/1.1\r\nHost: localhost\r\n\r\n", 500, "internal_error"),
     ],
 )
 def test_server_refusals_have_problem_bodies(server: WebTier, request_bytes: bytes, status: int, code: str) -> None:
@@ -186,7 +178,7 @@ def test_server_refusals_have_problem_bodies(server: WebTier, request_bytes: byt
         answer = client.reply()
         assert client.rest() == b""
 
-    assert (answer.status, answer.code) == (status, code)
+    assert (answer.status, answer.code, answer.headers["connection"]) == (status, code, "close")
     assert b"a" * 33 not in answer.body  # a request id may hold 32
     line = f"status={status} code={code} request_id={answer.headers['x-request-id']}"
     assert f"sqlapi.access: request refused by the server peer=127.0.0.1 method=- route=- {line}\n" in server.output()
@@ -250,16 +242,6 @@ def test_a_disconnect_before_the_answer_is_detected(server: WebTier, *, half: bo
             wait_for(lambda: server.output().count("gone") > before, "the server to notice")
 
     wait_for(lambda: server.output().count("gone") > before, "the server to notice")
-
-
-def test_a_waiting_client_is_not_reported_as_gone(plain: WebTier) -> None:
-    before = plain.output().count("stayed")
-    with plain.connection() as client, plain.connection() as other:
-        client.send(b"GET /watch?s=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert other.get("/pid").status == 200
-        assert client.reply().body == b"watched"
-
-    assert plain.output().count("stayed") == before + 1
 
 
 def test_plain_http_on_the_tls_port_logs_one_line(secured: WebTier) -> None:

@@ -1,7 +1,6 @@
 """gunicorn's settings: those that it is given, and those of a request."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from gunicorn.http.wsgi import Response
 
 from httpserver import gevent_worker
 from httpserver.gunicorn_server import options, web_options
-from runtimeconf.model import QueryConfig, RuntimeConfig, TlsConfig
+from runtimeconf.model import QueryConfig, RuntimeConfig
 
 CONFIG = RuntimeConfig(
     file=Path("/srv/runtime.yaml"),
@@ -38,14 +37,6 @@ def test_gunicorn_takes_all_settings() -> None:
     assert in_process.workers == 1
     assert in_process.threads > 3 + 5
     assert web.workers == len(os.sched_getaffinity(0))
-
-
-def test_tls_from_the_configuration() -> None:
-    tls = TlsConfig(enabled=True, certificate_file=Path("/srv/certificate.pem"), key_file=Path("/srv/key.pem"))
-
-    settings = web_options(replace(CONFIG, tls=tls))
-
-    assert (settings["certfile"], settings["keyfile"]) == ("/srv/certificate.pem", "/srv/key.pem")
 
 
 def test_request_settings_are_those_of_gunicorn_which_has_the_private_hook_for_bodies() -> None:

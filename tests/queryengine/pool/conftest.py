@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from queryengine.engine import Query
+from queryengine.pool import client_result
 from queryengine.pool.client import EngineClient
 from queryengine.pool.worker import GRACE_S as REAL_GRACE_S
 from runtimeconf.model import MIB
@@ -51,6 +52,13 @@ def tier(make_tier: MakeTier) -> Iterator[Tier]:
 @pytest.fixture
 def engine(tier: Tier) -> EngineClient:
     return tier.client()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have clients kill workers that do not stop at once."""
+    monkeypatch.setattr(client_result, "STOP_S", 0.05)
+    monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
 
 
 # A real broker alone.

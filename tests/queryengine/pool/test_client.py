@@ -7,7 +7,7 @@ import pytest
 
 from queryengine.engine import EngineStatus, GatedStatement
 from queryengine.errors import EngineUnavailableError, QueryTimeoutError, SqlError
-from queryengine.pool import broker_client, client_result
+from queryengine.pool import broker_client
 from queryengine.pool.client import EngineClient
 from queryengine.pool.client_result import ClientResult, State
 from queryengine.pool.frames import Kind, encode_json
@@ -223,9 +223,9 @@ def is_full(engine: EngineClient) -> bool:
     return bool(connection_of(engine)._unsent)
 
 
-def test_time_limits_hold_while_the_broker_does_not_read(make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_time_limits_hold_while_the_broker_does_not_read(make_tier: MakeTier) -> None:
     """Both for statements that wait for the broker and for those that run, whose end has to be reported to it."""
-    monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
     tier = make_tier(timeout_s=1.0)
     engine = tier.client()
     reading = begin(lambda: run(engine, "stubborn"))
@@ -268,10 +268,8 @@ def test_a_broker_that_sends_but_does_not_read_is_disconnected(
     assert list(run(engine, "SELECT 1")) == [b'[{"a":1}]']
 
 
-def test_an_internal_error_ends_no_thread_of_the_link(
-    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
+@pytest.mark.usefixtures("impatient")
+def test_an_internal_error_ends_no_thread_of_the_link(engine: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = []
 
     def fail(*_: object) -> None:

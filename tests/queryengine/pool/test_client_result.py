@@ -211,12 +211,9 @@ def deaf(peer: Peer) -> None:
     stubborn(peer)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("how", ["token", "close", "time limit"])
-def test_a_worker_that_does_not_stop_is_killed(
-    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr(client_result, "STOP_S", 0.05)
-    monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
+def test_a_worker_that_does_not_stop_is_killed(tier: Tier, engine: EngineClient, how: str) -> None:
     tier.engine.scripts["deaf"] = deaf
     token = CancelSource()
     limit_s = 0.05 if how == "time limit" else None
@@ -234,11 +231,8 @@ def test_a_worker_that_does_not_stop_is_killed(
     wait_until(lambda: tier.engine.killed == ["q"])
 
 
-def test_a_worker_that_does_not_read_the_statement_is_killed(
-    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
-
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_that_does_not_read_the_statement_is_killed(tier: Tier, engine: EngineClient) -> None:
     def idle(_: ScriptedEngine, connection: socket.socket) -> None:
         with connection:
             threading.Event().wait(5)

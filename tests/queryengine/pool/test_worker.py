@@ -53,12 +53,6 @@ def until_busy(worker: int) -> None:
     wait_until(lambda: state_of(worker).phase == "busy")
 
 
-def until_computing(worker: int) -> None:
-    """Wait until a worker has been in the middle of something for a while."""
-    before = ticks(worker)
-    wait_until(lambda: ticks(worker) > before + os.sysconf("SC_CLK_TCK") // 2)
-
-
 def given_up(connection: socket.socket) -> Answer:
     """Close the sending side, as a client does that wants no answer any more, and receive what comes."""
     with connection:
@@ -89,7 +83,8 @@ def test_a_client_that_closes_cancels(engine: Engine, worker: int, sql: str) -> 
 @pytest.mark.exhaustive
 def test_a_client_that_hangs_up_on_a_deaf_statement_costs_the_worker(mortal: Engine, victim: int) -> None:
     connection = mortal.send(DEAF, timeout_s=30.0)
-    until_computing(victim)
+    before = ticks(victim)
+    wait_until(lambda: ticks(victim) > before + os.sysconf("SC_CLK_TCK") // 2)  # it is in the middle of it
     began = time.monotonic()
 
     answer = given_up(connection)

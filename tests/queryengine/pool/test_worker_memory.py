@@ -123,25 +123,24 @@ def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> Non
         still_works(engine)
 
 
-@pytest.mark.exhaustive
-def test_memory_is_given_back_when_no_statement_follows(state_dir: Path) -> None:
-    with running(state_dir, constants={"KEPT_BYTES": 1024 * MIB, "KEPT_PART": 1024}) as engine:
+@pytest.mark.parametrize(
+    ("constants", "rows", "kept_mib"),
+    [
+        pytest.param(
+            *({"KEPT_BYTES": 1024 * MIB, "KEPT_PART": 1024}, 60_000, 32),
+            id="when no statement follows",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param({"NEXT_S": 60.0}, 40_000, 24, id="beyond a small part of the memory limit"),
+    ],
+)
+def test_memory_is_given_back(state_dir: Path, constants: dict[str, float], rows: int, kept_mib: int) -> None:
+    with running(state_dir, constants=constants, memory_limit_bytes=LIMIT_MIB * MIB) as engine:
         worker = engine.worker()
         base = private_bytes(worker)
 
-        with engine.send("SELECT list(repeat('x', 1000) || i) AS a FROM range(60000) t(i)") as connection:
+        with engine.send(f"SELECT list(repeat('x', 1000) || i) AS a FROM range({rows}) t(i)") as connection:
             assert receive(connection).end is not None
 
-            wait_until(lambda: private_bytes(worker) < base + 32 * MIB)
+            wait_until(lambda: private_bytes(worker) < base + kept_mib * MIB)
         assert engine.worker() == worker
-
-
-def test_kept_memory_is_small_beside_the_memory_limit(state_dir: Path) -> None:
-    with running(state_dir, constants={"NEXT_S": 60.0}, memory_limit_bytes=256 * MIB) as engine:
-        worker = engine.worker()
-        base = private_bytes(worker)
-
-        with engine.send("SELECT list(repeat('x', 1000) || i) AS a FROM range(40000) t(i)") as connection:
-            assert receive(connection).end is not None
-
-            wait_until(lambda: private_bytes(worker) < base + 24 * MIB)

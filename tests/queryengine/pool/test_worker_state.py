@@ -36,11 +36,7 @@ def test_a_query_id_is_truncated(heartbeat: int) -> None:
         pytest.param(b"\x01" + bytes(8) + b"\xff" * 32, id="not ASCII"),
     ],
 )
-def test_an_unreadable_record_is_booting(heartbeat: int, content: bytes) -> None:
+def test_an_unreadable_record_or_file_is_booting(heartbeat: int, content: bytes) -> None:
     os.write(heartbeat, content)
 
-    assert read_state(heartbeat) == WorkerState()
-
-
-def test_a_closed_file_is_booting() -> None:
-    assert read_state(-1) == WorkerState()
+    assert read_state(heartbeat) == read_state(-1) == WorkerState()
