@@ -41,15 +41,9 @@ def server(request: pytest.FixtureRequest) -> WebTier:
     return found
 
 
-def test_a_connection_takes_many_requests(server: WebTier) -> None:
+def test_a_connection_takes_many_requests_and_http_10_closes_it_unless_asked_otherwise(server: WebTier) -> None:
     with server.connection() as client:
-        pids = {client.get("/pid").body for _ in range(20)}
-
-    assert len(pids) == 1
-
-
-def test_http_10_closes_unless_the_client_asks_for_keep_alive(plain: WebTier) -> None:
-    with plain.connection() as client:
+        assert len({client.get("/pid").body for _ in range(20)}) == 1
         client.send(b"GET /pid HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         assert client.reply().headers["connection"] == "keep-alive"
         client.send(b"GET /pid HTTP/1.0\r\n\r\n")

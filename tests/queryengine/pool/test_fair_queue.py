@@ -15,10 +15,6 @@ from tests.queryengine.asking import begin
 from tests.queryengine.publishing import wait_until
 
 
-def ignore() -> None:
-    """Ignore the decision on an entry, whose state the test reads."""
-
-
 @pytest.mark.parametrize(
     ("arrivals", "order"),
     [
@@ -71,15 +67,15 @@ def test_who_may_hold_every_slot(slots: int, key: str, several_keys: bool) -> No
 
 def test_a_patient_statement_blocks_no_slot_for_another_key() -> None:
     queue = FairQueue(slots=2, max_queued=8, patient_slots=1)
-    running = queue.join("flood", ignore)
-    patient = queue.join("flood", ignore, patient=True)
+    decided: list[str] = []
+    running = queue.join("flood", partial(decided.append, "running"))
+    queue.join("flood", partial(decided.append, "patient"), patient=True)
 
-    assert queue.join("other", ignore).state is EntryState.ADMITTED
-    waiting = queue.join("third", ignore)
+    assert queue.join("other", partial(decided.append, "other")).state is EntryState.ADMITTED
+    queue.join("third", partial(decided.append, "third"))
     queue.leave(running)
 
-    assert waiting.state is EntryState.ADMITTED
-    assert patient.state is EntryState.QUEUED
+    assert decided == ["third"]
 
 
 # Threads that wait.

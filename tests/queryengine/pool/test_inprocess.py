@@ -101,7 +101,7 @@ def test_spilled_files_are_in_the_state_directory_and_are_removed(
     engine.close()
 
     assert spilled
-    assert all(path.stat().st_mode & 0o077 == 0 for path in [scratch])
+    assert scratch.stat().st_mode & 0o077 == 0
     assert list(scratch.iterdir()) == []
 
 

@@ -14,20 +14,6 @@ def no_quantum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
 
 
-def test_slots_are_granted_and_released(bench: Bench) -> None:
-    a, b = bench.client(), bench.client()
-
-    assert a.enter("1") == [admitted("1")]
-    assert b.enter("2", "other") == [admitted("2")]
-    assert a.enter("3") == []
-    assert b.leave("2") == []
-    assert a.heard() == [], "the key does not get the last slot"
-    assert a.leave("1") == [admitted("3")]
-
-    a.leave("3")
-    assert bench.broker.is_idle
-
-
 def test_a_full_queue_evicts_for_another_key(bench: Bench) -> None:
     flood, other = bench.client(), bench.client()
     for number in range(5):
@@ -43,6 +29,15 @@ def test_a_full_queue_evicts_for_another_key(bench: Bench) -> None:
     assert flood.leave("f0") == [admitted("f1")], "one statement that waited before the third key comes first"
     assert flood.leave("f1") == []
     assert other.heard() == [admitted("o2")]
+    assert other.leave("o1") == []
+    assert flood.heard() == [admitted("f2")]
+    assert other.leave("o2") == [admitted("o3")]
+    assert flood.enter("f6", "flood") == []
+    assert other.leave("o3") == []
+    assert flood.heard() == [], "the key does not get the last slot"
+    assert flood.leave("f2") == [admitted("f6")]
+    flood.leave("f6")
+    assert bench.broker.is_idle
 
 
 def test_a_statement_that_waits_too_long_is_refused(make_bench: MakeBench) -> None:
