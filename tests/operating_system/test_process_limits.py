@@ -157,6 +157,15 @@ def test_a_confined_process_has_its_limits(tmp_path: Path) -> None:
         assert 100 <= soft <= 110, soft
         process_limits.lift_cpu_limit()
         assert resource.getrlimit(resource.RLIMIT_CPU) == before
+
+        memory = process_limits.Memory()
+        held = bytearray(50_000_000)
+        memory.limit(100_000_000)
+        more = bytearray(60_000_000)
+        assert memory.use().resident >= 110_000_000
+        assert memory.use().data >= 110_000_000
+        with pytest.raises(MemoryError):
+            bytearray(60_000_000)
         """
     )
 
@@ -174,23 +183,6 @@ def test_a_process_has_all_the_descriptors_it_may_have_and_unlimited_files_witho
         process_limits.give_memory_back()
         assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
         assert "pyarrow" not in sys.modules
-        """
-    )
-
-
-def test_memory_is_limited_relative_to_its_use() -> None:
-    printed(
-        """
-        import pyarrow, pytest
-        from system.process_limits import Memory
-        memory = Memory()
-        held = bytearray(50_000_000)
-        memory.limit(100_000_000)
-        more = bytearray(60_000_000)
-        assert memory.use().resident >= 110_000_000
-        assert memory.use().data >= 110_000_000
-        with pytest.raises(MemoryError):
-            bytearray(60_000_000)
         """
     )
 

@@ -95,22 +95,7 @@ def test_a_silent_engine_counts_as_dead_and_is_disconnected(
         result.close()
 
 
-def test_without_an_engine_a_statement_fails_soon(tier: Tier) -> None:
-    tier.engine.close()
-    engine = EngineClient(tier.config)
-    tier.clients.append(engine)
-
-    for _ in range(2):
-        with pytest.raises(EngineUnavailableError):
-            run(engine, "SELECT 1")
-
-    with pytest.raises(EngineUnavailableError):
-        engine.active("k")
-    assert not engine.is_alive()
-    assert engine.status() == EngineStatus(workers_alive=0, workers_killed=0, is_starting=True)
-
-
-def test_the_status_is_that_of_the_engine(tier: Tier) -> None:
+def test_the_status_is_that_of_the_engine_and_without_one_statements_fail_soon(tier: Tier) -> None:
     tier.engine.alive = 0
     tier.engine.call(lambda: tier.engine.broker.report(alive=0, killed=3))
     engine = EngineClient(tier.config)
@@ -126,6 +111,14 @@ def test_the_status_is_that_of_the_engine(tier: Tier) -> None:
 
     wait_until(lambda: not engine.is_alive())
     assert engine.status() == EngineStatus(workers_alive=0, workers_killed=3)
+    tier.clients.append(engine := EngineClient(tier.config))
+    for _ in range(2):
+        with pytest.raises(EngineUnavailableError):
+            run(engine, "SELECT 1")
+    with pytest.raises(EngineUnavailableError):
+        engine.active("k")
+    assert not engine.is_alive()
+    assert engine.status() == EngineStatus(workers_alive=0, workers_killed=0, is_starting=True)
 
 
 def test_without_descriptors_a_statement_fails_and_the_client_goes_on(

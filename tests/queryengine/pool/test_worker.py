@@ -61,15 +61,22 @@ def given_up(connection: socket.socket) -> Answer:
 
 
 @pytest.mark.parametrize("earlier", [0, 1], ids=["the first statement", "a later one"])
-def test_a_client_that_half_closes_cancels(engine: Engine, worker: int, earlier: int) -> None:
+def test_a_worker_reports_its_statement_which_a_client_that_half_closes_cancels(
+    engine: Engine, worker: int, earlier: int
+) -> None:
     connection = engine.connect()
     for _ in range(earlier):
         connection.sendall(request("SELECT 1 AS a"))
         assert receive(connection).data == b'[{"a":1}]'
-    connection.sendall(request(ENDLESS))
+    before = time.monotonic()
+    connection.sendall(request(ENDLESS, timeout_s=7.0, query_id="0123456789abcdef" * 2))
     until_busy(worker)
+    state = state_of(worker)
 
     assert given_up(connection).code == "query_cancelled"
+    assert state.query_id == "0123456789abcdef" * 2
+    assert before + 7.0 + GRACE_S <= state.deadline <= time.monotonic() + 7.0 + GRACE_S
+    wait_until(lambda: state_of(worker).phase == "idle")
 
 
 @pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS])
@@ -224,20 +231,6 @@ def test_a_worker_with_an_unexpected_error_is_replaced(state_dir: Path, capfd: p
         assert "engine worker failed query_id=q1 fingerprint=f1" in capfd.readouterr().err
         wait_until(lambda: worker not in engine.workers())
         still_works(engine)
-
-
-def test_a_worker_reports_its_statement(engine: Engine) -> None:
-    worker = engine.worker()
-    before = time.monotonic()
-    connection = engine.send(ENDLESS, timeout_s=7.0, query_id="0123456789abcdef0123456789abcdef")
-    until_busy(worker)
-
-    state = state_of(worker)
-    given_up(connection)
-
-    assert state.query_id == "0123456789abcdef0123456789abcdef"
-    assert before + 7.0 + GRACE_S <= state.deadline <= time.monotonic() + 7.0 + GRACE_S
-    wait_until(lambda: state_of(worker).phase == "idle")
 
 
 @pytest.mark.exhaustive
