@@ -149,7 +149,7 @@ def test_a_bad_head_is_refused_before_its_payload_comes(head: bytes, complaint: 
         list(FrameDecoder().feed(head))
 
 
-def test_a_decoder_can_have_a_lower_limit() -> None:
+def test_the_length_of_fields_is_limited_and_a_decoder_can_have_a_lower_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = encode_json(Kind.MESSAGE, {"text": "x" * 100})
     enough = len(frame) - 5
 
@@ -157,12 +157,9 @@ def test_a_decoder_can_have_a_lower_limit() -> None:
     with pytest.raises(FrameError, match="too long"):
         list(FrameDecoder(max_json_bytes=enough - 1).feed(frame[:5]))
 
-
-def test_fields_that_are_too_long_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "MAX_JSON_BYTES", 100)
-
+    monkeypatch.setattr(frames, "MAX_JSON_BYTES", enough - 1)
     with pytest.raises(FrameError, match="too long"):
-        encode_json(Kind.REQUEST, {"sql": "x" * 100})
+        encode_json(Kind.MESSAGE, {"text": "x" * 100})
 
 
 def test_feed_keeps_bytes_whose_frames_are_not_consumed() -> None:
