@@ -12,11 +12,11 @@ import pytest
 from httpserver.connection_counts import ConnectionCounts
 from tests.httpserver.web_tier import WebTier
 
-#: No process has this id.
-NOBODY = 2**31 - 1
+#: The process id of a worker that lives, and one that no process has.
+ALIVE, DEAD = os.getpid(), 2**31 - 1
 
 
-def another(counts: ConnectionCounts, serial: int, connections: int, pid: int) -> ConnectionCounts:
+def worker(counts: ConnectionCounts, serial: int, connections: int, pid: int) -> ConnectionCounts:
     """Join as the process *pid*, with this number of connections, in the memory of *counts*."""
     joined = copy.copy(counts)
     with patch("os.getpid", return_value=pid):
@@ -25,25 +25,24 @@ def another(counts: ConnectionCounts, serial: int, connections: int, pid: int) -
     return joined
 
 
-@pytest.mark.parametrize(("connections", "expected"), [(2, False), (3, False), (4, True)])
-def test_a_worker_knows_whether_another_has_fewer(connections: int, expected: bool) -> None:
-    other = another(ConnectionCounts(), 2, 3, os.getpid())
-    ours = another(other, 1, connections + 1, NOBODY)
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        pytest.param([(4, ALIVE)], False, id="as many"),
+        pytest.param([(5, ALIVE), (3, ALIVE)], True, id="fewer"),
+        pytest.param([(3, DEAD)], False, id="dead"),
+        pytest.param([], False, id="none"),
+    ],
+)
+def test_a_worker_knows_whether_another_has_fewer(others: list[tuple[int, int]], expected: bool) -> None:
+    counts = ConnectionCounts()
+    ours = worker(counts, 1, 5, DEAD - 1)
+    worker(counts, 2, 0, ALIVE).leave()
+    for serial, (connections, pid) in enumerate(others, 3):
+        worker(counts, serial, connections, pid)
     ours.add(-1)
 
     assert ours.others_have_fewer() is expected
-
-
-def test_workers_that_are_dead_or_missing_or_left_are_not_counted() -> None:
-    counts = ConnectionCounts()
-    counts.join(2)
-    counts.leave()
-    counts.join(1)
-    counts.add(5)
-    alone = counts.others_have_fewer()
-    another(counts, 2, 3, NOBODY)
-
-    assert (alone, counts.others_have_fewer()) == (False, False)
 
 
 def test_a_suspended_worker_delays_no_connection_and_gets_the_next_ones(tmp_path: Path) -> None:

@@ -70,7 +70,6 @@ def test_statements_of_a_key_reuse_slot_and_connection(tier: Tier, keeper: Engin
 
 
 def test_an_unused_slot_is_given_back_and_its_connection_closed(tier: Tier, engine: EngineClient) -> None:
-
     assert ask(engine) == ROW
     tier.wait_until_idle()
     assert ask(engine) == ROW

@@ -78,14 +78,6 @@ def test_a_worker_reports_its_statement_which_a_client_that_half_closes_cancels(
     wait_until(lambda: state_of(worker).phase == "idle")
 
 
-@pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS])
-def test_a_client_that_closes_cancels(engine: Engine, worker: int, sql: str) -> None:
-    connection = engine.send(sql)
-    until_busy(worker)
-
-    connection.close()
-
-
 @pytest.mark.exhaustive
 def test_a_client_that_hangs_up_on_a_deaf_statement_costs_the_worker(mortal: Engine, victim: int) -> None:
     connection = mortal.send(DEAF, timeout_s=30.0)
@@ -100,13 +92,14 @@ def test_a_client_that_hangs_up_on_a_deaf_statement_costs_the_worker(mortal: Eng
 
 
 @pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS])
-def test_a_statement_ends_when_its_time_is_up(engine: Engine, worker: int, sql: str) -> None:
-
+def test_a_statement_ends_when_its_time_is_up_or_its_client_closes(engine: Engine, worker: int, sql: str) -> None:
     answer = engine.ask(sql, timeout_s=0.3)
 
     assert answer.code == "query_timeout"
     assert answer.error is not None
     assert answer.error["limit_s"] == 30.0
+    with engine.send(sql, query_id="next"):
+        wait_until(lambda: state_of(worker).runs("next"))
 
 
 def test_a_request_cannot_ask_for_more_than_the_limit() -> None:
@@ -138,7 +131,6 @@ def test_a_worker_that_dies_costs_its_own_statement_only(mortal: Engine, victim:
 
 
 def test_a_client_that_does_not_read_is_given_up_and_the_worker_lives(engine: Engine, worker: int) -> None:
-
     with engine.send("SELECT * FROM range(100000000)", timeout_s=1.0):
         until_busy(worker)
 
