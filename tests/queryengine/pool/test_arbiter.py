@@ -39,9 +39,6 @@ from tests.queryengine.heartbeats import state_of
 from tests.queryengine.pool.conftest import RIGHT, Start, ask
 from tests.queryengine.publishing import ENDLESS, wait_until
 
-#: 10 million rows: more than any buffer holds.
-LONG = "SELECT range FROM range(10000000)"
-
 
 def test_statements_run_in_workers_whatever_unused_signals_come(process: EngineProcess, client: EngineClient) -> None:
     before = process.workers()
@@ -250,7 +247,7 @@ def test_a_stopped_worker_is_killed_and_a_dead_one_is_not(heartbeat: int) -> Non
 
 @pytest.mark.exhaustive
 def test_sigterm_lets_statements_finish_and_refuses_new_ones(process: EngineProcess, client: EngineClient) -> None:
-    running = client.run(Query(sql=LONG, encoding="csv"))
+    running = client.run(Query(sql="SELECT range FROM range(10000000)", encoding="csv"))  # more than any buffer holds
     lines = len(next(running).splitlines()) - 1
 
     process.send(signal.SIGTERM)

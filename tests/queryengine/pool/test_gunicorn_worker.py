@@ -24,9 +24,6 @@ from tests.queryengine.heartbeats import state_of, ticks
 from tests.queryengine.publishing import ENDLESS, wait_until
 from tests.system.processes import is_alive
 
-#: Public names of our arbiter that gunicorn does not know.
-OWN_NAMES = {"close_in_worker"}
-
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
@@ -64,7 +61,7 @@ KNOWN = re.compile(r"wgunicorn-|socket:|statm$|pipe:|eventpoll|/tmp/(?=[0-9a-f]{
     ],
 )
 def test_gunicorn_has_the_names_that_the_engine_overrides_and_uses(ours: type, theirs: type, used: set[str]) -> None:
-    overridden = {name for name in vars(ours) if not name.startswith("_")} - OWN_NAMES
+    overridden = {name for name in vars(ours) if not name.startswith("_")} - {"close_in_worker"}  # our own
 
     missing = {name for name in overridden | used if not hasattr(theirs, name)}
 

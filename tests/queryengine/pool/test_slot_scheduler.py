@@ -203,9 +203,7 @@ def test_a_starved_statement_gets_a_slot_beyond_the_share_of_its_process(make_be
     assert second.recalled() == {"short"}
 
 
-def test_a_patient_statement_is_admitted_below_the_number_of_processors(
-    make_bench: MakeBench,
-) -> None:
+def test_a_patient_statement_is_admitted_below_the_number_of_processors(make_bench: MakeBench) -> None:
     bench = make_bench(workers=4, several_keys=False, processors=2)
     client = bench.client()
 
@@ -261,10 +259,7 @@ def test_only_as_many_slots_rotate_as_there_are_processors(
 )
 @pytest.mark.usefixtures("no_quantum")
 def test_a_patient_statement_takes_slots_only_from_those_with_more(
-    make_bench: MakeBench,
-    limits: dict[str, Any],
-    held: tuple[str, str],
-    recalled: tuple[int, int],
+    make_bench: MakeBench, limits: dict[str, Any], held: tuple[str, str], recalled: tuple[int, int]
 ) -> None:
     """*held*: the keys of the slots of two processes, in capitals if unused; *recalled*: first, and after a hurry."""
     bench = make_bench(**{"processors": 2, **limits})
