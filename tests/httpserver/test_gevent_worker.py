@@ -199,8 +199,7 @@ def test_l10_a_slow_reader_costs_no_memory(server: WebTier) -> None:
 
     assert answer.is_complete
     assert len(answer.body) == chunks * size
-    assert while_it_waits - before < 30
-    assert after - before < 30
+    assert max(while_it_waits, after) - before < 30
 
 
 def test_a_disconnect_during_an_answer_ends_it(plain: WebTier) -> None:

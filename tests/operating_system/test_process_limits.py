@@ -44,7 +44,7 @@ os.wait()
 """
 
 
-def test_a_process_dies_with_its_parent_or_if_that_is_dead() -> None:
+def test_a_process_dies_with_its_parent_or_if_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = run("from system.process_limits import die_with_parent; die_with_parent(1); print('lives on')")
     assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "")
 
@@ -56,10 +56,7 @@ def test_a_process_dies_with_its_parent_or_if_that_is_dead() -> None:
 
     wait_until(lambda: not is_alive(child))
 
-
-def test_a_failed_system_call_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signal, "SIGKILL", 99999)
-
+    monkeypatch.setattr(signal, "SIGKILL", 99999)  # which the kernel refuses
     with pytest.raises(OSError, match="Invalid argument"):
         process_limits.die_with_parent(os.getppid())
 

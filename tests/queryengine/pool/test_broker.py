@@ -57,8 +57,7 @@ def test_active_lists_a_keys_statements_of_all_processes_oldest_first(bench: Ben
 
     (answer,) = b.say(do="active", ask=7, key="k")
 
-    assert answer["is"] == "active"
-    assert answer["ask"] == 7
+    assert (answer["is"], answer["ask"]) == ("active", 7)
     assert [(one["id"], one["state"]) for one in answer["statements"]] == [
         ("1", "running"),
         ("3", "queued"),

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from queryengine.pool import frames
 from queryengine.pool.frames import FrameDecoder, FrameError, Kind, decode_json, encode_data, encode_json
 
-JSON_KINDS = [kind for kind in Kind if kind is not Kind.DATA]
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-json_frames = st.tuples(st.sampled_from(JSON_KINDS), st.dictionaries(st.text(), json_values, max_size=4))
+json_kinds = st.sampled_from([kind for kind in Kind if kind is not Kind.DATA])
+json_frames = st.tuples(json_kinds, st.dictionaries(st.text(), json_values, max_size=4))
 data_frames = st.tuples(st.just(Kind.DATA), st.binary(min_size=1, max_size=300))
 
 
