@@ -25,7 +25,7 @@ from authkeys.access import Access
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.source_environment import variables_for
-from system.parent_death import die_with_parent
+from system.process_limits import die_with_parent
 
 PartName = Literal["refresh", "engine", "web", "flight"]
 PARTS: tuple[PartName, ...] = get_args(PartName)

@@ -20,9 +20,9 @@ from datasources.errors import DatasetError
 from queryengine.errors import QueryError
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
 from runtimeconf.model import MIB, RuntimeConfig
-from system.descriptors import descriptors_for, hard_limit, raise_soft_limit
 from system.errors import StateDirectoryError
 from system.memory import memory_bytes
+from system.process_limits import descriptors_for, hard_limit, raise_soft_limit
 from system.state_directory import prepare_state_dir
 
 logger = logging.getLogger(__name__)
