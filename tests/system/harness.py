@@ -254,6 +254,11 @@ class Server(Program):
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    def outcome(self, request_id: str) -> str:
+        """Return how the statement of a request ended, by the log; nothing if it has not."""
+        lines = [line for line in self.output().splitlines() if request_id in line and "sqlapi.queries" in line]
+        return lines[0].partition("outcome=")[2].split()[0] if lines else ""
+
     def stream(self, statement: str) -> AbstractContextManager[httpx.Response]:
         """POST a statement, and return its answer before it is read."""
         return httpx.stream(
