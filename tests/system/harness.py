@@ -257,7 +257,7 @@ class Server(Program):
     def outcome(self, request_id: str) -> str:
         """Return how the statement of a request ended, by the log; nothing if it has not."""
         lines = [line for line in self.output().splitlines() if request_id in line and "sqlapi.queries" in line]
-        return lines[0].partition("outcome=")[2].split()[0] if lines else ""
+        return lines[0].partition("outcome=")[2].partition(" ")[0] if lines else ""
 
     def stream(self, statement: str) -> AbstractContextManager[httpx.Response]:
         """POST a statement, and return its answer before it is read."""
