@@ -73,8 +73,9 @@ def test_r06_r08_a_source_that_is_broken_or_vanishes_or_hangs_keeps_the_last_goo
 
     contents = (b"", b"PAR1garbage", os.urandom(5000), b"PAR1" + bytes(100) + b"PAR1")
     broken: list[Callable[[], object]] = [partial(source.write_bytes, content) for content in contents]
+    broken += [lambda: "absent", partial(os.mkfifo, source)]
 
-    for make in (*broken, lambda: "absent", partial(os.mkfifo, source)):
+    for make in broken:
         source.unlink(missing_ok=True)
         make()
         run = changing.refresh()
