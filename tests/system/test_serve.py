@@ -271,9 +271,9 @@ def test_p06_all_processes_end_with_the_supervisor_and_a_restart_works(tmp_path:
         server.process.wait(60)
         server.launch()
 
-        server.wait_until_up()
         wait_for(lambda: not [member for member in members if is_alive(member)], "the end of all")
-        assert is_right(server)
+        server.wait_until_up()
+        wait_for(lambda: is_right(server), "a right answer")
         try:
             status = slow.result().status_code
         except httpx.TransportError:
