@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.queryengine.statements import REFUSED as REFUSED_BY_THE_GATE
 from tests.system.harness import K1, K2, Server, raw_request
 
 # Engine workers in processes of their own, and the engine in the process that answers.
@@ -62,6 +63,17 @@ def test_refused_without_effect(server: Server, trap: str, tmp_path: Path, sql: 
     for leak in (str(server.directory), "site-packages", "Traceback", ".duckdb'", K1):
         assert leak not in answer.text
     assert list(tmp_path.iterdir()) == []
+    assert server.rows(CHECKSUM, K2) == UNCHANGED
+    assert server.rows("SELECT abs(-1) AS a", K2) == [{"a": 1}]
+
+
+def test_nothing_that_the_gate_refuses_has_an_effect(server: Server) -> None:
+    before = server.rows("SHOW ALL TABLES")
+
+    for _, sql in REFUSED_BY_THE_GATE:
+        assert server.sql(sql).status_code in {400, 403}, sql
+
+    assert server.rows("SHOW ALL TABLES") == before
     assert server.rows(CHECKSUM, K2) == UNCHANGED
     assert server.rows("SELECT abs(-1) AS a", K2) == [{"a": 1}]
 
