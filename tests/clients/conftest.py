@@ -1,9 +1,9 @@
 """One running runtime of each kind for the tests that do not change it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-import trustme
 
 from tests.clients import tpch
 from tests.clients.runtime import FlightServer, write_parquet
@@ -26,17 +26,10 @@ def open_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServ
 
 
 @pytest.fixture(scope="session")
-def flight_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
-    """The same as `flight`, with TLS and a certificate authority of its own."""
-    directory = tmp_path_factory.mktemp("flight_tls")
-    issued = (authority := trustme.CA()).issue_cert("localhost", "127.0.0.1")
-    certificate, key = directory / "certificate.pem", directory / "key.pem"
-    issued.private_key_pem.write_to_path(key)
-    # Chain and root in one file: the certificate of the server and the root that clients trust.
-    for pem in (*issued.cert_chain_pems, authority.cert_pem):
-        pem.write_to_path(certificate, append=True)
-    key.chmod(0o600)
-    with FlightServer(directory, trust=certificate, key_file=key) as running:
+def flight_tls(tmp_path_factory: pytest.TempPathFactory, tls_files: tuple[Path, Path]) -> Iterator[FlightServer]:
+    """The same as `flight`, with TLS."""
+    certificate, key = tls_files
+    with FlightServer(tmp_path_factory.mktemp("flight_tls"), trust=certificate, key_file=key) as running:
         yield running
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.flight
 from adbc_driver_flightsql import DatabaseOptions
 
-from tests.system.harness import K1, Server, example_config, free_port
+from tests.system.harness import K1, Server, free_port
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
@@ -33,8 +33,7 @@ class FlightServer(Server):
             tls = {"enabled": True, "certificate_file": str(self.trust), "key_file": str(self.key_file)}
             runtime["tls"] = tls
         runtime |= self.changes.get("runtime", {})
-        others = {name: value for name, value in self.changes.items() if name != "runtime"}
-        self.config = example_config(self.port, runtime=runtime, **others)
+        self.changes = {**self.changes, "runtime": runtime}
 
     @property
     def uri(self) -> str:

@@ -12,7 +12,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-import trustme
 
 from tests.httpserver.web_tier import WebTier
 from tests.system.harness import K1, PATIENCE_S, wait_for
@@ -21,16 +20,8 @@ KEY = f"X-API-Key: {K1}"
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebTier]:
-    directory = tmp_path_factory.mktemp("secured")
-    authority = trustme.CA()
-    issued = authority.issue_cert("localhost")
-    certificate, key = directory / "certificate.pem", directory / "key.pem"
-    issued.private_key_pem.write_to_path(key)
-    for pem in (*issued.cert_chain_pems, authority.cert_pem):
-        pem.write_to_path(certificate, append=True)
-    key.chmod(0o600)
-    with WebTier(directory, tls_files=(certificate, key)) as server:
+def secured(tmp_path_factory: pytest.TempPathFactory, tls_files: tuple[Path, Path]) -> Iterator[WebTier]:
+    with WebTier(tmp_path_factory.mktemp("secured"), tls_files=tls_files) as server:
         yield server
 
 
