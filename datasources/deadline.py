@@ -2,14 +2,14 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import duckdb
 
 from datasources.errors import INTERRUPTED, SnapshotError
 
-#: Seconds between two interrupts of the engine. They are repeated: one sent between two statements is lost.
+#: Seconds between two checks whether the load must end.
 _POLL_S = 0.05
 
 
@@ -66,20 +66,27 @@ class Deadline:
         Raises:
             SnapshotError: A statement was interrupted.
         """
+        try:
+            with self.enforced(connection.interrupt):
+                yield
+        except duckdb.InterruptException:
+            self.check()
+            raise
+
+    @contextmanager
+    def enforced(self, end: Callable[[], None]) -> Iterator[None]:
+        """As soon as the load must end, call *end* repeatedly until the block ends: one interrupt may be lost."""
         done = threading.Event()
 
         def watch() -> None:
             while not done.wait(_POLL_S):
                 if self.passed:
-                    connection.interrupt()
+                    end()
 
         watcher = threading.Thread(target=watch, name="load-deadline", daemon=True)
         watcher.start()
         try:
             yield
-        except duckdb.InterruptException:
-            self.check()
-            raise
         finally:
             done.set()
             watcher.join()

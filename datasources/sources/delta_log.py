@@ -9,7 +9,7 @@ transaction log protocol.
 import json
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -165,11 +165,11 @@ class LogCopy:
         return path
 
 
-def _complete(names: dict[str, int]) -> dict[int, list[str]]:
+def _complete(names: Iterable[str]) -> dict[int, list[str]]:
     """Return the files of each complete checkpoint, by version."""
     found: dict[int, list[str]] = {}
     parts: dict[tuple[int, int], list[str]] = {}
-    for name in names:
+    for name in sorted(names):
         match = _CHECKPOINT.fullmatch(name)
         if match is None:
             continue

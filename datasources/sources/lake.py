@@ -31,9 +31,9 @@ class TableRoot(ABC):
         self.shown = shown
 
     @abstractmethod
-    def names(self, directory: str) -> dict[str, int]:
+    def names(self, directory: str) -> set[str]:
         """
-        Return the names of the files in *directory* and their sizes in bytes; nothing if the directory does not exist.
+        Return the names of the files in *directory*; none if the directory does not exist.
 
         Raises:
             SourceError: It cannot be read.
@@ -118,18 +118,14 @@ class _LocalRoot(TableRoot):
             what = "is not a directory" if Path(self._root).exists() else "does not exist"
             raise SourceError(f"'{shown}' {what}.")
 
-    def names(self, directory: str) -> dict[str, int]:
-        found = {}
+    def names(self, directory: str) -> set[str]:
         try:
             with os.scandir(Path(self._root, directory)) as entries:
-                for entry in entries:
-                    if entry.is_file():
-                        found[entry.name] = entry.stat().st_size
+                return {entry.name for entry in entries if entry.is_file()}
         except (FileNotFoundError, NotADirectoryError):
-            return {}
+            return set()
         except OSError as exc:
             raise SourceError(f"'{self.shown}' cannot be read: {exc.strerror}.") from exc
-        return found
 
     def has(self, path: str) -> bool:
         return Path(self._root, path).is_file()

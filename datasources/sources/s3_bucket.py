@@ -313,11 +313,7 @@ def _page_of(content: bytes, shown: str) -> tuple[list[StoredObject], str | None
     except (ET.ParseError, UnicodeDecodeError) as exc:
         raise strange from exc
     unescaped = unquote_plus if page.fields.get("EncodingType") == "url" else str
-    objects = []
-    for one in page.objects:
-        size = one.get("Size", "")
-        size_bytes = int(size) if re.fullmatch(r"[0-9]{1,18}", size) is not None else None
-        objects.append(StoredObject(unescaped(one.get("Key", "")), _tag(one.get("ETag", "")), size_bytes))
+    objects = [StoredObject(unescaped(one.get("Key", "")), _tag(one.get("ETag", ""))) for one in page.objects]
     if page.fields.get("IsTruncated") != "true":
         return objects, None
     if not page.fields.get("NextContinuationToken"):

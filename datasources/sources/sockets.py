@@ -7,15 +7,11 @@ up, its connections are shut down, so that the library returns with an error.
 
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from datasources.deadline import Deadline
-
-#: Seconds between two checks of the deadline.
-_POLL_S = 0.05
 
 
 @contextmanager
@@ -25,23 +21,17 @@ def cut_off(deadline: Deadline, is_theirs: Callable[[socket.socket], bool]) -> I
 
     This affects connections that this process opened since the block began and that *is_theirs* accepts.
     """
-    done = threading.Event()
     before = set(_sockets())
 
-    def watch() -> None:
-        while not done.wait(_POLL_S):
-            if deadline.passed:
-                for inode, descriptor in _sockets().items():
-                    if inode not in before:
-                        _shut_down(descriptor, is_theirs)
+    def shut_down() -> None:
+        for inode, descriptor in _sockets().items():
+            if inode not in before:
+                with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
+                    if is_theirs(duplicate):
+                        duplicate.shutdown(socket.SHUT_RDWR)
 
-    watcher = threading.Thread(target=watch, name="source-deadline", daemon=True)
-    watcher.start()
-    try:
+    with deadline.enforced(shut_down):
         yield
-    finally:
-        done.set()
-        watcher.join()
 
 
 def _sockets() -> dict[str, int]:
@@ -53,9 +43,3 @@ def _sockets() -> dict[str, int]:
             if name.startswith("socket:"):
                 found[name] = int(entry.name)
     return found
-
-
-def _shut_down(descriptor: int, is_theirs: Callable[[socket.socket], bool]) -> None:
-    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
-        if is_theirs(duplicate):
-            duplicate.shutdown(socket.SHUT_RDWR)
