@@ -14,9 +14,6 @@ from datasources.sources.formats import Identity, PinnedFile
 from datasources.sources.origin import Answer
 from datasources.sources.source import Load
 
-#: The default of `client_timeout`: the seconds for which a server may be silent.
-DEFAULT_SILENCE_S = 30.0
-
 
 class Downloads:
     """

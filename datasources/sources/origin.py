@@ -21,7 +21,6 @@ import httpcore
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.sockets import cut_off
 from runtimeconf.connectors.downloads import is_loopback, parse_origin
 from runtimeconf.fields import InvalidValueError
 
@@ -29,6 +28,9 @@ _MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 _PORTS = {"http": 80, "https": 443}
+
+#: The default of `client_timeout`.
+_DEFAULT_SILENCE_S = 30.0
 
 
 class Answer:
@@ -69,7 +71,7 @@ class Answer:
 
         Raises:
             SourceError: The response does not say where the body ends (RFC 9112, 6.3), so a truncated one could not be
-                detected; or, through `Origin.get`, the body was truncated.
+                detected; or, through `Origin.request`, the body was truncated.
         """
         if self.length is None and "chunked" not in self.headers.get("transfer-encoding", "").lower():
             raise SourceError(
@@ -87,7 +89,8 @@ class Origin:
         origin: As `parse_origin` gives it.
         shown: The name of the source in errors.
         deadline: The end of the load.
-        silence_s: The longest silence of the server, and the longest time to connect, in seconds.
+        client_timeout: The parameter of that name: the longest silence of the server, and the longest time to connect,
+            in seconds; None for the default.
         root_certificate_file: PEM file of the only roots to trust; None trusts the usual ones.
 
     Raises:
@@ -95,13 +98,13 @@ class Origin:
     """
 
     def __init__(
-        self, origin: str, shown: str, deadline: Deadline, *, silence_s: float, root_certificate_file: str | None = None
+        self, origin: str, shown: str, deadline: Deadline, client_timeout: str | None, root_certificate_file: str | None
     ) -> None:
         self._origin = origin
         self._endpoint = _endpoint(origin)
         self._shown = shown
         self._deadline = deadline
-        self._silence_s = silence_s
+        self._silence_s = float(client_timeout or _DEFAULT_SILENCE_S)
         self._proxy = _proxy_for(*self._endpoint)
         context = _tls_context(root_certificate_file) if self._endpoint[0] == "https" else None
         self._pool = httpcore.ConnectionPool(ssl_context=context, proxy=self._proxy, max_connections=1)
@@ -109,7 +112,7 @@ class Origin:
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        self._open.enter_context(cut_off(self._deadline, self._is_ours))
+        self._open.enter_context(self._deadline.cut_off(self._is_ours))
         self._open.enter_context(self._pool)
         return self
 
@@ -125,7 +128,7 @@ class Origin:
         return os.fstat(connection.fileno()).st_ino in self._sockets
 
     @contextmanager
-    def get(self, target: str, headers: Iterable[tuple[str, str]], *, method: str = "GET") -> Iterator[Answer]:
+    def request(self, target: str, headers: Iterable[tuple[str, str]], *, method: str = "GET") -> Iterator[Answer]:
         """
         Request *target*, a path with its query, and follow redirects within the origin.
 
@@ -198,10 +201,7 @@ class Origin:
         reasons: tuple[tuple[bool, str], ...] = (
             (untrusted is not None, f"the certificate of the server is not trusted ({untrusted})"),
             (isinstance(cause, ssl.SSLError), "the server does not speak TLS as this program does"),
-            (
-                isinstance(error, httpcore.ProxyError),
-                "the proxy from the environment refuses the connection",
-            ),
+            (isinstance(error, httpcore.ProxyError), "the proxy from the environment refuses the connection"),
             (isinstance(cause, socket.gaierror), f"the name of the server cannot be resolved{through}"),
             (isinstance(error, httpcore.ConnectTimeout), f"no connection to the server{through} within {silence}"),
             (isinstance(error, httpcore.ConnectError), f"the server cannot be reached{through} ({why})"),

@@ -28,16 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasources.errors import SourceError
-from datasources.sources.adbc import (
-    INTEGERS,
-    Column,
-    chosen,
-    condition,
-    converted,
-    engine_types,
-    explained,
-)
-from datasources.sources.sockets import cut_off
+from datasources.sources.adbc import INTEGERS, Column, chosen, condition, converted, engine_types, explained
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
@@ -139,7 +130,7 @@ class PostgresSource:
         """Connect and send the query; see `Source.open`."""
         load.deadline.check()
         with (
-            cut_off(load.deadline, self._is_server),
+            load.deadline.cut_off(self._is_server),
             explained(load, self._explanation),
             self._connection(load) as connection,
             connection.cursor() as cursor,

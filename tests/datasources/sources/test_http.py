@@ -318,11 +318,11 @@ def test_the_end_of_one_load_leaves_another_of_the_same_server_alone(web: WebSer
     endless = dripping(HEAD + b"Content-Length: 99999\r\n\r\n", b"x")
     web.files |= {"/endless": File(take_over=endless), "/a.csv": File(take_over=outlast)}
     with (
-        Origin(web.url, "endless", deadline(0.5), silence_s=30) as one,
-        Origin(web.url, "a.csv", deadline(), silence_s=30) as other,
-        other.get("/a.csv", []) as answer,
+        Origin(web.url, "endless", deadline(0.5), None, None) as one,
+        Origin(web.url, "a.csv", deadline(), None, None) as other,
+        other.request("/a.csv", []) as answer,
     ):
-        with pytest.raises(SnapshotError, match="the refresh_timeout"), one.get("/endless", []) as cut:
+        with pytest.raises(SnapshotError, match="the refresh_timeout"), one.request("/endless", []) as cut:
             list(cut.blocks())
         released.set()
 
