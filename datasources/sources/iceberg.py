@@ -159,21 +159,18 @@ class _Table:
             return [self._entry(entry, manifest) for entry in live]
 
     def _entry(self, entry: ManifestEntry, manifest: ManifestFile) -> _Entry:
-        self._check(entry.data_file, manifest.content)
-        if entry.sequence_number is None:  # pyiceberg has filled in those that an entry inherits from its manifest.
-            raise ValueError("no sequence number")
-        path = self._inside(entry.data_file.file_path)
-        return _Entry(path, entry.data_file, entry.sequence_number, manifest.partition_spec_id)
-
-    def _check(self, file: DataFile, content: ManifestContent) -> None:
+        file = entry.data_file
         if file.content == DataFileContent.EQUALITY_DELETES:
             raise self._root.unsupported("rows that are deleted by their values (equality deletes)")
         if file.file_format != FileFormat.PARQUET:
             raise self._root.unsupported(f"files of the format {file.file_format.value}")
         if file.key_metadata is not None:
             raise self._root.unsupported("encrypted files")
-        if (file.content == DataFileContent.DATA) != (content == ManifestContent.DATA):
+        if (file.content == DataFileContent.DATA) != (manifest.content == ManifestContent.DATA):
             raise ValueError("deleted rows among the rows")
+        if entry.sequence_number is None:  # pyiceberg has filled in those that an entry inherits from its manifest.
+            raise ValueError("no sequence number")
+        return _Entry(self._inside(file.file_path), file, entry.sequence_number, manifest.partition_spec_id)
 
     def _may_hold(self, entry: _Entry, bounds: tuple[Bound, ...]) -> bool:
         if not bounds:

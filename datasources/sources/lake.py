@@ -132,21 +132,19 @@ class _LocalRoot(TableRoot):
 
     def open(self, path: str) -> pa.NativeFile:
         target = Path(self._root, path)
-        descriptor = None
         with self.reading(path):
+            # Check before opening: opening a device can have side effects.
+            if not stat.S_ISREG(target.stat().st_mode):
+                raise SourceError(f"'{path}' of '{self.shown}' is not a regular file.")
+            descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
             try:
-                # Check before opening: opening a device can have side effects.
-                if not stat.S_ISREG(target.stat().st_mode):
-                    raise SourceError(f"'{path}' of '{self.shown}' is not a regular file.")
-                descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
                 by_descriptor = Path(f"/proc/self/fd/{descriptor}")
                 # Check the file that was opened: a directory on its path may have been replaced meanwhile.
                 if not by_descriptor.readlink().is_relative_to(self._root):
                     raise SourceError(f"'{path}' of '{self.shown}' is a link that leads out of the table.")
                 return pa.OSFile(str(by_descriptor))
             finally:
-                if descriptor is not None:
-                    os.close(descriptor)
+                os.close(descriptor)
 
     def below(self, directory: str) -> TableRoot:
         return _LocalRoot(str(Path(self._root, directory)), f"{self.shown.rstrip('/')}/{directory}")
