@@ -212,11 +212,7 @@ def test_parquet_keeps_names_types_and_values(tmp_path: Path) -> None:
     cases: dict[str, tuple[Any, str, object]] = {
         'q"uoted': ([1], "BIGINT", 1),
         "decimal": (pa.array([Decimal("0.10")], pa.decimal128(38, 2)), "DECIMAL(38,2)", Decimal("0.10")),
-        "nested": (
-            [{"x": 1, "y": [{"z": "t"}]}],
-            "STRUCT(x BIGINT, y STRUCT(z VARCHAR)[])",
-            {"x": 1, "y": [{"z": "t"}]},
-        ),
+        "nested": ([NESTED], "STRUCT(x BIGINT, y STRUCT(z VARCHAR)[])", NESTED),
         "list": ([[1, 2]], "BIGINT[]", [1, 2]),
         "nothing": (pa.nulls(1), "INTEGER", None),
     }

@@ -1,7 +1,10 @@
 import gzip
 import json
+import os
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,12 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
 
-from datasources.errors import SourceError
+from datasources.errors import SnapshotError, SourceError
+from datasources.snapshots.snapshot import Order
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.iceberg_tables import SqliteCatalog, commit, data_file, deletes, place, rewrite
-from tests.datasources.sources.loads import has_changed, load, load_in_process, table, version
-from tests.datasources.support import refusal
+from tests.datasources.sources.loads import has_changed, load, table, version
+from tests.datasources.support import builder, deadline, refusal
 
 OUTSIDE = "name a file outside of the table"
 MIB = 1024 * 1024
@@ -322,19 +326,64 @@ def test_a_list_of_manifests_that_ends_before_its_first_is_refused(tmp_path: Pat
     assert "is damaged" in refusal(tmp_path, iceberg(tmp_path))
 
 
-# --- in the process that loads ----------------------------------------------------------------------------------------
+def test_what_the_catalog_does_not_have_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, n=[1])
+
+    assert refusal(tmp_path, catalogued(tmp_path, "ns.absent")) == "The catalog has no table 'ns.absent'."
+    other = catalogued(tmp_path, iceberg_catalog_name="other")
+    assert refusal(tmp_path, other) == "The catalog has no table 'ns.t'."
+    SqliteCatalog(tmp_path).execute("UPDATE iceberg_tables SET metadata_location = NULL")
+    assert refusal(tmp_path, catalogued(tmp_path)) == "The catalog has no metadata file for the table."
 
 
-@pytest.mark.exhaustive
-def test_many_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> None:
-    made = write(tmp_path, n=pa.array(range(100_000)), s=pa.array([f"a {n}" for n in range(100_000)]))
-    file = next((place(made) / "data").glob("*.parquet"))
-    gone = deletes(made, "x.parquet", f"{made.location()}/data/{file.name}", range(50_000, 100_000))
-    commit(made, gone, content=ManifestContent.DELETES)
+@pytest.mark.parametrize("location", ["../u", "TMP/u", "file://TMP/u", "TMP/wh/../u", "s3://lake/t", "TMP/wh2/t"])
+def test_a_table_outside_of_the_warehouse_is_refused(tmp_path: Path, location: str) -> None:
+    made = write(tmp_path, n=[1])
+    for name in ("u", "wh2/t"):
+        shutil.copytree(place(made), tmp_path / name)
+    file = f"{location.replace('TMP', str(tmp_path))}/metadata/{Path(made.metadata_location).name}"
+    SqliteCatalog(tmp_path).execute("UPDATE iceberg_tables SET metadata_location = ?", file)
 
-    found = load_in_process(tmp_path, iceberg(tmp_path), "SELECT count(*), sum(n), max(s) FROM d", memory_mib=256)
-
-    assert found == [(50_000, 1_249_975_000, "a 9999")]
+    assert "The catalog says that 'ns.t' lies outside of 'wh'" in refusal(tmp_path, catalogued(tmp_path))
 
 
-# --- what a load wants ------------------------------------------------------------------------------------------------
+def test_a_catalog_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, n=[1])
+    file = tmp_path / "catalog.db"
+    dataset = catalogued(tmp_path)
+    said = "The file of iceberg_catalog is damaged, or no SQL catalog of Iceberg."
+    file.write_bytes(b"x" * 5000)
+    assert refusal(tmp_path, dataset) == said
+
+    file.unlink()
+    with closing(sqlite3.connect(file)) as connection, connection:
+        columns = "i || '' AS catalog_name, i || '' AS table_namespace, i || '' AS table_name, i AS metadata_location"
+        endless = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT {columns} FROM n"
+        connection.execute(f"CREATE VIEW iceberg_tables AS {endless}")
+    with pytest.raises(SnapshotError, match=r"^The load was stopped after 0\.2 s"):
+        builder(tmp_path).build(Order(dataset), deadline(0.2))
+
+    file.unlink()
+    assert refusal(tmp_path, dataset) == "The file of iceberg_catalog cannot be read: No such file or directory."
+    os.mkfifo(file)
+    assert refusal(tmp_path, dataset) == "The file of iceberg_catalog is not a regular file."
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_a_catalog_that_is_written_to_is_read_by_the_next_refresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str
+) -> None:
+    monkeypatch.setattr("datasources.sources.iceberg_location._LOCK_S", 0.05)
+    write(tmp_path, n=[1])
+    dataset = catalogued(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)) as writer:
+        writer.execute(f"PRAGMA journal_mode = {journal}")
+        # Only so does a writer keep readers of a write-ahead log out.
+        writer.execute("PRAGMA locking_mode = exclusive")
+        writer.execute("BEGIN EXCLUSIVE")
+        writer.execute("UPDATE iceberg_tables SET table_name = table_name")
+
+        said = refusal(tmp_path, dataset)
+
+    assert said == "The file of iceberg_catalog is locked by another program; the next refresh reads it again."
+    assert load(tmp_path, dataset) == [(1,)]

@@ -2,9 +2,11 @@
 
 import socket
 import ssl
+import struct
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -21,14 +23,12 @@ from tests.datasources.sources.loads import (
     check_values,
     load,
     load_in_process,
-    outlive,
     scan,
     server_of_another_protocol,
     time_out_repeatedly,
     types,
 )
 from tests.datasources.sources.postgres_server import PASSWORD, PostgresServer
-from tests.datasources.sources.tls_front import PostgresTlsFront
 from tests.datasources.support import builder, deadline, refusal, rows, wait_for
 
 Table = Callable[..., DatasetConfig]
@@ -328,6 +328,51 @@ def test_the_environment_has_no_effect(tmp_path: Path, table: Table, monkeypatch
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
+#: The first message of a PostgreSQL client: whether the server speaks TLS (chapter 54.2.11 of PostgreSQL's manual).
+_SSL_REQUEST = struct.pack("!II", 8, 80877103)
+
+
+class PostgresTlsFront:
+    """Listens on loopback, speaks TLS as a PostgreSQL server does, and passes on what comes to a Unix socket."""
+
+    def __init__(self, context: ssl.SSLContext, path: str) -> None:
+        self._context = context
+        self._path = path
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = str(self._listener.getsockname()[1])
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._pass_on, args=[client], daemon=True).start()
+
+    def _pass_on(self, client: socket.socket) -> None:
+        with suppress(OSError), client, socket.socket(socket.AF_UNIX) as server:
+            assert client.recv(len(_SSL_REQUEST)) == _SSL_REQUEST
+            client.sendall(b"S")
+            server.connect(self._path)
+            with self._context.wrap_socket(client, server_side=True) as secured:
+                back = threading.Thread(target=_pump, args=[server, secured], daemon=True)
+                back.start()
+                _pump(secured, server)
+                back.join()
+
+
+def _pump(one: socket.socket, other: socket.socket) -> None:
+    with suppress(OSError):
+        while data := one.recv(65536):
+            other.sendall(data)
+    with suppress(OSError):
+        other.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.fixture
 def front(postgres: PostgresServer, tls: ssl.SSLContext) -> Iterator[PostgresTlsFront]:
     made = PostgresTlsFront(tls, f"{postgres.directory}/.s.PGSQL.5432")
@@ -358,21 +403,6 @@ def test_tls_is_verified_unless_the_yaml_says_otherwise(
 
 
 # --- a server that is away, slow or dead ------------------------------------------------------------------------------
-
-
-@pytest.mark.exhaustive
-def test_a_dataset_follows_its_table_and_outlives_its_server(
-    tmp_path: Path, table: Table, postgres: PostgresServer
-) -> None:
-    dataset = table("t", "CREATE TABLE t AS SELECT 1 AS a")
-
-    outlive(
-        tmp_path,
-        dataset,
-        change=lambda: postgres.run("INSERT INTO t VALUES (2)"),
-        stop=postgres.stop,
-        start=postgres.start,
-    )
 
 
 @pytest.mark.exhaustive
