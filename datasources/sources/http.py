@@ -14,10 +14,9 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import unquote, urlsplit
 
 from datasources.errors import SourceError
-from datasources.sources.downloads import Downloads
 from datasources.sources.format_detection import DetectedFormat, extension, refuse_gzipped_parquet
 from datasources.sources.formats import FORMATS, FileFormat
-from datasources.sources.origin import Answer, Origin
+from datasources.sources.origin import Answer, Downloads, Origin
 from datasources.sources.source import Load
 from runtimeconf.connectors.http import parse_headers
 from runtimeconf.model import DatasetConfig

@@ -267,7 +267,7 @@ def _damaged(root: TableRoot, path: str) -> SourceError:
     return SourceError(f"'{path}' of '{root.shown}' is damaged, or does not follow the specification.")
 
 
-# --- types and columns -------------------------------------------------------------------------------------------------
+# --- types and columns ------------------------------------------------------------------------------------------------
 
 
 _PRIMITIVES: Mapping[type[types.IcebergType], pa.DataType] = {
