@@ -314,7 +314,7 @@ def _arrow(field: types.NestedField) -> pa.Field:
 
 def _bound(kind: types.IcebergType, column: Column, encoded: bytes | None) -> object:
     """Decode the lower or upper bound of a column in a file; None if it cannot be decoded."""
-    if encoded is None:
+    if encoded is None or not isinstance(kind, types.PrimitiveType):
         return None
     try:
         # The library represents dates and times as numbers.

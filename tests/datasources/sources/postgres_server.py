@@ -126,11 +126,11 @@ class PostgresServer:
             capture_output=True,
             **self._options,
         )
-        command = [self._programs / "postgres", "--single", "-D", "data", "postgres"]
+        command = [str(self._programs / "postgres"), "--single", "-D", "data", "postgres"]
         subprocess.run(command, input=b"CREATE DATABASE test\n", check=True, capture_output=True, **self._options)
 
     def _answers(self) -> bool:
-        command = [self._programs / "pg_isready", "-q", "-h", self.directory, "-p", PORT]
+        command = [str(self._programs / "pg_isready"), "-q", "-h", str(self.directory), "-p", PORT]
         return subprocess.run(command, check=False, **self._options).returncode == 0
 
 

@@ -3,7 +3,6 @@
 import socket
 import ssl
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -332,66 +331,47 @@ def test_the_environment_has_no_effect(tmp_path: Path, table: Table, monkeypatch
 _SSL_REQUEST = struct.pack("!II", 8, 80877103)
 
 
-class PostgresTlsFront:
-    """Listens on loopback, speaks TLS as a PostgreSQL server does, and passes on what comes to a Unix socket."""
+@pytest.fixture
+def tls_port(postgres: PostgresServer, tls: ssl.SSLContext) -> Iterator[str]:
+    """The port of a front that speaks TLS as a PostgreSQL server does, and passes on what comes to the server."""
 
-    def __init__(self, context: ssl.SSLContext, path: str) -> None:
-        self._context = context
-        self._path = path
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = str(self._listener.getsockname()[1])
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        """Listen no more."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _serve(self) -> None:
+    def pump(one: socket.socket, other: socket.socket) -> None:
         with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._pass_on, args=[client], daemon=True).start()
+            while data := one.recv(65536):
+                other.sendall(data)
+        with suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)
 
-    def _pass_on(self, client: socket.socket) -> None:
+    def pass_on(client: socket.socket) -> None:
         with suppress(OSError), client, socket.socket(socket.AF_UNIX) as server:
             assert client.recv(len(_SSL_REQUEST)) == _SSL_REQUEST
             client.sendall(b"S")
-            server.connect(self._path)
-            with self._context.wrap_socket(client, server_side=True) as secured:
-                back = threading.Thread(target=_pump, args=[server, secured], daemon=True)
-                back.start()
-                _pump(secured, server)
-                back.join()
+            server.connect(f"{postgres.directory}/.s.PGSQL.5432")
+            with tls.wrap_socket(client, server_side=True) as secured, ThreadPoolExecutor(1) as back:
+                back.submit(pump, server, secured)
+                pump(secured, server)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                pool.submit(pass_on, listener.accept()[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(16) as pool:
+        pool.submit(serve)
+        yield str(listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
 
 
-def _pump(one: socket.socket, other: socket.socket) -> None:
-    with suppress(OSError):
-        while data := one.recv(65536):
-            other.sendall(data)
-    with suppress(OSError):
-        other.shutdown(socket.SHUT_RDWR)
-
-
-@pytest.fixture
-def front(postgres: PostgresServer, tls: ssl.SSLContext) -> Iterator[PostgresTlsFront]:
-    made = PostgresTlsFront(tls, f"{postgres.directory}/.s.PGSQL.5432")
-    yield made
-    made.close()
-
-
-def test_tls_is_verified_unless_the_yaml_says_otherwise(
-    tmp_path: Path, table: Table, front: PostgresTlsFront, root: str
-) -> None:
+def test_tls_is_verified_unless_the_yaml_says_otherwise(tmp_path: Path, table: Table, tls_port: str, root: str) -> None:
     table("t", "CREATE TABLE t AS SELECT 1 AS a")
 
     def by_tls(**params: str) -> DatasetConfig:
-        return table("t", **{"pg_host": "localhost", "pg_port": front.port, **params})
+        return table("t", **{"pg_host": "localhost", "pg_port": tls_port, **params})
 
     failed = "The PostgreSQL server cannot be reached: TLS with it failed: "
     assert load(tmp_path, by_tls(pg_sslrootcert=root)) == [(1,)]
     assert load(tmp_path, by_tls(pg_sslmode="require")) == [(1,)]
-    other = table("t", pg_host="127.0.0.1", pg_port=front.port, pg_sslrootcert=root)
+    other = table("t", pg_host="127.0.0.1", pg_port=tls_port, pg_sslrootcert=root)
     (tmp_path / "other").mkdir()
     assert refusal(tmp_path / "other", other) == f"{failed}the certificate is not for that host."
     assert refusal(tmp_path / "other", by_tls()) == (
