@@ -5,7 +5,7 @@ import ssl
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from datasources.errors import SnapshotError, SourceError
-from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
 from datasources.sources.source import Bound
 from runtimeconf.model import DatasetConfig
@@ -51,12 +50,6 @@ def table(postgres: PostgresServer) -> Table:
 
 #: How many loads sleep at the server at this moment.
 SLEEPERS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-
-
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[LoaderProcess]:
-    with closing(LoaderProcess(builder(tmp_path))) as made:
-        yield made
 
 
 # --- types ------------------------------------------------------------------------------------------------------------
@@ -214,9 +207,7 @@ def test_tables_of_all_kinds_and_names_are_read(tmp_path: Path, table: Table) ->
 
 
 @pytest.mark.exhaustive
-def test_a_load_is_one_snapshot_of_the_database(
-    tmp_path: Path, table: Table, postgres: PostgresServer, process: LoaderProcess
-) -> None:
+def test_a_load_is_one_snapshot_of_the_database(tmp_path: Path, table: Table, postgres: PostgresServer) -> None:
     # The last part of the view is read after rows have come to both tables.
     dataset = table(
         "t",
@@ -226,7 +217,7 @@ def test_a_load_is_one_snapshot_of_the_database(
         "UNION ALL SELECT 'none', 0, pg_sleep(0.5)::text UNION ALL SELECT 'other', a, NULL FROM other",
     )
     with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(process.build, Order(dataset), deadline())
+        loading = pool.submit(builder(tmp_path).build, Order(dataset), deadline())
         wait_for(lambda: postgres.value(SLEEPERS), "the load that sleeps")
         postgres.run("INSERT INTO one VALUES (2)", "INSERT INTO other VALUES (2)")
         snapshot = loading.result()
