@@ -16,7 +16,7 @@ from datasources.sources.source import Bound
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources import test_delta, test_iceberg
 from tests.datasources.sources.iceberg_tables import SqliteCatalog
-from tests.datasources.sources.loads import build, load, scan, types
+from tests.datasources.sources.loads import build, load, load_in_process, scan, types
 from tests.datasources.support import refusal, rows
 
 MOMENT = datetime(2024, 2, 29, 23, 59, 59, 123456, tzinfo=UTC)
@@ -178,3 +178,14 @@ def test_a_path_that_is_not_a_directory_is_refused(tmp_path: Path, lake: Lake) -
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("x")
     assert refusal(tmp_path, dataset) == f"'{shown}' is not a directory."
+
+
+@pytest.mark.exhaustive
+def test_many_rows_pass_within_the_memory_of_a_loader(tmp_path: Path, lake: Lake) -> None:
+    numbers = range(500_000)
+    lake.write(tmp_path, n=pa.array(numbers), s=pa.array([f"a text of some length, {number}" for number in numbers]))
+    lake.delete_where(tmp_path, "n >= 400000")
+
+    found = load_in_process(tmp_path, lake.declare(tmp_path), "SELECT count(*), sum(n), min(s) FROM d", memory_mib=256)
+
+    assert found == [(400_000, 79_999_800_000, "a text of some length, 0")]
