@@ -399,17 +399,13 @@ def test_objects_that_were_not_asked_for_are_refused(web: WebServer, tmp_path: P
     assert refused(web, tmp_path) == "'s3://bucket/d/': the server lists objects that were not asked for."
 
 
-def test_get_replaces_head_where_that_is_not_supported(web: WebServer, tmp_path: Path) -> None:
+def test_a_server_without_head_or_escaped_keys_is_read(web: WebServer, tmp_path: Path) -> None:
     web.files["/bucket/a.csv"] = File(CSV, head_status=405)
-
-    assert loads.loaded(tmp_path, "s3://bucket/a.csv", s3_endpoint=web.url) == ROWS
-
-
-def test_keys_of_a_server_that_does_not_escape_them_are_taken_as_they_are(web: WebServer, tmp_path: Path) -> None:
     web.files[LIST_TARGET] = listing((b"a%2B+.csv", b'"1"'))
     web.files["/bucket/d/a%252B%2B.csv"] = File(CSV, tag='"1"')
 
-    assert loads.loaded(tmp_path, "s3://bucket/d/", s3_endpoint=web.url) == ROWS
+    for source in ("s3://bucket/a.csv", "s3://bucket/d/"):
+        assert loads.loaded(tmp_path, source, s3_endpoint=web.url) == ROWS
 
 
 @pytest.mark.parametrize(
