@@ -251,13 +251,13 @@ def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path, table: Table) ->
     assert numbers(Bound("ts", "=", datetime(2024, 1, 3, tzinfo=UTC)), Bound("f", "=", "1")) == everything
 
 
-@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.exhaustive)])
-def test_many_rows_stream_through_a_small_process(tmp_path: Path, table: Table, count: int) -> None:
-    dataset = table("t", f"CREATE VIEW t AS SELECT g, repeat('x', 200) AS x FROM generate_series(1, {count}) g")
+@pytest.mark.exhaustive
+def test_many_rows_stream_through_a_small_process(tmp_path: Path, table: Table) -> None:
+    dataset = table("t", "CREATE VIEW t AS SELECT g, repeat('x', 200) AS x FROM generate_series(1, 1000000) g")
 
     found = load_in_process(tmp_path, dataset, "SELECT count(*), sum(g), min(length(x)) FROM d")
 
-    assert found == [(count, count * (count + 1) // 2, 200)]
+    assert found == [(1_000_000, 500_000_500_000, 200)]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -166,17 +166,17 @@ def test_unneeded_columns_and_rows_are_not_sent(tmp_path: Path) -> None:
     assert scan(tmp_path, dataset, *bounds, columns="a") == (["A"], [(1,), (2,), (3,)])
 
 
-@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.exhaustive)])
-def test_many_rows_stream_through_a_small_process(tmp_path: Path, count: int) -> None:
+@pytest.mark.exhaustive
+def test_many_rows_stream_through_a_small_process(tmp_path: Path) -> None:
     put(
         tmp_path,
-        f"CREATE VIEW t AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < {count}) "
+        "CREATE VIEW t AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 1000000) "
         "SELECT CAST(n AS INTEGER) AS n, printf('%.*c', 200, 'x') AS x FROM r",
     )
 
     found = load_in_process(tmp_path, declare(tmp_path), "SELECT count(*), sum(n), min(length(x)) FROM d")
 
-    assert found == [(count, count * (count + 1) // 2, 200)]
+    assert found == [(1_000_000, 500_000_500_000, 200)]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
