@@ -20,9 +20,6 @@ from datasources.sql import identifier, literal
 from runtimeconf.connectors.tables import table_parts
 from runtimeconf.model import DatasetConfig
 
-#: The name of the database in the loading engine if its own name is taken there.
-_OTHER_NAME = "_source"
-
 _REASONS = (
     ("Could not set lock", "another program has it open for writing; the next refresh tries again"),
     ("version number", "it was written by another version of DuckDB, whose files this engine does not read"),
@@ -83,9 +80,9 @@ class DuckdbFileScan(Scan):
         self.paths = (str(path), f"{path}.wal")
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Attach the file under its own name, because its views may use that."""
+        """Attach the file under its own name, because its views may use that, unless that name is taken."""
         taken = connection.execute("SELECT lower(database_name) FROM duckdb_databases()").fetchall()
-        name = _OTHER_NAME if (self._name.lower(),) in taken else self._name
+        name = "_source" if (self._name.lower(),) in taken else self._name
         connection.execute(f"ATTACH {literal(str(self._path))} AS {identifier(name)} (READ_ONLY)")
         found = connection.execute(
             "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = $1 UNION ALL "
