@@ -437,16 +437,12 @@ def test_https_is_read_when_the_certificate_is_trusted(
     assert "does not speak TLS as this program does" in refused(tmp_path, f"https://localhost:{web.port}/a.csv")
 
 
-@pytest.mark.parametrize(
-    ("content", "said"), [(None, "No such file"), ("no certificate", "it is not a PEM certificate")]
-)
-def test_an_unusable_root_certificate_is_reported(tmp_path: Path, content: str | None, said: str) -> None:
-    if content is not None:
-        (tmp_path / "root.pem").write_text(content)
+def test_an_unusable_root_certificate_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "text.pem").write_text("no certificate")
 
-    sentence = refused(tmp_path, "https://localhost/a.csv", http_tls_root_certificate_file="root.pem")
-
-    assert sentence.startswith(f"The file of root certificates cannot be used: {said}")
+    for name, said in (("absent.pem", "No such file"), ("text.pem", "it is not a PEM certificate")):
+        sentence = refused(tmp_path, "https://localhost/a.csv", http_tls_root_certificate_file=name)
+        assert sentence.startswith(f"The file of root certificates cannot be used: {said}")
 
 
 def test_the_proxy_from_the_environment_is_used_except_for_loopback(

@@ -15,7 +15,7 @@ from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
 from datasources.sources.s3_bucket import address_of
 from tests.datasources.sources import loads
-from tests.datasources.sources.loads import declared
+from tests.datasources.sources.loads import declared, has_changed, version
 from tests.datasources.sources.moto_server import KEYS_OF_A_PAGE, S3Server, s3_server
 from tests.datasources.sources.web_server import File, WebServer, saying, serving
 from tests.datasources.support import builder, deadline
@@ -58,14 +58,6 @@ class Store:
         sentence = loads.refused(self.directory, f"s3://{self.name}/{key}", **params)
         assert not any(params.get(name, SECRET) in sentence for name in ("s3_key", "s3_secret", "s3_session_token"))
         return sentence.replace(f"s3://{self.name}", "s3:/")
-
-    def version(self, key: str) -> str | None:
-        return loads.version_of(self.directory, f"s3://{self.name}/{key}", **self.params)
-
-    def has_changed(self, version: str | None, key: str) -> bool:
-        assert version is not None
-        dataset = declared(self.directory, f"s3://{self.name}/{key}", self.params)
-        return loads.has_changed(self.directory, dataset, version)
 
 
 @pytest.fixture
@@ -275,17 +267,18 @@ def test_a_bucket_in_the_host_is_signed_for_that_host(store: Store, monkeypatch:
 
 
 @pytest.mark.parametrize("key", ["d/a.csv", "d/", "d/*.csv"])
-def test_a_changed_object_is_detected(store: Store, key: str) -> None:
+def test_a_changed_object_is_detected(store: Store, tmp_path: Path, key: str) -> None:
     store.put("d/a.csv")
-    version = store.version(key)
+    dataset = declared(tmp_path, f"s3://{store.name}/{key}", store.params)
+    first = version(tmp_path, dataset)
 
-    assert not store.has_changed(version, key)
+    assert not has_changed(tmp_path, dataset, first)
     store.put("d/a.csv", b"a,b\n2,y\n")
-    assert store.has_changed(version, key)
+    assert has_changed(tmp_path, dataset, first)
     store.put("d/a.csv")
-    assert not store.has_changed(version, key)
+    assert not has_changed(tmp_path, dataset, first)
     store.put("d/b.csv")
-    assert store.has_changed(version, key) is (key != "d/a.csv")
+    assert has_changed(tmp_path, dataset, first) is (key != "d/a.csv")
 
 
 def test_r09_an_object_that_is_replaced_before_it_is_read_is_refused(web: WebServer, tmp_path: Path) -> None:
