@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from datasources.errors import SourceError
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.delta_tables import HandMade, field, mapped
 from tests.datasources.sources.loads import has_changed, load, table, types, version
@@ -43,19 +42,6 @@ def test_the_newest_version_is_read_and_a_newer_one_is_noticed(tmp_path: Path) -
     second = version(tmp_path, delta(tmp_path))
     assert second != first
     assert not has_changed(tmp_path, delta(tmp_path), second)
-
-
-def test_a_table_made_anew_is_another_one(tmp_path: Path) -> None:
-    write(tmp_path, n=[1])
-    first = version(tmp_path, delta(tmp_path))
-    shutil.rmtree(tmp_path / "t")
-
-    write(tmp_path, n=[1])
-
-    assert has_changed(tmp_path, delta(tmp_path), first)
-    shutil.rmtree(tmp_path / "t")
-    with pytest.raises(SourceError, match=r"^'t' does not exist\.$"):
-        has_changed(tmp_path, delta(tmp_path), first)
 
 
 def test_checkpoints_are_read_with_many_commits_after_them_and_with_sidecars(tmp_path: Path) -> None:

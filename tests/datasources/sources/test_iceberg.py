@@ -25,7 +25,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
 
-from datasources.errors import SnapshotError, SourceError
+from datasources.errors import SnapshotError
 from datasources.snapshots.snapshot import Order
 from datasources.sources.iceberg_avro import MAX_BYTES, AvroContent
 from runtimeconf.model import DatasetConfig
@@ -87,20 +87,6 @@ def test_the_newest_snapshot_is_read_and_a_newer_one_is_noticed(tmp_path: Path) 
         assert not has_changed(tmp_path, way, version(tmp_path, way))
     assert not has_changed(tmp_path, pinned, first[0])
     assert load(tmp_path, pinned, "FROM d ORDER BY n") == [(1,), (2,)]
-
-
-def test_a_table_made_anew_is_another_one(tmp_path: Path) -> None:
-    made = empty(tmp_path)
-    first = version(tmp_path, iceberg(tmp_path))
-    shutil.rmtree(place(made))
-    with pytest.raises(SourceError, match=r"^'wh/ns/t' does not exist\.$"):
-        has_changed(tmp_path, iceberg(tmp_path), first)
-    (place(made) / "metadata").mkdir(parents=True)
-    assert refusal(tmp_path, iceberg(tmp_path)) == "'wh/ns/t' is not an Iceberg table: it has no metadata files."
-
-    SqliteCatalog(tmp_path).execute("DELETE FROM iceberg_tables")
-    empty(tmp_path)
-    assert has_changed(tmp_path, iceberg(tmp_path), first)
 
 
 def test_a_table_that_was_moved_is_read(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What all table formats promise."""
 
+import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from datasources.errors import SourceError
 from datasources.sources.source import Bound
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources import test_delta, test_iceberg
 from tests.datasources.sources.iceberg_tables import SqliteCatalog
-from tests.datasources.sources.loads import build, load, load_in_process, scan, types
+from tests.datasources.sources.loads import build, has_changed, load, load_in_process, scan, types, version
 from tests.datasources.support import refusal, rows
 
 MOMENT = datetime(2024, 2, 29, 23, 59, 59, 123456, tzinfo=UTC)
@@ -123,6 +125,19 @@ def test_deleted_and_overwritten_rows_are_gone(tmp_path: Path, lake: Lake) -> No
     lake.overwrite(tmp_path, pa.table({"n": [9]}))
 
     assert load(tmp_path, lake.declare(tmp_path)) == [(9,)]
+
+
+def test_a_table_made_anew_is_another_one(tmp_path: Path, lake: Lake) -> None:
+    lake.write(tmp_path, n=[1])
+    dataset = lake.declare(tmp_path)
+    first = version(tmp_path, dataset)
+    shutil.rmtree(dataset.location)
+    with pytest.raises(SourceError, match=r"^'[a-z/]+' does not exist\.$"):
+        has_changed(tmp_path, dataset, first)
+
+    (tmp_path / "catalog.db").unlink(missing_ok=True)
+    lake.write(tmp_path, n=[1])
+    assert has_changed(tmp_path, dataset, first)
 
 
 def test_only_wanted_columns_are_given(tmp_path: Path, lake: Lake) -> None:
