@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.delta_tables import HandMade, field, mapped
-from tests.datasources.sources.loads import has_changed, load, table, types, version
+from tests.datasources.sources.loads import load, table, types
 from tests.datasources.support import refusal
 
 OUTSIDE = "names a file outside of the table"
@@ -28,20 +28,6 @@ def write(directory: Path, mode: Literal["append", "overwrite"] = "append", **co
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_newest_version_is_read_and_a_newer_one_is_noticed(tmp_path: Path) -> None:
-    write(tmp_path, n=[1, 2])
-    first = version(tmp_path, delta(tmp_path))
-    assert not has_changed(tmp_path, delta(tmp_path), first)
-
-    write(tmp_path, n=[3])
-
-    assert has_changed(tmp_path, delta(tmp_path), first)
-    assert load(tmp_path, delta(tmp_path), "FROM d ORDER BY n") == [(1,), (2,), (3,)]
-    second = version(tmp_path, delta(tmp_path))
-    assert second != first
-    assert not has_changed(tmp_path, delta(tmp_path), second)
 
 
 def test_checkpoints_are_read_with_many_commits_after_them_and_with_sidecars(tmp_path: Path) -> None:

@@ -127,10 +127,17 @@ def test_deleted_and_overwritten_rows_are_gone(tmp_path: Path, lake: Lake) -> No
     assert load(tmp_path, lake.declare(tmp_path)) == [(9,)]
 
 
-def test_a_table_made_anew_is_another_one(tmp_path: Path, lake: Lake) -> None:
+def test_a_newer_version_and_a_table_made_anew_are_noticed(tmp_path: Path, lake: Lake) -> None:
     lake.write(tmp_path, n=[1])
     dataset = lake.declare(tmp_path)
     first = version(tmp_path, dataset)
+    assert not has_changed(tmp_path, dataset, first)
+
+    lake.write(tmp_path, n=[2])
+    assert has_changed(tmp_path, dataset, first)
+    assert not has_changed(tmp_path, dataset, version(tmp_path, dataset))
+    assert load(tmp_path, dataset, "FROM d ORDER BY n") == [(1,), (2,)]
+
     shutil.rmtree(dataset.location)
     with pytest.raises(SourceError, match=r"^'[a-z/]+' does not exist\.$"):
         has_changed(tmp_path, dataset, first)
