@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.delta_tables import HandMade, field, mapped
-from tests.datasources.sources.loads import load, table, types
+from tests.datasources.sources.loads import load, table
 from tests.datasources.support import refusal
 
 OUTSIDE = "names a file outside of the table"
@@ -58,16 +58,6 @@ def test_old_timestamps_of_spark_are_read_whatever_the_year(tmp_path: Path) -> N
     found = load(tmp_path, delta(tmp_path), 'SELECT "at"::TIMESTAMP FROM d ORDER BY "at"')
 
     assert found == [(moment,) for moment in moments]
-
-
-@pytest.mark.parametrize("name", ["q\"u'o", "ü", "With Space", "dot.ted", "UPPER"])
-def test_names_of_columns_and_tables_may_be_any(tmp_path: Path, name: str) -> None:
-    columns: dict[str, Any] = {name: [1]}
-    write(tmp_path, **columns)
-    # The library that writes would take %20 for a blank.
-    (tmp_path / "t").rename(tmp_path / f"my {name} %20 t")
-
-    assert types(tmp_path, delta(tmp_path, f"my {name} %20 t")) == {name: "BIGINT"}
 
 
 def test_values_of_partitions_come_from_the_log(tmp_path: Path) -> None:

@@ -89,13 +89,6 @@ def test_the_newest_snapshot_is_read_and_a_newer_one_is_noticed(tmp_path: Path) 
     assert load(tmp_path, pinned, "FROM d ORDER BY n") == [(1,), (2,)]
 
 
-def test_a_table_that_was_moved_is_read(tmp_path: Path) -> None:
-    write(tmp_path, n=[1])
-    (tmp_path / "wh/ns/t").rename(tmp_path / "an odd 'ü\" %20 name")
-
-    assert load(tmp_path, iceberg(tmp_path, "an odd 'ü\" %20 name")) == [(1,)]
-
-
 def test_metadata_that_are_packed_are_read(tmp_path: Path) -> None:
     made = write(tmp_path, n=[1])
     newest = Path(made.metadata_location.removeprefix("file://"))

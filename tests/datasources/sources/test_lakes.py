@@ -55,7 +55,7 @@ TYPES: list[Case] = [
 class Lake:
     """A table format: how tables of it are declared and written, and the types that only this format has."""
 
-    declare: Callable[[Path], DatasetConfig]
+    declare: Callable[..., DatasetConfig]
     write: Callable[..., Any]
     delete_where: Callable[[Path, str], object]
     overwrite: Callable[[Path, pa.Table], object]
@@ -145,6 +145,17 @@ def test_a_newer_version_and_a_table_made_anew_are_noticed(tmp_path: Path, lake:
     (tmp_path / "catalog.db").unlink(missing_ok=True)
     lake.write(tmp_path, n=[1])
     assert has_changed(tmp_path, dataset, first)
+
+
+@pytest.mark.parametrize("name", ["q\"u'o", "ü", "With Space", "dot.ted", "UPPER"])
+def test_names_of_columns_and_tables_may_be_any(tmp_path: Path, lake: Lake, name: str) -> None:
+    columns: dict[str, Any] = {name: [1]}
+    lake.write(tmp_path, **columns)
+    # The library that writes Delta tables would take %20 for a blank.
+    Path(lake.declare(tmp_path).location).rename(tmp_path / f"my {name} %20 t")
+
+    assert types(tmp_path, lake.declare(tmp_path, f"my {name} %20 t")) == {name: "BIGINT"}
+    assert load(tmp_path, lake.declare(tmp_path, f"my {name} %20 t")) == [(1,)]
 
 
 def test_only_wanted_columns_are_given(tmp_path: Path, lake: Lake) -> None:
