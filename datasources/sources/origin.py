@@ -106,11 +106,11 @@ class Origin:
     def __init__(
         self, origin: str, shown: str, deadline: Deadline, client_timeout: str | None, root_certificate_file: str | None
     ) -> None:
+        self._silence_s = float(client_timeout or _DEFAULT_SILENCE_S)
         self._origin = origin
         self._endpoint = _endpoint(origin)
         self._shown = shown
         self._deadline = deadline
-        self._silence_s = float(client_timeout or _DEFAULT_SILENCE_S)
         self._proxy = _proxy_for(*self._endpoint)
         context = _tls_context(root_certificate_file) if self._endpoint[0] == "https" else None
         self._pool = httpcore.ConnectionPool(ssl_context=context, proxy=self._proxy, max_connections=1)
