@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -366,24 +366,21 @@ class Refresher:
         return replace(run, rows=snapshot.rows, bytes=snapshot.size_bytes)
 
     def _watch(self) -> None:
-        """Until the refresher stops, reload published data that has been lost."""
+        """Until the refresher stops, reload published data that has been lost, and record why."""
         while not self._stop.wait(POLL_S):
             try:
-                self._reload(self._publication.withdraw_damaged())
+                faults = self._publication.withdraw_damaged()
+                with self._condition:
+                    for name, fault in faults.items():
+                        logger.warning("%s It is loaded from the source again.", fault)
+                        entry = self._entry(name)
+                        entry.error, entry.loaded_here = fault, False
+                        self._load_soon([entry])
                 self._publication.restore()
             except SnapshotError as exc:
                 logger.warning("%s", exc)
             except Exception:  # For example, out of memory or descriptors; the next check may succeed.
                 logger.exception("The published data cannot be looked at")
-
-    def _reload(self, faults: Mapping[str, str]) -> None:
-        """Reload the datasets that are no longer served, and record why."""
-        with self._condition:
-            for name, fault in faults.items():
-                logger.warning("%s It is loaded from the source again.", fault)
-                entry = self._entry(name)
-                entry.error, entry.loaded_here = fault, False
-                self._load_soon([entry])
 
     def _next_due(self, entry: _Dataset) -> float | None:
         if not self._is_scheduled:
