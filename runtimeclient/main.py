@@ -13,7 +13,6 @@ from runtimeclient.commands.base import (
     PROG,
     Invocation,
     command_parser,
-    console_options,
     load_command,
     program_parser,
 )
@@ -59,7 +58,7 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
             parser.error("name a command")
         command = load_command(name)
         options = command_parser(command, prog).parse_args(arguments[1:])
-        console = Console(streams, environ, **console_options(options))
+        console = Console(streams, environ, options)
         command.call(Invocation(options, console, environ, prog))
     except ClientError as exc:
         console.error(exc)

@@ -17,19 +17,12 @@ _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhos
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """
-    The base URL of a runtime, without a trailing slash.
-
-    Attributes:
-        origin: Scheme, host and port.
-        is_tls: The scheme is https.
-        is_loopback: Requests stay on this machine, so no proxy may see them.
-    """
+    """The base URL of a runtime, without a trailing slash."""
 
     url: str
-    origin: str
+    origin: str  # scheme, host and port
     is_tls: bool
-    is_loopback: bool
+    is_loopback: bool  # requests stay on this machine, so no proxy may see them
 
 
 def parse_endpoint(text: str) -> Endpoint:

@@ -47,7 +47,7 @@ def names(remote: Remote) -> Catalog:
 
 
 def offered(names: Catalog, text: str, after: str = "") -> list[str]:
-    completer = PromptCompleter(names, ("table", "csv"))
+    completer = PromptCompleter(names)
     found = completer.get_completions(Document(text + after, len(text)), CompleteEvent())
     return [completion.text for completion in found]
 
@@ -108,7 +108,7 @@ def test_the_catalog_is_refreshed_after_its_maximum_age(remote: Remote) -> None:
     with RuntimeClient(remote.url, API_KEY) as client:
         names = Catalog(client)
         for age_s in (0, 0, 61):
-            names._queried_at -= age_s
+            names._due_at -= age_s
             names.refresh()
             wait(names)
 
