@@ -69,7 +69,6 @@ class RuntimeClient:
         api_key: Sent as `X-API-Key`; None sends no key.
         tls_root_certificate_file: PEM file of the only roots to trust; None trusts the default ones.
         transport: Replaces the network, for example `httpx.WSGITransport`.
-        timeouts: Time limits.
 
     Raises:
         UsageError: The URL, the key, the certificate file or a proxy from the environment cannot be used.
@@ -212,7 +211,6 @@ class RuntimeClient:
         Request a refresh of a dataset, without waiting for it. A queued refresh is joined.
 
         Args:
-            name: The dataset.
             refresh_sql: The query to load this time, instead of the configured one.
             refresh_mode: `full` or `append`, instead of the configured mode.
             refresh_jitter_max: A duration such as `30s`: the refresh starts after a random delay of up to this time.
@@ -237,12 +235,7 @@ class RuntimeClient:
         self, name: str, refresh_id: str, progress: Callable[[RefreshRun], None] | None = None
     ) -> RefreshRun:
         """
-        Wait until a run is finished, without a time limit.
-
-        Args:
-            name: The dataset.
-            refresh_id: The id of the run.
-            progress: Called with the run after every poll.
+        Wait until a run of a dataset is finished, without a time limit. Call *progress* with the run after every poll.
 
         Raises:
             RefreshFailedError: The run failed, or the runtime no longer lists it.

@@ -8,16 +8,11 @@ from typing import TextIO
 
 from runtimeclient import COMMANDS
 from runtimeclient.argv import prepare_process
-from runtimeclient.commands.base import (
-    INTERRUPTED_STATUS,
-    PROG,
-    Invocation,
-    command_parser,
-    load_command,
-    program_parser,
-)
+from runtimeclient.commands.base import PROG, Invocation, command_parser, load_command, program_parser
 from runtimeclient.errors import ClientError
 from runtimeclient.output.console import Console, Streams
+
+INTERRUPTED_STATUS = 130
 
 
 def main() -> None:

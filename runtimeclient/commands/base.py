@@ -14,7 +14,6 @@ from runtimeclient.output.formats import LIST_FORMATS
 from runtimeclient.profiles.connection import add_connection_options, connect
 
 PROG = "querykeep"
-INTERRUPTED_STATUS = 130
 
 _EXIT_STATUSES = (
     "exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no connection,\n"

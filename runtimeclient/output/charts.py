@@ -17,7 +17,6 @@ MAX_POINTS = 20_000
 MAX_BARS = 100
 MAX_SERIES = 8
 
-
 #: The type of the values of x.
 Scale: TypeAlias = Literal["number", "time", "text"]
 

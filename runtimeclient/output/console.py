@@ -77,13 +77,9 @@ class Console:
             return size.columns or _COLUMNS, size.lines or _LINES
         return _COLUMNS, _LINES
 
-    def columns(self) -> int:
-        """Return the current columns of the terminal."""
-        return self.size()[0]
-
     def style(self, format_: str = "table") -> Style:
         """Return the style that suits this console."""
-        columns = self.columns() if self.is_stdout_terminal else None
+        columns = self.size()[0] if self.is_stdout_terminal else None
         return Style(format=format_, is_colored=self.has_color, is_quiet=self.is_quiet, columns=columns)
 
     def write_line(self, line: str) -> None:
@@ -117,7 +113,7 @@ class Console:
         """Show a progress line on standard error while the block is slow, if that is a terminal; yield its eraser."""
         if not _is_terminal(self.stderr) or self.is_quiet or self._environ.get("TERM") == "dumb":
             return nullcontext(lambda: None)
-        return progress_line(self.stderr, text, self.columns)
+        return progress_line(self.stderr, text, self.size)
 
     def message(self, line: str) -> None:
         """Write a message to standard error."""

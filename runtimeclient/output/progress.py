@@ -16,15 +16,14 @@ _ERASE_LINE = "\r\x1b[K"
 
 @contextmanager
 def progress_line(
-    stream: TextStream, text: Callable[[float], str], columns: Callable[[], int]
+    terminal: TextStream, text: Callable[[float], str], size: Callable[[], tuple[int, int]]
 ) -> Iterator[Callable[[], None]]:
     """
     Show a progress line if the block takes longer than a moment, and erase it at the end.
 
     Args:
-        stream: The terminal.
         text: Returns the text, given the seconds since the start. Called from the thread that draws the line.
-        columns: Returns the current width of the terminal.
+        size: Returns the current columns and lines of the terminal.
 
     Yields:
         A function that erases the line for good; it may be called at any time.
@@ -39,12 +38,12 @@ def progress_line(
             for sign in cycle(_SIGNS):
                 line = f"{sign} {text(time.monotonic() - start)}"
                 # A line that wraps could not be erased.
-                stream.write(_ERASE_LINE + line[: max(columns() - 1, 1)])
-                stream.flush()
+                terminal.write(_ERASE_LINE + line[: max(size()[0] - 1, 1)])
+                terminal.flush()
                 if is_over.wait(_PERIOD_S):
                     break
-            stream.write(_ERASE_LINE)
-            stream.flush()
+            terminal.write(_ERASE_LINE)
+            terminal.flush()
         except OSError:
             return  # The terminal is gone; the operation may continue.
 

@@ -120,7 +120,7 @@ class StatementRunner:
         """Drop terminal features if the output is not a terminal; read the terminal's size, which may have changed."""
         if self.file is not None:
             return replace(self.style, columns=None, is_colored=False, max_rows=None)
-        return replace(self.style, columns=self.console.columns() if self.console.is_stdout_terminal else None)
+        return replace(self.style, columns=self.console.size()[0] if self.console.is_stdout_terminal else None)
 
     def _file_writer(self) -> Callable[[SqlAnswer], None]:
         """Choose the writer of a binary file. Raises UsageError."""
