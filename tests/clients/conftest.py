@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
+import adbc_driver_flightsql.dbapi as adbc
 import pytest
 import trustme
 
 from tests.clients import tpch
-from tests.clients.runtime import FlightServer, write_parquet
+from tests.clients.runtime import FlightServer, adbc_connection, write_parquet
 from tests.queryengine.statements import TABLES, VIEWS
+from tests.system.test_sql_sandbox import trap  # noqa: F401 (a fixture)
 
 
 @pytest.fixture(scope="session")
@@ -17,12 +19,10 @@ def flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def open_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
-    """The same with authentication off."""
-    changes = {"runtime": {"auth": {"api-key": {"enabled": False}}}}
-    with FlightServer(tmp_path_factory.mktemp("open"), changes=changes) as running:
-        yield running
+@pytest.fixture
+def connection(flight: FlightServer) -> Iterator[adbc.Connection]:
+    with adbc_connection(flight) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Checks S01 to S33 over Flight SQL: the same verdict and message as over HTTP, for each kind of request."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -25,18 +25,6 @@ OF_ORDERS = [
 
 #: Statements that differ from one run to the next.
 CHANGING = ("random", "now(", "current_", "uuid", "today(", "ANALYZE", "SAMPLE", "clock", "epoch")
-
-
-@pytest.fixture(scope="module")
-def trap() -> Iterator[socket.socket]:
-    """A listener that nobody may connect to."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        listener.setblocking(False)
-        yield listener
-        with pytest.raises(BlockingIOError):
-            listener.accept()
 
 
 def same_message(told: str, over_http: str) -> bool:

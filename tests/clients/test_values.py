@@ -14,7 +14,6 @@ import pytest
 from tests.clients import spice, wire
 from tests.clients.runtime import (
     FlightServer,
-    adbc_connection,
     adbc_table,
     assert_same,
     bearer,
@@ -99,12 +98,6 @@ WHOLE = {
 }
 THREE_MILLION = "SELECT i AS id, (i * 7 % 1000)::INTEGER AS k, i / 8 AS x FROM range(3000000) t(i)"
 CHECKSUM = (3_000_000, 4_499_998_500_000, 1_498_500_000)
-
-
-@pytest.fixture
-def connection(flight: FlightServer) -> Iterator[adbc.Connection]:
-    with adbc_connection(flight) as opened:
-        yield opened
 
 
 @pytest.fixture
