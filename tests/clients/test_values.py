@@ -11,15 +11,17 @@ import pyarrow as pa
 import pyarrow.flight
 import pytest
 
-from tests.clients import spice, wire
+from tests.clients import spice
 from tests.clients.runtime import (
     FlightServer,
     adbc_table,
     assert_same,
     bearer,
+    endpoint_of,
     flight_table,
     plain_flight,
 )
+from tests.flightapi.endpoint import ticket
 from tests.system.harness import K1
 
 #: A statement for each kind of value. The names are those of the tests.
@@ -212,8 +214,8 @@ LARGE = {
     ],
 )
 def test_no_message_is_over_four_mebibytes(flight: FlightServer, sql: str) -> None:
-    with wire.connect(flight) as connection:
-        sizes = [len(message) for message in connection.down("DoGet", wire.field(1, sql))]
+    with endpoint_of(flight) as endpoint:
+        sizes = [len(message) for message in endpoint.works("DoGet", ticket(sql.encode())).messages]
 
     assert sum(sizes) > 10_000_000
     assert max(sizes) < 4 * 1024 * 1024

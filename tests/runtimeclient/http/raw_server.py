@@ -17,17 +17,6 @@ def answer(content_type: str, rest: bytes = CHUNKED, status: str = "200 OK") -> 
     return f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n".encode() + rest
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-
-    def __init__(self, handler: type[socketserver.BaseRequestHandler], is_left: threading.Event) -> None:
-        super().__init__(("127.0.0.1", 0), handler)
-        self._is_left = is_left
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        self._is_left.set()
-
-
 @contextmanager
 def speaking(
     head: bytes, again: bytes = b"", pause_s: float = 0, is_left: threading.Event | None = None
@@ -41,6 +30,13 @@ def speaking(
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
+            try:
+                self.speak()
+            except OSError:  # The client has disconnected.
+                if is_left is not None:
+                    is_left.set()
+
+        def speak(self) -> None:
             while request := self.rfile.readline():
                 while self.rfile.readline() not in {b"\r\n", b""}:
                     pass
@@ -52,7 +48,8 @@ def speaking(
                     self.wfile.write(again)
                 return
 
-    with _Server(Handler, is_left or threading.Event()) as server:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

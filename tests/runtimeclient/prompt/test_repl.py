@@ -1,6 +1,5 @@
 import io
 import os
-import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -189,12 +188,6 @@ def test_the_last_statement_can_be_edited_and_is_run(runtime: Remote) -> None:
     assert talk.kept == ["SELECT 2;"]
 
 
-@pytest.fixture
-def _own_tempdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-
-@pytest.mark.usefixtures("_own_tempdir")
 @pytest.mark.parametrize(
     ("editor", "offered", "told"),
     [
@@ -212,12 +205,15 @@ def _own_tempdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_results_of_the_external_editor(runtime: Remote, editor: str, offered: str, told: list[str]) -> None:
+def test_results_of_the_external_editor(
+    runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, editor: str, offered: str, told: list[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     talk = Conversation("SELECT 1;", r"\e", editor=editor)
 
     talk.run(runtime)
 
-    assert list(Path(tempfile.gettempdir()).iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
     assert talk.offered[2] == offered
     assert talk.told[1:] == told
     assert statements(runtime) == ["SELECT 1"]
