@@ -129,19 +129,16 @@ def test_same_over_http_and_flight(
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_polars_and_pandas(flight: FlightServer, connection: adbc.Connection, name: str) -> None:
+def test_polars_pandas_and_flightsql_dbapi(
+    flight: FlightServer, connection: adbc.Connection, dbapi: flightsql.FlightSQLClient, name: str
+) -> None:
     expected = flight.http_table(WHOLE[name])
 
     assert pl.read_database(WHOLE[name], connection).equals(pl.DataFrame(expected))
     frame = pd.read_sql(WHOLE[name], connection, dtype_backend="pyarrow")
     pd.testing.assert_frame_equal(frame, expected.to_pandas(types_mapper=pd.ArrowDtype))
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_flightsql_dbapi(flight: FlightServer, dbapi: flightsql.FlightSQLClient, name: str) -> None:
     info = dbapi.execute(WHOLE[name])
-
-    assert_same(flight.http_table(WHOLE[name]), dbapi.do_get(info.endpoints[0].ticket).read_all())
+    assert_same(expected, dbapi.do_get(info.endpoints[0].ticket).read_all())
 
 
 @pytest.mark.exhaustive

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import threading
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command, load_command_class
@@ -64,8 +65,8 @@ def test_status_is_1_when_a_component_is_not_ready(remote: Remote, fields: dict[
 
 
 def test_status_shows_components_and_worker_counts_and_is_0_when_all_are_ready(remote: Remote) -> None:
-    components = [*COMPONENTS, ENGINE | {"workers_alive": 4, "workers_killed": 17}]
-    remote.on("GET", "/v1/status", as_reply([component | {"unknown": 1} for component in components]))
+    components: list[dict[str, Any]] = [*COMPONENTS, ENGINE | {"workers_alive": 4, "workers_killed": 17}]
+    remote.on("GET", "/v1/status", as_reply([{**component, "unknown": 1} for component in components]))
 
     as_table, as_json, as_csv = (remote.call("status", "--format", format_) for format_ in ("table", "json", "csv"))
 
@@ -177,7 +178,6 @@ def test_x03_a_wrong_key_is_4_and_a_server_down_is_3(remote: Remote, command: tu
         pytest.param("sql x --max-rows -1", "must not be negative", id="X15 negative rows"),
         pytest.param("sql x --max-rows x", "invalid", id="X15 rows that are not a number"),
         pytest.param("sql x --param a", "NAME=VALUE", id="X15 a parameter without a value"),
-        pytest.param("refresh", "Name the datasets", id="X15 no dataset"),
         pytest.param("status --timeout 0", "more than 0 seconds", id="X15 zero seconds"),
         pytest.param("status --timeout nan", "more than 0 seconds", id="X15 no number"),
         pytest.param("status --connect-timeout x", "invalid", id="X15 not a number"),

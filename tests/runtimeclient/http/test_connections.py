@@ -57,12 +57,13 @@ def test_x09_a_server_that_speaks_something_else(answer: bytes) -> None:
         client.status()
 
 
-def test_x09_an_unknown_host() -> None:
-    with (
-        RuntimeClient("http://absent.invalid:8090") as client,
-        pytest.raises(ConnectionFailedError, match="cannot be resolved"),
+def test_x09_an_unknown_host_and_a_server_without_tls(remote: Remote) -> None:
+    for url, said in (
+        ("http://absent.invalid:8090", "cannot be resolved"),
+        (remote.url.replace("http", "https"), "does it speak plain http"),
     ):
-        client.ping()
+        with RuntimeClient(url, API_KEY) as client, pytest.raises(ConnectionFailedError, match=said):
+            client.ping()
 
 
 def test_any_transport_will_do() -> None:
@@ -175,20 +176,14 @@ def test_x08_an_invalid_certificate_is_refused(
 
     with (
         serve_tls(certificate) as remote,
-        RuntimeClient(remote.url, API_KEY, tls_root_certificate_file=root and root_file.with_name(root)) as client,
+        RuntimeClient(
+            remote.url, API_KEY, tls_root_certificate_file=root_file.with_name(root) if root else None
+        ) as client,
         pytest.raises(ConnectionFailedError, match=f"cannot be trusted: .*{reason}.*--tls-root-certificate-file"),
     ):
         client.status()
 
     assert remote.requests == []
-
-
-def test_https_to_a_server_without_tls(remote: Remote) -> None:
-    with (
-        RuntimeClient(remote.url.replace("http", "https"), API_KEY) as client,
-        pytest.raises(ConnectionFailedError, match="does it speak plain http"),
-    ):
-        client.status()
 
 
 @pytest.mark.parametrize("content", [None, b"", b"nonsense"])
