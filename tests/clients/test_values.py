@@ -145,7 +145,7 @@ def test_polars_pandas_and_flightsql_dbapi(
 def test_spice(flight_tls: FlightServer, tmp_path: Path) -> None:
     statements = [{"sql": sql, "rows": False} for sql in WHOLE.values()]
 
-    answers = spice.ask(tmp_path, spice.flight_options(flight_tls, K1), statements)
+    answers = spice.ask(tmp_path, spice.options_of(flight_tls, K1), statements)
 
     for sql, answer in zip(WHOLE.values(), answers, strict=True):
         assert_same(flight_tls.http_table(sql), spice.read(answer))
@@ -176,7 +176,7 @@ def test_three_million_rows(
     dbapi: flightsql.FlightSQLClient,
     tmp_path: Path,
 ) -> None:
-    (answer,) = spice.ask(tmp_path, spice.flight_options(flight_tls, K1), [{"sql": THREE_MILLION, "rows": False}])
+    (answer,) = spice.ask(tmp_path, spice.options_of(flight_tls, K1), [{"sql": THREE_MILLION, "rows": False}])
     info = dbapi.execute(THREE_MILLION)
     for table in (
         adbc_table(connection, THREE_MILLION),

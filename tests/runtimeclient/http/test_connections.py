@@ -173,12 +173,11 @@ def test_x08_an_invalid_certificate_is_refused(
     trustme.CA().cert_pem.write_to_path(str(root_file.with_name("other.pem")))
     until = datetime.now(UTC) + timedelta(days=days)
     certificate = authority.issue_cert(host, not_before=until - timedelta(days=3), not_after=until)
+    roots = None if root is None else root_file.with_name(root)
 
     with (
         serve_tls(certificate) as remote,
-        RuntimeClient(
-            remote.url, API_KEY, tls_root_certificate_file=root_file.with_name(root) if root else None
-        ) as client,
+        RuntimeClient(remote.url, API_KEY, tls_root_certificate_file=roots) as client,
         pytest.raises(ConnectionFailedError, match=f"cannot be trusted: .*{reason}.*--tls-root-certificate-file"),
     ):
         client.status()
