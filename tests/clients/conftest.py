@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 
 import adbc_driver_flightsql.dbapi as adbc
-import duckdb
 import pytest
 import trustme
 
 from tests.clients import tpch
 from tests.clients.runtime import FlightServer, adbc_connection
-from tests.queryengine.statements import TABLES, VIEWS
 from tests.system.test_sql_sandbox import trap  # noqa: F401 (a fixture)
 
 
@@ -48,17 +46,4 @@ def tpch_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServ
     tpch.generate(directory)
     datasets = [{"from": f"file:{name}.parquet", "name": name} for name in tpch.TABLES]
     with FlightServer(directory, changes={"datasets": datasets, "views": []}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def gate_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
-    """The datasets and views of the statement lists of the gate."""
-    directory = tmp_path_factory.mktemp("gate")
-    with duckdb.connect() as engine:
-        for name, sql in TABLES.items():
-            engine.execute(f"COPY ({sql}) TO '{directory / name}.parquet' (FORMAT parquet)")
-    datasets = [{"from": f"file:{name}.parquet", "name": name} for name in TABLES]
-    views = [{"name": name, "sql": sql} for name, sql in VIEWS.items()]
-    with FlightServer(directory, changes={"datasets": datasets, "views": views}) as running:
         yield running

@@ -79,9 +79,11 @@ def plain_flight(server: FlightServer) -> Iterator[pa.flight.FlightClient]:
         yield client
 
 
-def flight_table(client: pa.flight.FlightClient, sql: str, key: str = K1) -> pa.Table:
-    """Return the result of *sql*, sent as the text of a descriptor's command."""
-    options = bearer(key)
+def flight_table(
+    client: pa.flight.FlightClient, sql: str, options: pa.flight.FlightCallOptions | None = None
+) -> pa.Table:
+    """Return the result of *sql*, sent as the text of a descriptor's command, by default with the first key."""
+    options = options or bearer(K1)
     info = client.get_flight_info(pa.flight.FlightDescriptor.for_command(sql.encode()), options)
     (endpoint,) = info.endpoints
     return client.do_get(endpoint.ticket, options).read_all()

@@ -13,7 +13,7 @@ import pyarrow.flight
 import pytest
 import sqlalchemy
 
-from tests.clients.runtime import FlightServer, adbc_connection, adbc_table, flight_table, plain_flight
+from tests.clients.runtime import FlightServer, adbc_connection, adbc_table, bearer, flight_table, plain_flight
 from tests.system.harness import K1, K2, WRONG
 
 SQL = "SELECT count(*) AS n FROM orders"
@@ -73,17 +73,14 @@ def sqlalchemy_password(server: FlightServer, key: str | None) -> Any:
 
 def arrow_header(server: FlightServer, key: str | None) -> Any:
     with plain_flight(server) as client:
-        if key is None:
-            client.get_flight_info(pa.flight.FlightDescriptor.for_command(SQL.encode()))
-        return flight_table(client, SQL, key or "")["n"][0].as_py()
+        options = pa.flight.FlightCallOptions() if key is None else bearer(key)
+        return flight_table(client, SQL, options)["n"][0].as_py()
 
 
 def arrow_basic(server: FlightServer, key: str | None) -> Any:
     with plain_flight(server) as client:
         name, value = client.authenticate_basic_token(b"anybody", (key or "").encode())
-        options = pa.flight.FlightCallOptions(headers=[(name, value)])
-        info = client.get_flight_info(pa.flight.FlightDescriptor.for_command(SQL.encode()), options)
-        return client.do_get(info.endpoints[0].ticket, options).read_all()["n"][0].as_py()
+        return flight_table(client, SQL, pa.flight.FlightCallOptions(headers=[(name, value)]))["n"][0].as_py()
 
 
 class Classic(pa.flight.ClientAuthHandler):  # type: ignore[misc]
@@ -105,8 +102,7 @@ class Classic(pa.flight.ClientAuthHandler):  # type: ignore[misc]
 def arrow_classic(server: FlightServer, key: str | None) -> Any:
     with plain_flight(server) as client:
         client.authenticate(Classic(key or ""))
-        info = client.get_flight_info(pa.flight.FlightDescriptor.for_command(SQL.encode()))
-        return client.do_get(info.endpoints[0].ticket).read_all()["n"][0].as_py()
+        return flight_table(client, SQL, pa.flight.FlightCallOptions())["n"][0].as_py()
 
 
 def polars_connection(server: FlightServer, key: str | None) -> Any:

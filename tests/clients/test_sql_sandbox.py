@@ -20,7 +20,6 @@ from tests.flightapi.endpoint import (
     ticket_of,
     unpacked,
 )
-from tests.queryengine.statements import REFUSED
 from tests.system.harness import K1, K2
 from tests.system.test_sql_sandbox import CHECKSUM, UNCHANGED
 from tests.system.test_sql_sandbox import REFUSED as REFUSED_OF_ORDERS
@@ -93,12 +92,6 @@ def test_refused_without_effect(flight: FlightServer, trap: socket.socket, tmp_p
     assert list(tmp_path.iterdir()) == []
     assert flight.rows(CHECKSUM, K2) == UNCHANGED
     assert flight.rows("SELECT abs(-1) AS a", K2) == [{"a": 1}]
-
-
-@pytest.mark.exhaustive  # tests/queryengine runs the gate on all of them; test_refused_without_effect samples them here
-@pytest.mark.parametrize(("check", "sql"), REFUSED, ids=[f"{check}: {sql[:60]}" for check, sql in REFUSED])
-def test_every_refused_statement_of_the_gate(gate_flight: FlightServer, check: str, sql: str) -> None:
-    assert_same_refusal(gate_flight, sql)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,20 +8,18 @@ from prompt_toolkit.document import Document
 from runtimeclient.client import RuntimeClient
 from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
 from runtimeclient.prompt.completion import PromptCompleter
-from tests.runtimeclient.remote import API_KEY, Remote, Reply, problem
+from tests.runtimeclient.remote import API_KEY, Remote, Reply, as_reply, problem
 
 COLUMNS = {"orders": ("id", "Order", "placed at"), "order_lines": ("id", "sku"), "Lower Case": ("a",)}
 
 
 def rows(columns: Mapping[str, tuple[str, ...]]) -> Reply:
-    return Reply(
-        body=json.dumps(
-            [
-                {"table_name": table, "column_name": column, "data_type": "INTEGER"}
-                for table, names in columns.items()
-                for column in names
-            ]
-        ).encode()
+    return as_reply(
+        [
+            {"table_name": table, "column_name": column, "data_type": "INTEGER"}
+            for table, names in columns.items()
+            for column in names
+        ]
     )
 
 
