@@ -133,15 +133,15 @@ def test_another_server_is_not_a_runtime(remote: Remote, client: RuntimeClient, 
     "body",
     [
         *(b"", b"nonsense", b"7", b"{}", b"[7]", b'[{"name":1}]', b'[{"name":"http"}]', b"[" * 100_000, b"\xff"),
-        *(b'{"refresh":{"id":"7","status":"queued"}}', b'{"message":"x","refresh":{}}'),
+        *(b'{"refresh":{"id":"7","status":"queued"}}', b'{"message":"x","refresh":{}}', b'[{"query_id":null}]'),
     ],
 )
 def test_an_unexpected_body_is_not_from_a_runtime(remote: Remote, client: RuntimeClient, body: bytes) -> None:
-    for path in ("/v1/status", "/v1/datasets"):
+    for path in ("/v1/status", "/v1/datasets", "/v1/sql/active"):
         remote.on("GET", path, Reply(body=body))
     remote.on("POST", "/v1/datasets/a/acceleration/refresh", Reply(201, body))
 
-    for call in (client.status, client.datasets, lambda: client.request_refresh("a")):
+    for call in (client.status, client.datasets, client.active_queries, lambda: client.request_refresh("a")):
         with pytest.raises(NotARuntimeError):
             call()
 
