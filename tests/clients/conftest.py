@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import adbc_driver_flightsql.dbapi as adbc
 import pytest
 
 from tests.clients import tpch
-from tests.clients.runtime import FlightServer, write_parquet
-from tests.queryengine.statements import TABLES, VIEWS
+from tests.clients.runtime import FlightServer, adbc_connection
 
 
 @pytest.fixture(scope="session")
@@ -17,12 +17,10 @@ def flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def open_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
-    """The same with authentication off."""
-    changes = {"runtime": {"auth": {"api-key": {"enabled": False}}}}
-    with FlightServer(tmp_path_factory.mktemp("open"), changes=changes) as running:
-        yield running
+@pytest.fixture
+def connection(flight: FlightServer) -> Iterator[adbc.Connection]:
+    with adbc_connection(flight) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")
@@ -40,15 +38,4 @@ def tpch_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServ
     tpch.generate(directory)
     datasets = [{"from": f"file:{name}.parquet", "name": name} for name in tpch.TABLES]
     with FlightServer(directory, changes={"datasets": datasets, "views": []}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def gate_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
-    """The datasets and views of the statement lists of the gate."""
-    directory = tmp_path_factory.mktemp("gate")
-    write_parquet(directory, TABLES)
-    datasets = [{"from": f"file:{name}.parquet", "name": name} for name in TABLES]
-    views = [{"name": name, "sql": sql} for name, sql in VIEWS.items()]
-    with FlightServer(directory, changes={"datasets": datasets, "views": views}) as running:
         yield running
