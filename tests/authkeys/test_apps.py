@@ -118,7 +118,7 @@ def test_a_child_process_uses_the_handover(directory: Path, extra: dict[str, Any
         "import django\n"
         "django.setup()\n"
         "from authkeys import state\n"
-        "print('built', state._access.key_set.find(sys.argv[2]) is not None)\n"
+        "print('built', state._access.value.key_set.find(sys.argv[2]) is not None)\n"
     )
     try:
         done = subprocess.run(
