@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import itertools
 import os
 import socket
 from collections.abc import Iterator
@@ -33,6 +34,15 @@ def _programs_see_what_is_installed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv("PYTHONPATH", str(NOT_INSTALLED), prepend=os.pathsep)
         yield
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a short path, whatever the test is called: that of a Unix socket has 107 bytes at most."""
+    return tmp_path_factory.mktemp(f"t{next(_numbers)}", numbered=False)
 
 
 @pytest.fixture(scope="session")
