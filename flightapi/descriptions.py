@@ -79,7 +79,8 @@ class Descriptions:
         """
         request = StatementRequest("", b"", sql)
         version = self.data_version()
-        cached = self.move(request, request)
+        with self._lock:
+            cached = self._moved(request, request, version)
         if cached is not None:
             return cached
         description = describe()
@@ -96,12 +97,9 @@ class Descriptions:
 
     def move(self, source: StatementRequest, target: StatementRequest) -> Description | None:
         """Let the description of *source* be that of *target*, now the newest, and return it; None as for `take`."""
+        version = self.data_version()
         with self._lock:
-            entry = self._remove(source)
-            if entry is None or not self._is_valid(entry, self.data_version()):
-                return None
-            self._put(target, entry)
-            return entry.description
+            return self._moved(source, target, version)
 
     def take(self, request: StatementRequest) -> Description | None:
         """Remove and return a description; None if there is none, it has expired, or newer data is published."""
@@ -122,6 +120,13 @@ class Descriptions:
 
     def _is_valid(self, entry: _Entry, version: Signature) -> bool:
         return self._clock() < entry.since + self._ttl_s and entry.version == version
+
+    def _moved(self, source: StatementRequest, target: StatementRequest, version: Signature) -> Description | None:
+        entry = self._remove(source)
+        if entry is None or not self._is_valid(entry, version):
+            return None
+        self._put(target, entry)
+        return entry.description
 
     def _put(self, request: StatementRequest, entry: _Entry) -> None:
         self._remove(request)

@@ -152,7 +152,8 @@ def _matcher(command: Any, field: str) -> Callable[[str], bool]:
     texts: list[list[str | None]] = [[]]  # The characters between any two `%`; None stands for `_`.
     for part in re.findall(r"\\.|.", getattr(command, field).casefold(), re.DOTALL):
         if part == "%":
-            texts.append([])
+            if texts[-1] or len(texts) == 1:  # Several `%` in a row are as one.
+                texts.append([])
         else:
             texts[-1].append(None if part == "_" else part[-1])
     return lambda name: _is_like(name.casefold(), texts)
@@ -177,5 +178,7 @@ def _is_like(name: str, texts: Sequence[Sequence[str | None]]) -> bool:
     for text in between:
         while place < len(name) and not is_at(place, text):
             place += 1
+        if place >= len(name):
+            return False
         place += len(text)
     return place <= len(name) - len(last) and is_at(len(name) - len(last), last)

@@ -109,7 +109,7 @@ class ActiveQuery(_Resource):
     def from_json(cls, item: Mapping[str, Any]) -> Self:
         """Parse one row, of ours or of Spice.ai's. Raises NotARuntimeError."""
         if "query_id" in item:
-            started_ms = _checked("started_at_ms", item.get("started_at_ms") or 0, int)
+            started_ms = _checked("started_at_ms", item.get("started_at_ms", 0), int)
             try:
                 started = datetime.fromtimestamp(started_ms / 1e3, UTC)
             except (OverflowError, ValueError, OSError) as exc:
@@ -118,7 +118,7 @@ class ActiveQuery(_Resource):
                 "id": item["query_id"],
                 "started": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
                 "state": "running",
-                "sql": item.get("sql_preview") or "",
+                "sql": item.get("sql_preview", ""),
             }
         # Without arguments, super() fails in a class with slots.
         return super(ActiveQuery, cls).from_json(item)

@@ -47,3 +47,12 @@ def test_a_reader_that_stops_early_frees_its_slot(client: pa.flight.FlightClient
         reader.cancel()
 
     assert flight_table(client, "SELECT 1 AS n").num_rows == 1
+
+
+def test_mixing_tls_and_plaintext_fails_without_hanging(flight: FlightServer, flight_tls: FlightServer) -> None:
+    for uri in (f"grpc+tls://127.0.0.1:{flight.flight_port}", f"grpc://127.0.0.1:{flight_tls.flight_port}"):
+        with (
+            pa.flight.connect(uri, disable_server_verification=True) as client,
+            pytest.raises((pa.flight.FlightUnavailableError, pa.flight.FlightInternalError)),
+        ):
+            flight_table(client, "SELECT 1")

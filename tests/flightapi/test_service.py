@@ -1,7 +1,9 @@
 """Every RPC over a socket: statements, prepared statements, uploads, errors."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -9,15 +11,20 @@ import pyarrow as pa
 import pytest
 import trustme
 
+from flightapi.descriptions import StatementRequest
+from flightapi.prepared import Prepared
 from flightapi.protocol import messages
 from flightapi.protocol.messages import pack
 from flightapi.server import FlightServer
+from flightapi.service import FlightService
+from queryengine.engine import Description
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import FlightConfig, RuntimeConfig, TlsConfig
 from system.addresses import Address
 from tests.flightapi.endpoint import (
     FINGERPRINTS,
     OPEN,
+    Clock,
     Endpoint,
     action,
     bearer,
@@ -318,3 +325,25 @@ def test_compressed_messages_are_refused(endpoint: Endpoint) -> None:
         refused = packed.fails("DoGet", b"x" * 100_000)
 
     assert refused.status in {"UNIMPLEMENTED", "INTERNAL"}
+
+
+def test_what_nobody_uses_expires_as_the_server_ticks(config: RuntimeConfig, engine: InProcessEngine) -> None:
+    ticks: list[Callable[[], None]] = []
+    service = FlightService(config, engine, OPEN, SimpleNamespace(each_tick=ticks.append))  # type: ignore[arg-type]
+    clock = Clock()
+    kept = (service._descriptions, service._results, service._prepared)
+    for one in kept:
+        one._clock = clock
+    description = Description(schema=b"", parameters=(), is_schema_cacheable=True)
+    service._descriptions.of("SELECT 1", lambda: description)
+    service._results.keep(StatementRequest("key", b"ticket", "SELECT 1"), description, service._results.data_version())
+    service._prepared.add("key", Prepared("SELECT 1", takes_parameters=False))
+    asked = []
+
+    expected = {4.9: (1, 1), 5.1: (0, 1), 9.9: (0, 1), 10.1: (0, 1), 599.9: (0, 1), 600.1: (0, 0)}
+    for clock.now, left in expected.items():
+        for act in ticks:
+            act()
+        assert (len(service._results), len(service._prepared)) == left
+        service._descriptions.of("SELECT 1", lambda: asked.append(clock.now) or description)
+    assert asked == [10.1, 599.9]

@@ -13,7 +13,7 @@ from datasources.errors import DatasetsUnavailableError
 from queryengine.errors import EngineUnavailableError
 from runtime_site import startup
 from runtimeconf.loader import load
-from runtimeconf.model import AuthConfig, DatasetConfig, RuntimeConfig
+from runtimeconf.model import AuthConfig
 from system.lock import StateLock
 from tests.system.harness import run_program
 
@@ -63,19 +63,27 @@ def test_a_runtime_starts_and_stops(configured: Path) -> None:
 
 
 @pytest.mark.parametrize(("hard", "warnings"), [(62, 0), (61, 1)])
-def test_a_start_warns_of_too_few_descriptors_for_the_datasets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hard: int, warnings: int
-) -> None:
-    monkeypatch.setattr(startup, "hard_limit", lambda: hard)
-    datasets = (DatasetConfig(name="d", from_="file:a.csv", location="/a.csv"),) * 10
+def test_a_start_warns_of_too_few_descriptors_for_the_datasets(tmp_path: Path, hard: int, warnings: int) -> None:
+    file = tmp_path / "runtime.yaml"
+    datasets = "".join(f"  - {{from: 'file:a.csv', name: d{number}}}\n" for number in range(10))
+    file.write_text(f"datasets:\n{datasets}")
+    program = (
+        "import logging, resource, sys\n"
+        "import runtimeconf.state\n"
+        "from runtime_site import startup\n"
+        "config = runtimeconf.state.get_config()\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)\n"
+        "logging.basicConfig(format='%(levelname)s %(message)s')\n"
+        "startup.log_warnings(config)\n"
+    )
 
-    found = startup.machine_warnings(RuntimeConfig(file=tmp_path, state_dir=tmp_path, datasets=datasets))
+    done = run_program("-c", program, str(hard), RUNTIME_CONFIG=str(file))
 
     said = (
-        "10 datasets take up to 62 file descriptors in a process, and the system allows 61 (ulimit -Hn): new data may "
-        "not be readable"
+        "WARNING 10 datasets take up to 62 file descriptors in a process, and the system allows 61 (ulimit -Hn): new "
+        "data may not be readable\n"
     )
-    assert [text for text in found if "descriptors" in text] == [said] * warnings
+    assert (done.returncode, done.stderr) == (0, said * warnings)
 
 
 def test_under_gevent_the_engine_refuses_to_start(configured: Path) -> None:
