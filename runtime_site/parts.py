@@ -14,7 +14,7 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
@@ -23,8 +23,7 @@ from django.conf import settings
 import runtimeconf.state
 from authkeys.access import Access
 from runtimeconf import handover
-from runtimeconf.model import RuntimeConfig
-from runtimeconf.source_environment import variables_for
+from runtimeconf.model import DatasetConfig, RuntimeConfig
 from system.process_limits import die_with_parent
 
 PartName = Literal["refresh", "engine", "web", "flight"]
@@ -57,6 +56,11 @@ _ENVIRONMENT = re.compile(
     "|PYTHON[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+|COV_[A-Z_]+|COVERAGE_[A-Z_]+"
 )
 
+#: What programs that read sources may get too: proxies, also in lower case, trusted certificate authorities, and the
+#: credentials of the machine.
+_CONNECTIONS = "(?i:(?:HTTP|HTTPS|ALL|NO)_PROXY)|SSL_CERT_FILE"
+_MACHINE = "AWS_[A-Z0-9_]+"
+
 #: Settings for libraries. gRPC's own log has a different format, and any peer could flood it; its older listener passes
 #: a call between threads a third less often, and versions without that listener ignore the setting. pyarrow's own
 #: allocator takes 4 MB at import, and no part that computes uses it (`process_limits.confine`).
@@ -80,6 +84,16 @@ def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str]
         variable: value for variable, value in environ.items() if any(names.fullmatch(variable) for names in allowed)
     }
     return {**kept, **_FOR_LIBRARIES, HANDOVER_VARIABLE: str(descriptor)}
+
+
+def variables_for(datasets: Iterable[DatasetConfig]) -> re.Pattern[str]:
+    """
+    Return a pattern of the variables that loads of *datasets* may use.
+
+    It includes the credentials of the machine only if a dataset is read with them.
+    """
+    uses_machine = any(dataset.params.get("s3_auth") == "iam_role" for dataset in datasets)
+    return re.compile(f"{_CONNECTIONS}|{_MACHINE}" if uses_machine else _CONNECTIONS)
 
 
 def hand_over(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> int:

@@ -17,7 +17,7 @@ from datasources.refresh import service as module
 from datasources.refresh.control_socket import SOCKET_NAME, ControlClient
 from datasources.refresh.service import DatasetService
 from datasources.state import get_datasets, set_datasets, start_on_demand
-from queryengine.manifest import SNAPSHOT_DIRECTORY, read_manifest
+from queryengine.manifest import MANIFEST_NAME, SNAPSHOT_DIRECTORY, ManifestError, read_manifest
 from runtimeconf.model import RuntimeConfig
 from system.errors import StateDirectoryError
 from system.lock import LOCK_NAME, StateLock
@@ -160,6 +160,27 @@ def test_r18_a_lost_snapshot_is_loaded_again(
     wait_for(lambda: service.datasets()[0].status == "Ready", "the end of the load")
     assert served(tmp_path) == [(1, "x")]
     assert "It is loaded from the source again." in caplog.text
+
+
+@pytest.mark.usefixtures("watchful")
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: flip(path, 10)], ids=["deleted", "overwritten"])
+def test_r18_a_manifest_that_is_lost_is_written_again(
+    tmp_path: Path, start: Start, damage: Callable[[Path], object]
+) -> None:
+    put(tmp_path, "a.csv")
+    service = start()
+    wait_for(lambda: service.datasets()[0].status == "Ready", "the load")
+    whole = read_manifest(tmp_path / "state")
+
+    damage(tmp_path / "state" / MANIFEST_NAME)
+
+    def is_back() -> bool:
+        with suppress(ManifestError):
+            return read_manifest(tmp_path / "state").snapshots == whole.snapshots
+        return False
+
+    wait_for(is_back, "the manifest")
+    assert service.is_loaded()
 
 
 @pytest.mark.usefixtures("watchful")

@@ -338,12 +338,16 @@ def test_what_nobody_uses_expires_as_the_server_ticks(config: RuntimeConfig, eng
     service._descriptions.of("SELECT 1", lambda: description)
     service._results.keep(StatementRequest("key", b"ticket", "SELECT 1"), description, service._results.data_version())
     service._prepared.add("key", Prepared("SELECT 1", takes_parameters=False))
-    asked = []
+    asked: list[float] = []
+
+    def describe() -> Description:
+        asked.append(clock.now)
+        return description
 
     expected = {4.9: (1, 1), 5.1: (0, 1), 9.9: (0, 1), 10.1: (0, 1), 599.9: (0, 1), 600.1: (0, 0)}
     for clock.now, left in expected.items():
         for act in ticks:
             act()
         assert (len(service._results), len(service._prepared)) == left
-        service._descriptions.of("SELECT 1", lambda: asked.append(clock.now) or description)
+        service._descriptions.of("SELECT 1", describe)
     assert asked == [10.1, 599.9]

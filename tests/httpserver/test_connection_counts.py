@@ -1,53 +1,74 @@
 """Connections are spread over the workers, and none waits for a worker that accepts nothing."""
 
-import copy
 import os
 import signal
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from httpserver.connection_counts import ConnectionCounts
 from tests.httpserver.web_tier import WebTier
 
-#: The process id of a worker that lives, and one that no process has.
-ALIVE, DEAD = os.getpid(), 2**31 - 1
+
+@contextmanager
+def another(counts: ConnectionCounts, connections: int) -> Iterator[int]:
+    """Fork a worker with this number of connections, which ends with the block."""
+    told, tells = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            counts.join(2)
+            counts.add(connections)
+            os.write(tells, b".")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(tells)
+    with open(told, "rb") as reader:  # noqa: PTH123 (a descriptor)
+        reader.read(1)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
-def worker(counts: ConnectionCounts, serial: int, connections: int, pid: int) -> ConnectionCounts:
-    """Join as the process *pid*, with this number of connections, in the memory of *counts*."""
-    joined = copy.copy(counts)
-    with patch("os.getpid", return_value=pid):
-        joined.join(serial)
-    joined.add(connections)
-    return joined
-
-
-@pytest.mark.parametrize(
-    ("others", "expected"),
-    [
-        pytest.param([(4, ALIVE)], False, id="as many"),
-        pytest.param([(5, ALIVE), (3, ALIVE)], True, id="fewer"),
-        pytest.param([(3, DEAD)], False, id="dead"),
-        pytest.param([], False, id="none"),
-    ],
-)
-def test_a_worker_knows_whether_another_has_fewer(others: list[tuple[int, int]], expected: bool) -> None:
+@pytest.mark.parametrize(("ours", "expected"), [(2, False), (3, False), (4, True)])
+def test_a_worker_knows_whether_another_has_fewer(ours: int, expected: bool) -> None:
     counts = ConnectionCounts()
-    ours = worker(counts, 1, 5, DEAD - 1)
-    worker(counts, 2, 0, ALIVE).leave()
-    for serial, (connections, pid) in enumerate(others, 3):
-        worker(counts, serial, connections, pid)
-    ours.add(-1)
+    counts.join(1)
+    with another(counts, 3):
+        counts.add(ours + 1)
+        counts.add(-1)
 
-    assert ours.others_have_fewer() is expected
+        assert counts.others_have_fewer() is expected
 
 
-def test_a_suspended_worker_delays_no_connection_and_gets_the_next_ones(tmp_path: Path) -> None:
-    with WebTier(tmp_path, settings={"workers": 2}) as web, ExitStack() as open_ones:
-        still, other = web.workers()
+def test_workers_that_are_dead_or_missing_or_left_are_not_counted() -> None:
+    counts = ConnectionCounts()
+    counts.join(2)
+    counts.leave()
+    counts.join(1)
+    counts.add(5)
+    alone = counts.others_have_fewer()
+    with another(counts, 3):
+        pass
+
+    assert (alone, counts.others_have_fewer()) == (False, False)
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebTier]:
+    directory: Path = tmp_path_factory.mktemp("web")
+    with WebTier(directory, settings={"workers": 2}) as server:
+        yield server
+
+
+def test_a_suspended_worker_delays_no_connection_and_gets_the_next_ones(web: WebTier) -> None:
+    still, other = web.workers()
+    with ExitStack() as open_ones:
 
         def connected() -> int:
             client = open_ones.enter_context(web.connection())

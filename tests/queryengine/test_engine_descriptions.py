@@ -263,3 +263,9 @@ def test_speculation_reports_a_failure(engine: QueryEngine) -> None:
     with pytest.raises(SqlError, match="Could not convert"):
         speculate(engine, "SELECT name::INTEGER FROM few")
     assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_a_view_over_the_clock_is_not_cacheable(start_engine: StartEngine) -> None:
+    engine = start_engine(views={"clock": "SELECT now() AS t", "over": "SELECT * FROM clock"})
+
+    assert not engine.describe(Query(sql="FROM over")).is_cacheable

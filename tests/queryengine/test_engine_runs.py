@@ -14,6 +14,7 @@ from queryengine.errors import (
     QueryError,
     QueryTimeoutError,
     ResourceLimitError,
+    SqlError,
     StatementError,
     StatementNotAllowedError,
 )
@@ -248,3 +249,25 @@ def test_a_flood_of_one_key_leaves_a_slot_to_another(start_engine: StartEngine) 
     assert answer == b'[{"a":1}]'
     engine.close()
     assert [error_of(one) for one in flood] == [EngineUnavailableError] * 3
+
+
+@pytest.mark.exhaustive
+def test_a_view_that_does_not_fit_the_data_fails_alone(publisher: Publisher, start_engine: StartEngine) -> None:
+    publisher.publish(flights="SELECT 1 AS other")
+    others = "SELECT COLUMNS(*) FROM flights"
+    engine = start_engine(views={"ids": "SELECT id FROM flights", "twice": "FROM ids", "others": others})
+
+    with pytest.raises(SqlError, match=r"View 'ids' does not fit the data: .*id") as caught:
+        ask(engine, "FROM ids")
+
+    assert "CREATE VIEW" not in str(caught.value)
+    assert rows(engine, "FROM flights") == [{"other": 1}]
+    with pytest.raises(SqlError, match=r"View 'twice' cannot be read: View 'ids' does not fit the data: .*id"):
+        ask(engine, "FROM twice")
+    assert rows(engine, "FROM others") == [{"other": 1}]
+    assert rows(engine, "SELECT table_name AS t FROM information_schema.tables ORDER BY 1") == [
+        {"t": "flights"},
+        {"t": "others"},
+    ]
+    publisher.publish(flights="SELECT 2 AS id")
+    assert rows(engine, "FROM ids") == rows(engine, "FROM twice") == [{"id": 2}]

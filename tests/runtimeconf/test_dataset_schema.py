@@ -168,3 +168,9 @@ def test_faults_of_a_view(faults: Faults) -> None:
         "4: views[2]: lacks the field sql: one SELECT statement",
         "5: views[3].sql: must be one SELECT statement",
     ]
+
+
+def test_params_are_not_resolved_while_the_stores_are_at_fault(fault: Fault) -> None:
+    text = "secrets: [{from: nothing, name: a}]\n" + dataset("params: {file_format: '${ env:x }'}")
+
+    assert fault(text).startswith("1: secrets[0].from")

@@ -15,8 +15,8 @@ from runtime_site import startup
 from runtime_site.management.part import add_config_option, use_config
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import RuntimeConfig
+from system.addresses import bind_problem
 from system.errors import StateDirectoryError
-from system.ports import bind_problem
 from system.state_directory import judge_state_dir
 
 

@@ -1,5 +1,6 @@
 """Tables in buckets, read from a server of S3."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from datasources.errors import SourceError
+from datasources.errors import SnapshotError, SourceError
+from datasources.snapshots.snapshot import Order
 from datasources.sources.lake_s3 import s3_root
 from datasources.sources.s3_bucket import Bucket, StoredObject
 from runtimeconf.model import DatasetConfig
@@ -158,3 +160,18 @@ def test_a_file_that_is_replaced_while_it_is_read_ends_the_load(tmp_path: Path, 
         client.put_object(Bucket="lake", Key="replaced/a.parquet", Body=b"another")
         with pytest.raises(SourceError, match="changed while it was read"):
             opened.read(use_threads=False)
+
+
+def test_a_service_that_is_down_or_silent_ends_with_the_refresh_timeout(tmp_path: Path) -> None:
+    keys = {"s3_key": "the-key", "s3_secret": "the-secret"}
+    down = table(tmp_path, "delta:s3://lake/t", s3_endpoint="http://127.0.0.1:1", **keys)
+    assert "the server cannot be reached" in support.refusal(tmp_path, down)
+
+    # The system takes the connections; nobody answers.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        silent = table(tmp_path, "delta:s3://lake/t", s3_endpoint=f"http://127.0.0.1:{port}", **keys)
+        with pytest.raises(SnapshotError, match=r"stopped after 0\.3 s, the refresh_timeout"):
+            support.builder(tmp_path).build(Order(silent), deadline(0.3))
+        assert support.connections_to(port) == 0
+    assert support.files_below(tmp_path) == []

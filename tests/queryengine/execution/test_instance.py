@@ -200,3 +200,24 @@ def test_only_an_internal_error_makes_the_instance_broken(open_session: OpenSess
     assert not session.cursors.broken
     session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
     assert session.cursors.broken
+
+
+def test_a_result_with_a_slow_start_keeps_small_batches(open_session: OpenSession) -> None:
+    session = open_session()
+    sql = "SELECT DISTINCT hash(range // 100) AS a FROM range(20000000)"
+
+    assert table(run(session, sql)).num_rows == 200_000
+    with closing(run(session, sql)) as reader:  # Asked for the width of its rows, DuckDB would group them once more.
+        assert next(iter(reader)).num_rows == VECTOR_ROWS
+
+
+def test_close_before_the_end_and_twice(open_session: OpenSession) -> None:
+    session = open_session()
+    reader = run(session, "SELECT * FROM range(200000000)")
+    next(iter(reader))
+
+    reader.close()
+    reader.close()
+
+    assert list(reader) == []
+    assert table(run(session, "SELECT 1 AS a")).num_rows == 1

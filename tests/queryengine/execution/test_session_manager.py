@@ -393,3 +393,19 @@ def test_a_lack_of_descriptors_makes_no_dataset_unavailable(
             os.close(gap)
 
     assert value(manager) == 2
+
+
+def test_a_manifest_that_looks_like_an_earlier_one_is_noticed(publisher: Publisher, make_manager: MakeManager) -> None:
+    """File systems reuse inodes, the sizes are equal, and here the clock stands still."""
+
+    def publish(number: int) -> None:
+        publisher.publish(flights=f"SELECT {number} AS id")
+        os.utime(manifest_path(publisher.state_dir), ns=(0, 0))
+
+    publish(10)
+    manager = make_manager()
+    for number in range(11, 19):
+        publish(number)
+        publish(number + 20)
+        assert value(manager) == number + 20
+        assert seen(manager, "SHOW TABLES")[1] == signature(str(manifest_path(publisher.state_dir)))

@@ -297,3 +297,11 @@ def test_close_ends_everything(tier: Tier, engine: EngineClient) -> None:
     with pytest.raises(EngineUnavailableError, match="stopping"):
         run(engine, "SELECT 1")
     assert not engine.is_alive()
+
+
+def test_without_a_worker_socket_a_statement_fails_and_gives_its_slot_back(tier: Tier, engine: EngineClient) -> None:
+    (tier.config.state_dir / "engine.sock").unlink()
+
+    for _ in range(3):
+        with pytest.raises(EngineUnavailableError):
+            run(engine, "SELECT 1")

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from system.addresses import Address
-from system.ports import bind_problem, wait_until_bindable
+from system.addresses import Address, bind_problem, wait_until_bindable
 
 BIND = "runtime.http.bind"
 
