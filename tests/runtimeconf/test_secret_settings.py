@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 
+from runtimeconf.secret_stores import KeyringStore, SecretError
 from tests.runtimeconf.configurations import KEY, Fault, Load, fault_cases, with_keys
 
 FAULTS = """
@@ -92,6 +93,9 @@ def test_the_keyring_is_a_store_where_its_package_is_installed(
     keyring.__spec__ = ModuleSpec("keyring", None)
     vars(keyring)["get_password"] = get_password
     monkeypatch.setitem(sys.modules, "keyring", keyring)
+    with pytest.raises(SecretError) as caught:
+        KeyringStore("k", "runtime").get("locked")
+    assert caught.value.__context__ is None  # which may hold the secret
     text = "secrets: [{from: keyring, name: k}, {from: keyring, name: m, params: {service: mine}}]\n"
 
     config = load_text(text + with_keys("- ${ secrets:x }\n- ${ m:y }"))
