@@ -6,18 +6,21 @@ import re
 import resource
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
+import pexpect
 import pytest
 
 from runtime_site.management.commands.serve import STOP_ORDER
 from runtime_site.parts import CANNOT_START, PARTS, PartName
-from tests.system.harness import K1, K2, KEYED, PYTHON, REPOSITORY, Server, taken_port, wait_for
-from tests.system.processes import busy_engine_workers, engine_workers, family, in_memory, is_alive
+from tests.system.harness import K1, K2, KEYED, PATIENCE_S, PYTHON, REPOSITORY, Server, taken_port, wait_for
+from tests.system.processes import busy_engine_workers, engine_workers, family, in_memory, is_alive, is_stopped
 
 #: More rows than all buffers hold on the way to a client that reads none of them.
 MANY_ROWS = "SELECT range AS i FROM range(3000000)"
@@ -347,3 +350,56 @@ def test_a_part_alone_names_who_has_what_it_needs(supervised: Server, name: Part
 
     assert said.format(**parts) in supervised.output()
     assert is_right(supervised)
+
+
+@pytest.mark.exhaustive
+def test_ctrl_z_stops_the_whole_job_and_fg_goes_on(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    server.write()
+    shell: Any = pexpect.spawn(  # type: ignore[no-untyped-call]
+        "bash --norc --noprofile", timeout=PATIENCE_S, encoding="utf-8", cwd=REPOSITORY,
+        env={**os.environ, "RUNTIME_CONFIG": str(server.file), "PS1": "prompt> "},
+    )  # fmt: skip
+    try:
+        shell.expect("prompt> ")
+        shell.sendline(f"{PYTHON} manage.py serve")
+        job = wait_for(lambda: next(iter(set(family(shell.pid)) - {shell.pid}), None), "the job")
+        # While it checks, while its parts start, and when it serves.
+        for moment in (None, "HTTP ", "Ready "):
+            if moment is not None:
+                shell.expect(moment)
+            shell.sendcontrol("z")
+            shell.expect("Stopped")
+            wait_for(lambda: all(map(is_stopped, family(job))), "all processes to stop")
+            until = time.monotonic() + 1.0
+            wait_for(lambda: time.monotonic() > until, "every wait of the supervisor to be over")  # noqa: B023
+            shell.sendline("fg")
+        wait_for(lambda: is_right(server), "a right answer")
+        shell.sendcontrol("c")
+        shell.expect("prompt> ")
+        shell.sendline("echo code=$?")
+        shell.expect("code=0")
+    finally:
+        shell.close(force=True)
+
+
+@pytest.mark.exhaustive
+def test_of_two_that_start_at_once_one_serves(tmp_path: Path) -> None:
+    server = Server(tmp_path, wait_ready=False)
+    server.write()
+    twins = [Server(tmp_path, port=server.port) for _ in range(2)]
+    for number, twin in enumerate(twins):
+        twin.log = tmp_path / f"{number}.log"
+        twin.launch()
+    try:
+        wait_for(server.answers, "one of them")
+        loser = wait_for(lambda: next((twin for twin in twins if twin.process.poll() is not None), None), "the other")
+        winner = next(twin for twin in twins if twin is not loser)
+
+        assert loser.process.returncode == 1
+        assert f"in use by process {winner.process.pid}" in loser.output()
+        assert "HTTP" not in loser.output()
+        assert is_right(winner)
+    finally:
+        for twin in twins:
+            twin.stop()
