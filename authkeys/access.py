@@ -7,10 +7,10 @@ An endpoint reads its headers into a `Credential` (`authkeys.credentials`) and p
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from authkeys import salt
-from authkeys.credentials import Absent, Credential, Malformed, Reason
+from authkeys.credentials import Credential, Reason
 from authkeys.keys import KeySet
 from authkeys.last_use import LastUse
 from authkeys.principal import ANONYMOUS, Principal
@@ -20,11 +20,11 @@ from system.state_directory import prepare_state_dir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The key set, or None while authentication is off, and the version of Spice.ai whose HTTP rules apply."""
+    """The key set, or None while authentication is off, and whether HTTP accepts `Authorization: Bearer`."""
 
     key_set: KeySet | None
     last_use: LastUse | None = None
-    compatibility: Literal["2.0", "1.10"] = "2.0"
+    takes_bearer: bool = True
 
     def authenticate(self, credential: Credential) -> Principal | Reason:
         """
@@ -34,11 +34,9 @@ class Access:
         """
         if self.key_set is None:
             return ANONYMOUS
-        if isinstance(credential, Absent):
-            return Reason.MISSING
-        if isinstance(credential, Malformed):
-            return credential.reason
-        principal = self.key_set.find(credential.text)
+        if isinstance(credential, Reason):
+            return credential
+        principal = self.key_set.find(credential.reveal())
         if principal is None:
             return Reason.UNKNOWN
         if principal.expires_at is not None and time.time() >= principal.expires_at:
@@ -46,11 +44,6 @@ class Access:
         if self.last_use is not None:
             self.last_use.note(principal.fingerprint)
         return principal
-
-    @property
-    def takes_bearer(self) -> bool:
-        """Whether HTTP accepts `Authorization: Bearer`."""
-        return self.compatibility != "1.10"
 
 
 def build(config: RuntimeConfig) -> Access:
@@ -65,17 +58,12 @@ def build(config: RuntimeConfig) -> Access:
     if config.auth.enabled:
         prepare_state_dir(config.state_dir)
         key_set = KeySet(config.auth.keys, salt.load_or_create(config.state_dir), config.auth.named_keys)
-    return Access(key_set=key_set, last_use=LastUse(config.state_dir), compatibility=config.compatibility)
-
-
-def handover(access: Access) -> dict[str, Any] | None:
-    """Return what `from_handover` needs in another process, as JSON types; None while authentication is off."""
-    return None if access.key_set is None else access.key_set.handover()
+    return Access(key_set=key_set, last_use=LastUse(config.state_dir), takes_bearer=config.compatibility != "1.10")
 
 
 def from_handover(config: RuntimeConfig, fields: Mapping[str, Any] | None) -> Access:
     """
-    Return the access object of a process that received *config*, which holds no keys, and *fields* from `handover`.
+    Return the access object of a process that received *config*, which holds no keys, and its key set as *fields*.
 
     Raises:
         ValueError: Only one of the two says that authentication is on.
@@ -83,4 +71,4 @@ def from_handover(config: RuntimeConfig, fields: Mapping[str, Any] | None) -> Ac
     key_set = None if fields is None else KeySet.from_handover(fields)
     if config.auth.enabled != (key_set is not None):
         raise ValueError("The handover belongs to another configuration.")
-    return Access(key_set=key_set, last_use=LastUse(config.state_dir), compatibility=config.compatibility)
+    return Access(key_set=key_set, last_use=LastUse(config.state_dir), takes_bearer=config.compatibility != "1.10")

@@ -1,7 +1,5 @@
 """One log line for each failed authentication. It holds neither the credential nor the path as sent."""
 
-from __future__ import annotations
-
 import logging
 from typing import TYPE_CHECKING
 
@@ -38,7 +36,7 @@ def log_failure(  # noqa: PLR0913 (one for each field of the line)
     logger.warning("authentication failed", extra={"fields": fields})
 
 
-def log_http_failure(request: Request, reason: Reason) -> None:
+def log_http_failure(request: "Request", reason: Reason) -> None:
     """Log an HTTP request that is about to be refused with 401."""
     match = request._request.resolver_match  # noqa: SLF001 (DRF has no public name for Django's request)
     log_failure(

@@ -6,12 +6,9 @@ from rest_framework.request import Request
 
 from authkeys.access import Access
 from authkeys.audit import log_http_failure
-from authkeys.credentials import API_KEY_HEADER, AUTHORIZATION_HEADER, Absent, Credential, Reason, from_headers
+from authkeys.credentials import Credential, Reason, from_headers
 from authkeys.principal import Principal
 from authkeys.state import get_access
-
-#: The realm in the `WWW-Authenticate` header of a 401.
-REALM = "querykeep"
 
 _SENTENCES = {
     Reason.UNKNOWN: "The API key is not valid.",
@@ -45,10 +42,10 @@ class ApiKeyAuthentication(BaseAuthentication):
         """Name the challenge (RFC 9110, 11.6.1); without it DRF answers 403 where 401 is due."""
         access = get_access()
         scheme = "Bearer" if access.takes_bearer else "ApiKey"
-        error = "" if isinstance(_credential(access, request), Absent) else ', error="invalid_token"'
-        return f'{scheme} realm="{REALM}"{error}'
+        error = "" if _credential(access, request) is Reason.MISSING else ', error="invalid_token"'
+        return f'{scheme} realm="querykeep"{error}'
 
 
 def _credential(access: Access, request: Request) -> Credential:
-    headers = (request.META.get(API_KEY_HEADER), request.META.get(AUTHORIZATION_HEADER))
+    headers = (request.META.get("HTTP_X_API_KEY"), request.META.get("HTTP_AUTHORIZATION"))
     return from_headers(*headers, bearer=access.takes_bearer)

@@ -11,18 +11,15 @@ values, and two values are refused whatever their order.
 import base64
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-#: The two headers that may hold the key over HTTP, as WSGI names them (PEP 3333).
-API_KEY_HEADER = "HTTP_X_API_KEY"
-AUTHORIZATION_HEADER = "HTTP_AUTHORIZATION"
+from runtimeconf.secret import Secret
 
 #: Optional white space around a header value (RFC 9110, 5.6.3).
 _OWS = " \t"
 
 
 class Reason(enum.Enum):
-    """Why a request is not authenticated; the value is the `reason` in the audit log."""
+    """Why a request is not authenticated: it holds no credential, or a bad one. The value is in the audit log."""
 
     MISSING = "missing_key"
     UNKNOWN = "unknown_key"
@@ -33,26 +30,8 @@ class Reason(enum.Enum):
     ENCODING = "malformed_credential"
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """The request holds no credential."""
-
-
-@dataclass(frozen=True, slots=True)
-class Presented:
-    """The request holds a credential that may be a key."""
-
-    text: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    """The request holds a credential that cannot be a key."""
-
-    reason: Reason
-
-
-Credential = Absent | Presented | Malformed
+#: The text that a request presents as its key, or the reason why none of its headers can hold a key.
+Credential = Secret | Reason
 
 
 def from_headers(x_api_key: str | None, authorization: str | None, *, bearer: bool = True) -> Credential:
@@ -64,8 +43,8 @@ def from_headers(x_api_key: str | None, authorization: str | None, *, bearer: bo
     """
     key = (x_api_key or "").strip(_OWS)
     if key:
-        return Malformed(Reason.REPEATED) if "," in key else Presented(key)
-    return from_authorization(authorization) if bearer else Absent()
+        return Reason.REPEATED if "," in key else Secret(key)
+    return from_authorization(authorization) if bearer else Reason.MISSING
 
 
 def from_metadata(authorization: Sequence[str], x_api_key: Sequence[str], token: Sequence[str]) -> Credential:
@@ -79,12 +58,12 @@ def from_metadata(authorization: Sequence[str], x_api_key: Sequence[str], token:
         token: `auth-token-bin`, which old Flight clients send instead of `authorization` after a handshake.
     """
     if len(authorization) > 1 or len(token) > 1:
-        return Malformed(Reason.REPEATED)
+        return Reason.REPEATED
     credential = from_authorization("".join(authorization))
-    if isinstance(credential, Absent) and "".join(token):
-        credential = Presented("".join(token))
-    elif isinstance(credential, Presented) and token and token[0] != credential.text:
-        return Malformed(Reason.CONFLICTING)
+    if credential is Reason.MISSING and "".join(token):
+        credential = Secret("".join(token))
+    elif isinstance(credential, Secret) and token and token[0] != credential.reveal():
+        return Reason.CONFLICTING
     return _refuse_conflict(x_api_key, credential)
 
 
@@ -95,13 +74,13 @@ def from_handshake(authorization: Sequence[str], x_api_key: Sequence[str]) -> Cr
     Any user name is accepted. The padding of Base64 is optional, because some clients omit it.
     """
     if len(authorization) > 1:
-        return Malformed(Reason.REPEATED)
+        return Reason.REPEATED
     return _refuse_conflict(x_api_key, _from_basic_or_bearer("".join(authorization)))
 
 
 def _refuse_conflict(x_api_key: Sequence[str], credential: Credential) -> Credential:
-    if isinstance(credential, Presented) and any(text.strip(_OWS) not in ("", credential.text) for text in x_api_key):
-        return Malformed(Reason.CONFLICTING)
+    if isinstance(credential, Secret) and any(text.strip(_OWS) not in ("", credential.reveal()) for text in x_api_key):
+        return Reason.CONFLICTING
     return credential
 
 
@@ -113,22 +92,22 @@ def _from_basic_or_bearer(authorization: str) -> Credential:
     try:
         plain = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True).decode()
     except ValueError:
-        return Malformed(Reason.ENCODING)
+        return Reason.ENCODING
     _, separator, password = plain.partition(":")
     if not separator:
-        return Malformed(Reason.ENCODING)
-    return Presented(password) if password else Absent()
+        return Reason.ENCODING
+    return Secret(password) if password else Reason.MISSING
 
 
 def from_authorization(authorization: str | None) -> Credential:
     """Read the credential of an `Authorization: Bearer` header. The scheme ignores case; no token counts as absent."""
     value = (authorization or "").strip(_OWS)
     if not value:
-        return Absent()
+        return Reason.MISSING
     if "," in value:
-        return Malformed(Reason.REPEATED)
+        return Reason.REPEATED
     scheme, _, token = value.partition(" ")
     if scheme.lower() != "bearer":
-        return Malformed(Reason.SCHEME)
+        return Reason.SCHEME
     token = token.strip(_OWS)
-    return Presented(token) if token else Absent()
+    return Secret(token) if token else Reason.MISSING

@@ -85,9 +85,6 @@ class KeySet:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def __repr__(self) -> str:
-        return f"<KeySet of {len(self)}>"
-
     def _accept(self, sha256: bytes | None, **fields: Any) -> None:
         if sha256 is None:
             raise ValueError("A named key has neither a text nor a digest.")

@@ -1,7 +1,5 @@
 """The default DRF permission."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from rest_framework.exceptions import NotAuthenticated
@@ -20,7 +18,7 @@ if TYPE_CHECKING:  # `rest_framework.views` imports the default permissions, and
 class HasPrincipal(BasePermission):
     """Admits authenticated callers; while authentication is off, everybody is the anonymous principal."""
 
-    def has_permission(self, request: Request, view: APIView) -> bool:
+    def has_permission(self, request: Request, view: "APIView") -> bool:
         """
         Admit a request whose caller is known.
 

@@ -7,36 +7,19 @@ import runtimeconf.state
 from authkeys.access import Access, build, from_handover
 from authkeys.errors import AccessNotBuiltError
 from runtimeconf import handover
+from system.process_value import ProcessValue
 
 _lock = threading.Lock()
-_access: Access | None = None
-_builds_on_demand = False
 
-
-def get_access() -> Access:
-    """
-    Return the access object.
-
-    Raises:
-        AccessNotBuiltError: It is not built. Callers must refuse the request, never treat it as "off".
-        RuntimeConfError, SaltError: It is built on demand, and building it failed.
-    """
-    access = _access
-    if access is None and not _builds_on_demand:
-        raise AccessNotBuiltError
-    return ensure_built() if access is None else access
-
-
-def set_access(access: Access | None) -> None:
-    """Replace the access object. After None nobody may call."""
-    global _access, _builds_on_demand
-    _access, _builds_on_demand = access, False
+#: None while it is not built: `get` raises AccessNotBuiltError, and callers must refuse the request, never treat it as
+#: "off". If it is built on demand, `get` also raises what `ensure_built` raises.
+_access: ProcessValue[Access] = ProcessValue(AccessNotBuiltError)
+get_access, set_access = _access.get, _access.set
 
 
 def build_on_demand() -> None:
     """Let `get_access` build the access object on first use."""
-    global _builds_on_demand  # noqa: PLW0603 (as above)
-    _builds_on_demand = True
+    _access.start_on_demand(ensure_built)
 
 
 def ensure_built() -> Access:
@@ -52,8 +35,8 @@ def ensure_built() -> Access:
         StateDirectoryError: The state directory can be neither used nor created.
     """
     with _lock:
-        if _access is not None:
-            return _access
+        if _access.value is not None:
+            return _access.value
         received = handover.received()
         if received is None:
             config = runtimeconf.state.get_config()

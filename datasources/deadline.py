@@ -1,15 +1,18 @@
 """The deadline of a load: it ends when its time is up or when the runtime stops."""
 
+import os
+import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import duckdb
 
 from datasources.errors import INTERRUPTED, SnapshotError
 
-#: Seconds between two interrupts of the engine. They are repeated: one sent between two statements is lost.
+#: Seconds between two checks whether the load must end.
 _POLL_S = 0.05
 
 
@@ -18,7 +21,8 @@ class Deadline:
     The end of one load: *limit_s* seconds from now, or as soon as *stop* is set.
 
     *left_s* is the rest of the limit, for a load that another process began. Long work in Python calls `check`; work
-    inside the engine runs under `guard`.
+    inside the engine runs under `guard`, and that of a client library, whose own time-outs do not cover every wait,
+    under `cut_off`.
     """
 
     def __init__(self, limit_s: float, stop: threading.Event, *, left_s: float | None = None) -> None:
@@ -66,20 +70,57 @@ class Deadline:
         Raises:
             SnapshotError: A statement was interrupted.
         """
+        try:
+            with self._enforced(connection.interrupt):
+                yield
+        except duckdb.InterruptException:
+            self.check()
+            raise
+
+    @contextmanager
+    def cut_off(self, is_theirs: Callable[[socket.socket], bool]) -> Iterator[None]:
+        """
+        Shut down connections as soon as the load must end, so that a client library returns with an error.
+
+        This affects connections that this process opened since the block began and that *is_theirs* accepts.
+        """
+        before = set(_sockets())
+
+        def shut_down() -> None:
+            for inode, descriptor in _sockets().items():
+                if inode not in before:
+                    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
+                        if is_theirs(duplicate):
+                            duplicate.shutdown(socket.SHUT_RDWR)
+
+        with self._enforced(shut_down):
+            yield
+
+    @contextmanager
+    def _enforced(self, end: Callable[[], None]) -> Iterator[None]:
+        """As soon as the load must end, call *end* repeatedly until the block ends: one interrupt may be lost."""
         done = threading.Event()
 
         def watch() -> None:
             while not done.wait(_POLL_S):
                 if self.passed:
-                    connection.interrupt()
+                    end()
 
         watcher = threading.Thread(target=watch, name="load-deadline", daemon=True)
         watcher.start()
         try:
             yield
-        except duckdb.InterruptException:
-            self.check()
-            raise
         finally:
             done.set()
             watcher.join()
+
+
+def _sockets() -> dict[str, int]:
+    """Return the descriptors of the sockets of this process, by the name of their inode."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            name = str(entry.readlink())
+            if name.startswith("socket:"):
+                found[name] = int(entry.name)
+    return found

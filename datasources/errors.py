@@ -32,7 +32,6 @@ class UnknownDatasetError(DatasetError):
     code = "dataset_not_found"
 
     def __init__(self, name: str) -> None:
-        self.name = name
         super().__init__(f"Dataset {name} not found.")
 
 
@@ -42,7 +41,6 @@ class AccelerationDisabledError(DatasetError):
     code = "acceleration_disabled"
 
     def __init__(self, name: str) -> None:
-        self.name = name
         super().__init__(f"Dataset {name} does not have acceleration enabled.")
 
 
@@ -52,7 +50,6 @@ class TimeColumnMissingError(DatasetError):
     code = "time_column_missing"
 
     def __init__(self, name: str) -> None:
-        self.name = name
         super().__init__(f"Dataset {name} has no time_column, by which refresh_mode append finds newer rows.")
 
 

@@ -16,56 +16,32 @@ import pyarrow.parquet
 
 DATA = Path(__file__).resolve().parent / "data"
 
-INTEGER = pa.int32()  # Not smaller: DuckDB multiplies a SMALLINT as a SMALLINT, and `distance * 60` would overflow.
-FLOAT = pa.float64()
-TEXT = pa.string()
-INSTANT = pa.timestamp("us", tz="UTC")
+#: The type of each column that is not text.
+TYPES = {
+    # Not smaller: DuckDB multiplies a SMALLINT as a SMALLINT, and `distance * 60` would overflow.
+    pa.int32(): "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay flight air_time"
+    " distance hour minute alt tz engines seats speed wind_dir",
+    pa.float64(): "lat lon temp dewp humid wind_speed wind_gust precip pressure visib",
+    pa.timestamp("us", tz="UTC"): "time_hour",
+}
+
+COLUMNS = {
+    "airlines": "carrier name",
+    "airports": "faa name lat lon alt tz dst tzone",
+    "flights": "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay carrier flight"
+    " tailnum origin dest air_time distance hour minute time_hour",
+    "planes": "tailnum year type manufacturer model engines seats speed engine",
+    "weather": "origin year month day hour temp dewp humid wind_dir wind_speed wind_gust precip pressure visib"
+    " time_hour",
+}
 
 
-def _columns(kind: pa.DataType, *names: str) -> list[tuple[str, pa.DataType]]:
-    return [(name, kind) for name in names]
+def _type(column: str) -> pa.DataType:
+    return next((kind for kind, names in TYPES.items() if column in names.split()), pa.string())
 
 
 SCHEMAS = {
-    "airlines": pa.schema(_columns(TEXT, "carrier", "name")),
-    "airports": pa.schema(
-        [
-            *_columns(TEXT, "faa", "name"),
-            *_columns(FLOAT, "lat", "lon"),
-            *_columns(INTEGER, "alt", "tz"),
-            *_columns(TEXT, "dst", "tzone"),
-        ]
-    ),
-    "flights": pa.schema(
-        [
-            *_columns(INTEGER, "year", "month", "day"),
-            *_columns(INTEGER, "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay"),
-            ("carrier", TEXT),
-            ("flight", INTEGER),
-            *_columns(TEXT, "tailnum", "origin", "dest"),
-            *_columns(INTEGER, "air_time", "distance", "hour", "minute"),
-            ("time_hour", INSTANT),
-        ]
-    ),
-    "planes": pa.schema(
-        [
-            ("tailnum", TEXT),
-            ("year", INTEGER),
-            *_columns(TEXT, "type", "manufacturer", "model"),
-            *_columns(INTEGER, "engines", "seats", "speed"),
-            ("engine", TEXT),
-        ]
-    ),
-    "weather": pa.schema(
-        [
-            ("origin", TEXT),
-            *_columns(INTEGER, "year", "month", "day", "hour"),
-            *_columns(FLOAT, "temp", "dewp", "humid"),
-            ("wind_dir", INTEGER),
-            *_columns(FLOAT, "wind_speed", "wind_gust", "precip", "pressure", "visib"),
-            ("time_hour", INSTANT),
-        ]
-    ),
+    table: pa.schema([(column, _type(column)) for column in columns.split()]) for table, columns in COLUMNS.items()
 }
 
 #: The order of the rows. It names each row (no two rows agree in these columns), and neighbours compress well.

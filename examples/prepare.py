@@ -11,6 +11,7 @@ import argparse
 import os
 import secrets
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 KEY_FILE = Path(__file__).resolve().parent / "secrets" / "api_key"
@@ -23,14 +24,11 @@ QUERY = (
 )
 
 
-def make_key(path: Path) -> bool:
+def make_key(path: Path) -> None:
     """
     Make *path* hold a random key of 256 bits, its directory 0700 and itself 0600, unless it is there already.
 
     The file appears whole or not at all; of two that run at once, one makes the key and the other leaves it.
-
-    Returns:
-        True when this call made the key.
 
     Raises:
         OSError: The directory or the file cannot be written.
@@ -39,19 +37,17 @@ def make_key(path: Path) -> bool:
     path.parent.chmod(0o700)
     if path.exists():
         path.chmod(0o600)
-        return False
+        return
     descriptor, unfinished = tempfile.mkstemp(dir=path.parent)  # mkstemp makes it 0600
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(secrets.token_urlsafe(32) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        path.hardlink_to(unfinished)  # Unlike a rename it never replaces a key that has appeared meanwhile.
-    except FileExistsError:
-        return False
+        with suppress(FileExistsError):
+            path.hardlink_to(unfinished)  # Unlike a rename it never replaces a key that has appeared meanwhile.
     finally:
         Path(unfinished).unlink()
-    return True
 
 
 def main() -> None:

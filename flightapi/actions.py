@@ -61,17 +61,6 @@ class SessionAction:
 
 ActionPlan = CreatePrepared | ClosePrepared | Cancel | SessionAction
 
-#: The actions in ListActions, with their descriptions.
-_DESCRIPTIONS: Final = {
-    "CreatePreparedStatement": "Prepare a statement. Takes ActionCreatePreparedStatementRequest.",
-    "ClosePreparedStatement": "Close a prepared statement. Takes ActionClosePreparedStatementRequest.",
-    "CancelFlightInfo": "Cancel a running statement. Takes CancelFlightInfoRequest.",
-    "CancelQuery": "Cancel a running statement, older form. Takes ActionCancelQueryRequest.",
-    "CloseSession": "End the session. Takes CloseSessionRequest.",
-    "GetSessionOptions": "Return the catalog and schema. Takes GetSessionOptionsRequest.",
-    "SetSessionOptions": "Options cannot be changed. Takes SetSessionOptionsRequest.",
-}
-
 #: Actions of the protocol that are not supported, and why.
 _UNSUPPORTED: Final = {
     "BeginTransaction": NO_TRANSACTIONS,
@@ -101,14 +90,15 @@ def plan_action(data: bytes) -> ActionPlan:
         raise UnsupportedError(_UNSUPPORTED[action.type])
     if action.type not in _READERS:
         raise UnsupportedError(f"The runtime does not have the action {action.type[:100]!r}.")
-    return _READERS[action.type](action.body)
+    _, read = _READERS[action.type]
+    return read(action.body)
 
 
 def action_types() -> tuple[bytes, ...]:
     """Return the answer to ListActions: serialised ActionTypes."""
     return tuple(
         bytes(messages.ActionType(type=name, description=description).SerializeToString())
-        for name, description in _DESCRIPTIONS.items()
+        for name, (description, _) in _READERS.items()
     )
 
 
@@ -205,12 +195,16 @@ def _set_session_options(body: bytes) -> SessionAction:
     return SessionAction(_result(messages.SetSessionOptionsResult(errors=errors).SerializeToString()))
 
 
-_READERS: Final[Mapping[str, Callable[[bytes], ActionPlan]]] = {
-    "CreatePreparedStatement": _create_prepared,
-    "ClosePreparedStatement": _close_prepared,
-    "CancelFlightInfo": _cancel_flight_info,
-    "CancelQuery": _cancel_query,
-    "CloseSession": _close_session,
-    "GetSessionOptions": _get_session_options,
-    "SetSessionOptions": _set_session_options,
+#: The supported actions, with their descriptions in ListActions and the functions that turn them into plans.
+_READERS: Final[Mapping[str, tuple[str, Callable[[bytes], ActionPlan]]]] = {
+    "CreatePreparedStatement": ("Prepare a statement. Takes ActionCreatePreparedStatementRequest.", _create_prepared),
+    "ClosePreparedStatement": (
+        "Close a prepared statement. Takes ActionClosePreparedStatementRequest.",
+        _close_prepared,
+    ),
+    "CancelFlightInfo": ("Cancel a running statement. Takes CancelFlightInfoRequest.", _cancel_flight_info),
+    "CancelQuery": ("Cancel a running statement, older form. Takes ActionCancelQueryRequest.", _cancel_query),
+    "CloseSession": ("End the session. Takes CloseSessionRequest.", _close_session),
+    "GetSessionOptions": ("Return the catalog and schema. Takes GetSessionOptionsRequest.", _get_session_options),
+    "SetSessionOptions": ("Options cannot be changed. Takes SetSessionOptionsRequest.", _set_session_options),
 }

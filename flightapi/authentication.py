@@ -14,16 +14,13 @@ import grpc
 
 from authkeys import audit
 from authkeys.access import Access
-from authkeys.credentials import Absent, Credential, Presented, Reason, from_handshake, from_metadata
+from authkeys.credentials import Credential, Reason, from_handshake, from_metadata
 from authkeys.principal import Principal
 from flightapi.calls import ERROR_CODE, REQUEST_ID, end_call, request_id_of
 from flightapi.error_table import Refusal
 from flightapi.protocol.messages import PATHS
 
 HANDSHAKE = PATHS["Handshake"]
-
-#: The route of this endpoint in the audit log.
-ROUTE = "flight"
 
 _RPCS = {path: name for name, path in PATHS.items()}
 
@@ -69,7 +66,7 @@ def authenticate_call(
     if method != HANDSHAKE:
         return authenticate(access, from_metadata(authorization, x_api_key, token))
     credential = from_handshake(authorization, x_api_key)
-    if isinstance(credential, Absent) and not authorization:
+    if credential is Reason.MISSING and not authorization:
         return None
     return authenticate(access, credential)
 
@@ -79,7 +76,7 @@ def authenticate(access: Access, credential: Credential) -> Accepted | Reason:
     caller = access.authenticate(credential)
     if isinstance(caller, Reason):
         return caller
-    return Accepted(caller, credential.text if isinstance(credential, Presented) else "")
+    return Accepted(caller, "" if isinstance(credential, Reason) else credential.reveal())
 
 
 class AuthenticationInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
@@ -114,7 +111,7 @@ def refuse_call(context: Any, reason: Reason, method: str | None) -> NoReturn:
         reason,
         peer=_address(context.peer()),
         method=method,
-        route=ROUTE,
+        route="flight",
         status=grpc.StatusCode.UNAUTHENTICATED.name,
         request_id=request_id,
     )

@@ -1,8 +1,9 @@
 """
-Cached descriptions of statements without parameters.
+Descriptions of statements in bounded memory, each valid for a while and over the data of which it was made.
 
-Clients ask for a description before each execution, and it costs the engine about as much as a small result. New data
-may have other columns, so publishing it clears the cache.
+Clients ask for a description before each execution, and it costs the engine about as much as a small result. So the
+descriptions of statements without parameters are cached. Those with the result of a speculative execution wait for the
+call that claims it (`flightapi.speculation`).
 """
 
 import sys
@@ -10,78 +11,143 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from queryengine.engine import Description
+from queryengine.engine import ArrowParameters, Description, Parameters
 from queryengine.manifest import Signature, manifest_path, signature
 
-#: Seconds for which a description is valid while no new data is published. It is limited because an engine worker that
-#: cannot open the newest data at once describes the previous data.
+#: Seconds for which a cached description is valid while no new data is published. It is limited because an engine
+#: worker that cannot open the newest data at once describes the previous data.
 TTL_S = 10.0
 
-#: The memory limits of the cache and of one entry.
+#: The memory limits of all descriptions, and of a cached one.
 MAX_BYTES = 16 * 1024 * 1024
-MAX_ENTRY_BYTES = 256 * 1024
+MAX_CACHED_BYTES = 256 * 1024
 
 #: The text of a statement and the scope of the caller's key.
 _Key = tuple[str, frozenset[str] | None]
 
 #: The approximate overhead of an entry, in bytes.
-_ENTRY_BYTES = 512
+_ENTRY_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StatementRequest:
+    """
+    A statement, its parameters, and the fingerprint of the key that asks for it, or the scope of several keys.
+
+    `claim` is the ticket id or handle that will claim the result; b"" if nothing will.
+    """
+
+    fingerprint: str
+    claim: bytes
+    sql: str
+    parameters: ArrowParameters | None = None
+    scope: frozenset[str] | None = None
+
+    @property
+    def bound(self) -> Parameters:
+        """The parameters for the engine, where () says that there are none."""
+        return () if self.parameters is None else self.parameters
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    description: Description
+    version: Signature
+    since: float
+    size: int
 
 
 class Descriptions:
-    """The descriptions of statements over the data that *state_dir* publishes. Safe from any thread."""
+    """Descriptions over the data that *state_dir* publishes, valid for *ttl_s* seconds. Safe from any thread."""
 
-    def __init__(self, state_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, state_dir: Path, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._manifest = str(manifest_path(state_dir))
+        self._ttl_s = ttl_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._published: Signature = None
-        self._known: OrderedDict[_Key, tuple[Description, float]] = OrderedDict()
+        self._entries: OrderedDict[StatementRequest, _Entry] = OrderedDict()  # oldest first
         self._bytes = 0
+
+    def data_version(self) -> Signature:
+        """Return the version of the published data. Read it before describing the statement."""
+        return signature(self._manifest)
 
     def of(self, sql: str, scope: frozenset[str] | None, describe: Callable[[], Description]) -> Description:
         """
-        Return the cached description of *sql* within *scope* (`Query.scope`), or the result of *describe*.
+        Return the cached description of *sql* within *scope*, or that of *describe*, cached without its answer.
 
         Errors of *describe* propagate and are not cached.
         """
-        published = signature(self._manifest)
-        now = self._clock()
-        key = sql, scope
+        request = StatementRequest("", b"", sql, scope=scope)
+        version = self.data_version()
         with self._lock:
-            if published != self._published:
-                self._published = published
-                self._known.clear()
-                self._bytes = 0
-            known = self._known.get(key)
-            if known is not None and now - known[1] < TTL_S:
-                self._known.move_to_end(key)
-                return known[0]
+            cached = self._moved(request, request, version)
+        if cached is not None:
+            return cached
         description = describe()
-        if description.is_schema_cacheable and description.schema is not None and not description.parameters:
-            with self._lock:
-                if published == self._published:  # no other data was published in the meantime
-                    self._keep(key, replace(description, answer=None), now)
+        schema = description.schema if description.is_schema_cacheable and not description.parameters else None
+        if schema is not None and sys.getsizeof(sql) + len(schema) <= MAX_CACHED_BYTES:
+            self.keep(request, replace(description, answer=None), version)
         return description
 
-    def _keep(self, key: _Key, description: Description, now: float) -> None:
-        size = _size(key, description)
-        if size > MAX_ENTRY_BYTES:
-            return
-        self._forget(key)
-        self._known[key] = description, now
-        self._bytes += size
+    def keep(self, request: StatementRequest, description: Description, version: Signature) -> None:
+        """Keep *description*, made over the data *version*. The oldest ones make room."""
+        entry = _Entry(description, version, self._clock(), _size(request, description))
+        with self._lock:
+            self._put(request, entry)
+
+    def move(self, source: StatementRequest, target: StatementRequest) -> Description | None:
+        """Let the description of *source* be that of *target*, now the newest, and return it; None as for `take`."""
+        version = self.data_version()
+        with self._lock:
+            return self._moved(source, target, version)
+
+    def take(self, request: StatementRequest) -> Description | None:
+        """Remove and return a description; None if there is none, it has expired, or newer data is published."""
+        with self._lock:
+            entry = self._remove(request)
+        return entry.description if entry is not None and self._is_valid(entry, self.data_version()) else None
+
+    def expire(self) -> None:
+        """Drop the descriptions that are not valid any more."""
+        version = self.data_version()
+        with self._lock:
+            for request in [one for one, entry in self._entries.items() if not self._is_valid(entry, version)]:
+                self._remove(request)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._entries)
+
+    def _is_valid(self, entry: _Entry, version: Signature) -> bool:
+        return self._clock() < entry.since + self._ttl_s and entry.version == version
+
+    def _moved(self, source: StatementRequest, target: StatementRequest, version: Signature) -> Description | None:
+        entry = self._remove(source)
+        if entry is None or not self._is_valid(entry, version):
+            return None
+        self._put(target, entry)
+        return entry.description
+
+    def _put(self, request: StatementRequest, entry: _Entry) -> None:
+        self._remove(request)
+        self._entries[request] = entry
+        self._bytes += entry.size
         while self._bytes > MAX_BYTES:
-            self._forget(next(iter(self._known)))
+            self._remove(next(iter(self._entries)))
 
-    def _forget(self, key: _Key) -> None:
-        description, _ = self._known.pop(key, (None, None))
-        if description is not None:
-            self._bytes -= _size(key, description)
+    def _remove(self, request: StatementRequest) -> _Entry | None:
+        entry = self._entries.pop(request, None)
+        if entry is not None:
+            self._bytes -= entry.size
+        return entry
 
 
-def _size(key: _Key, description: Description) -> int:
-    return _ENTRY_BYTES + sys.getsizeof(key[0]) + len(description.schema or b"")
+def _size(request: StatementRequest, description: Description) -> int:
+    size = _ENTRY_BYTES + sys.getsizeof(request.sql) + len(description.schema or b"")
+    if description.answer is not None:
+        size += sum(map(len, description.answer.chunks))
+    return size + (0 if request.parameters is None else len(request.parameters.stream))

@@ -16,14 +16,18 @@ The errors of Flight calls, apart from those of the engine.
     ├── ReadOnlyError                   the call would write
     └── UnsupportedError                the protocol has it, but not this runtime
 
-`error_table` maps each of them to a gRPC status. `code` is public and stable.
+`error_table` maps each of them to a gRPC status. No message holds a traceback, a path or a version.
 """
 
 
 class FlightApiError(Exception):
-    """Base of this room's errors. The message is for the caller: no traceback, no path, no version."""
+    """Base of this room's errors. `str()` is a sentence for the caller, by default `detail`; `code` is public."""
 
     code = "flight_error"
+    detail = ""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail or self.detail)
 
 
 class InvalidRequestError(FlightApiError):
@@ -42,9 +46,7 @@ class InvalidSqlTextError(InvalidRequestError):
     """The text of a statement is not UTF-8."""
 
     code = "invalid_sql_text"
-
-    def __init__(self) -> None:
-        super().__init__("The statement is neither a Flight SQL command nor text in UTF-8.")
+    detail = "The statement is neither a Flight SQL command nor text in UTF-8."
 
 
 class UploadError(InvalidRequestError):
@@ -73,29 +75,21 @@ class UnknownTicketError(NotFoundError):
     """This runtime did not issue the ticket, or the ticket is damaged."""
 
     code = "unknown_ticket"
-
-    def __init__(self) -> None:
-        super().__init__("The ticket is unknown: ask for a new one with GetFlightInfo.")
+    detail = "The ticket is unknown: ask for a new one with GetFlightInfo."
 
 
 class UnknownPreparedStatementError(NotFoundError):
     """The prepared statement is closed, has expired, or was never created by this key."""
 
     code = "unknown_prepared_statement"
-
-    def __init__(self) -> None:
-        super().__init__("The prepared statement is unknown: it was closed, has expired, or never existed.")
+    detail = "The prepared statement is unknown: it was closed, has expired, or never existed."
 
 
 class HandshakesBusyError(FlightApiError):
     """Other handshakes that wait for their message prevent this one from being read."""
 
     code = "handshakes_busy"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Too many handshakes are waiting: try again, or send the metadata authorization: Bearer <key>."
-        )
+    detail = "Too many handshakes are waiting: try again, or send the metadata authorization: Bearer <key>."
 
 
 class ReadOnlyError(FlightApiError):

@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator
 
 from authkeys.access import Access
-from authkeys.credentials import Absent, Presented, Reason
+from authkeys.credentials import Reason
 from flightapi.authentication import Accepted, authenticate, refuse_call
 from flightapi.calls import HANDSHAKE_IDLE_S, Call
 from flightapi.errors import HandshakesBusyError, MalformedMessageError
 from flightapi.protocol import messages
+from runtimeconf.secret import Secret
 from system.process_limits import give_memory_back
 
 #: The token of a caller that presented nothing to send back, while authentication is off.
@@ -117,7 +118,7 @@ class Handshake:
             password = messages.parse(messages.BasicAuth, payload).password
         except MalformedMessageError:
             return Reason.UNKNOWN
-        return authenticate(self._access, Presented(password) if password else Absent())
+        return authenticate(self._access, Secret(password) if password else Reason.MISSING)
 
 
 def _response(payload: bytes) -> bytes:

@@ -5,6 +5,7 @@ One catalog has one schema, which holds the datasets (TABLE) and views (VIEW) un
 patterns match names in any case.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -13,9 +14,6 @@ import pyarrow as pa
 
 from flightapi import sql_info, xdbc_types
 from flightapi.commands import CATALOG, SCHEMA
-
-#: Escapes the wildcards of a pattern, as GetSqlInfo reports.
-PATTERN_ESCAPE: Final = "\\"
 
 #: Keys of a field's metadata in the Arrow schema of a table.
 _PRECISION: Final = b"ARROW:FLIGHT:SQL:PRECISION"
@@ -151,49 +149,36 @@ def _matcher(command: Any, field: str) -> Callable[[str], bool]:
     """Return a function that tells whether a name is LIKE the pattern in *field*, in any case. No pattern fits all."""
     if not command.HasField(field):
         return lambda _: True
-    parts = _parts(getattr(command, field).casefold())
-    return lambda name: _is_like(name.casefold(), parts)
+    texts: list[list[str | None]] = [[]]  # The characters between any two `%`; None stands for `_`.
+    for part in re.findall(r"\\.|.", getattr(command, field).casefold(), re.DOTALL):
+        if part == "%":
+            if texts[-1] or len(texts) == 1:  # Several `%` in a row are as one.
+                texts.append([])
+        else:
+            texts[-1].append(None if part == "_" else part[-1])
+    return lambda name: _is_like(name.casefold(), texts)
 
 
-#: The wildcards `%` and `_` in a parsed pattern.
-_ANY_TEXT: Final = 0
-_ANY_CHARACTER: Final = 1
-
-
-def _parts(pattern: str) -> list[str | int]:
-    """Parse a pattern into characters and wildcards; adjacent `%` are merged."""
-    parts: list[str | int] = []
-    characters = iter(pattern)
-    for character in characters:
-        if character == PATTERN_ESCAPE:
-            parts.append(next(characters, PATTERN_ESCAPE))
-        elif character == "_":
-            parts.append(_ANY_CHARACTER)
-        elif character != "%":
-            parts.append(character)
-        elif not parts or parts[-1] != _ANY_TEXT:
-            parts.append(_ANY_TEXT)
-    return parts
-
-
-def _is_like(name: str, parts: Sequence[str | int]) -> bool:
+def _is_like(name: str, texts: Sequence[Sequence[str | None]]) -> bool:
     """
-    Match from the left, and backtrack to the last `%` only.
+    Look for each text at its first place after the one before it.
 
     The time is bounded by the length of the pattern times that of the name, which `re` does not guarantee.
     """
-    at = part = 0
-    resume: tuple[int, int] | None = None
-    while at < len(name):
-        if part < len(parts) and parts[part] == _ANY_TEXT:
-            part += 1
-            resume = part, at
-        elif part < len(parts) and parts[part] in (_ANY_CHARACTER, name[at]):
-            part += 1
-            at += 1
-        elif resume is None:
+
+    def is_at(place: int, text: Sequence[str | None]) -> bool:
+        found = name[place : place + len(text)]
+        return len(found) == len(text) and all(part in (None, one) for part, one in zip(text, found, strict=True))
+
+    first, *others = texts
+    if not others or not is_at(0, first):
+        return len(first) == len(name) and is_at(0, first)
+    *between, last = others
+    place = len(first)
+    for text in between:
+        while place < len(name) and not is_at(place, text):
+            place += 1
+        if place >= len(name):
             return False
-        else:
-            part, at = resume[0], resume[1] + 1
-            resume = part, at
-    return all(rest == _ANY_TEXT for rest in parts[part:])
+        place += len(text)
+    return place <= len(name) - len(last) and is_at(len(name) - len(last), last)

@@ -22,9 +22,6 @@ HANDLE_BYTES = 16
 #: Seconds after which an unused statement expires.
 IDLE_S = 600.0
 
-#: Seconds between two searches for expired statements.
-_EXPIRY_INTERVAL_S = 1.0
-
 #: The limits per key and in total.
 MAX_OF_KEY = 1000
 MAX_STATEMENTS = 10_000
@@ -59,7 +56,6 @@ class PreparedStatements:
         self._lock = threading.Lock()
         self._of_keys: dict[str, OrderedDict[bytes, Prepared]] = {}
         self._bytes: dict[str, int] = {}
-        self._last_expiry = clock()
 
     def add(self, fingerprint: str, prepared: Prepared) -> bytes:
         """
@@ -99,6 +95,14 @@ class PreparedStatements:
         with self._lock:
             self._remove(fingerprint, handle)
 
+    def expire(self) -> None:
+        """Remove the statements that were not used for `IDLE_S` seconds."""
+        before = self._clock() - IDLE_S
+        with self._lock:
+            for fingerprint in list(self._of_keys):
+                while (of_key := self._of_keys.get(fingerprint)) and next(iter(of_key.values())).used_at < before:
+                    self._evict_oldest(fingerprint)
+
     def __len__(self) -> int:
         with self._lock:
             return sum(map(len, self._of_keys.values()))
@@ -117,7 +121,6 @@ class PreparedStatements:
         if size > MAX_BYTES_OF_KEY:
             raise ResourceLimitError("The prepared statement is too large to be kept: run it as it is.")
         self._remove(fingerprint, handle)
-        self._expire()
         while self._of_keys.get(fingerprint) and (
             len(self._of_keys[fingerprint]) >= MAX_OF_KEY or self._bytes[fingerprint] + size > MAX_BYTES_OF_KEY
         ):
@@ -130,15 +133,6 @@ class PreparedStatements:
         prepared.used_at = self._clock()
         self._of_keys.setdefault(fingerprint, OrderedDict())[handle] = prepared
         self._bytes[fingerprint] = self._bytes.get(fingerprint, 0) + size
-
-    def _expire(self) -> None:
-        now = self._clock()
-        if now < self._last_expiry + _EXPIRY_INTERVAL_S:
-            return
-        self._last_expiry, before = now, now - IDLE_S
-        for fingerprint in list(self._of_keys):
-            while (of_key := self._of_keys.get(fingerprint)) and next(iter(of_key.values())).used_at < before:
-                self._evict_oldest(fingerprint)
 
     def _evict_oldest(self, fingerprint: str) -> None:
         self._remove(fingerprint, next(iter(self._of_keys[fingerprint])))

@@ -25,12 +25,12 @@ SPARE_CALLS = 96
 MAX_METADATA_BYTES = 16 * 1024
 
 #: A client that does not answer a ping is disconnected; its statements end within the sum of both.
-KEEPALIVE_S = 20.0
-KEEPALIVE_TIMEOUT_S = 15.0
+KEEPALIVE_MS = 20_000
+KEEPALIVE_TIMEOUT_MS = 15_000
 #: Idle connections are closed; clients reconnect by themselves.
-CONNECTION_IDLE_S = 900.0
+CONNECTION_IDLE_MS = 900_000
 #: The time limit for setting up a connection, TLS included.
-HANDSHAKE_S = 15.0
+HANDSHAKE_MS = 15_000
 
 #: Accept uncompressed messages only: a few compressed bytes could expand up to the message limit.
 _IDENTITY_ONLY = 1
@@ -114,16 +114,16 @@ def _options(max_calls: int, max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.max_concurrent_streams", max_calls),
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
-        ("grpc.keepalive_time_ms", _ms(KEEPALIVE_S)),
-        ("grpc.keepalive_timeout_ms", _ms(KEEPALIVE_TIMEOUT_S)),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         # Data that arrives after a ping satisfies the keepalive timeout, but not this one. Its default is a minute.
-        ("grpc.http2.ping_timeout_ms", _ms(KEEPALIVE_TIMEOUT_S)),
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # Clients may ping as often as this server.
-        ("grpc.http2.min_ping_interval_without_data_ms", _ms(KEEPALIVE_S / 2)),
-        ("grpc.max_connection_idle_ms", _ms(CONNECTION_IDLE_S)),
-        ("grpc.server_handshake_timeout_ms", _ms(HANDSHAKE_S)),
+        ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+        ("grpc.max_connection_idle_ms", CONNECTION_IDLE_MS),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ]
 
 
@@ -139,7 +139,3 @@ def _credentials(config: RuntimeConfig) -> grpc.ServerCredentials:
         raise OSError(f"The certificate of runtime.tls cannot be used: {error.reason or error}.") from error
     except OSError as error:
         raise OSError(f"The certificate of runtime.tls cannot be read: {error.strerror or error}.") from error
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)

@@ -16,13 +16,13 @@ from flightapi import actions, commands, metadata
 from flightapi.authentication import HANDSHAKE, Accepted, CallDetails
 from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, SEND_GRACE_S, Call, IdleClock, many_answers, one_answer
 from flightapi.commands import MetadataCommand, Statement
-from flightapi.descriptions import Descriptions
+from flightapi.descriptions import TTL_S, Descriptions, StatementRequest
 from flightapi.errors import UnsupportedError
 from flightapi.handshake import Handshake
 from flightapi.prepared import Prepared, PreparedStatements
 from flightapi.protocol import uploads
 from flightapi.protocol.messages import PATHS
-from flightapi.speculation import SpeculativeResults, StatementRequest
+from flightapi.speculation import RESULT_TTL_S, SpeculationBudget
 from flightapi.statements import Statements
 from queryengine.bounded_dict import BoundedDict
 from queryengine.encoders import arrow, flight
@@ -49,10 +49,12 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, config: RuntimeConfig, engine: QueryEngine, access: Access, clock: IdleClock) -> None:
         self._engine = engine
         self._statements = Statements(engine)
-        self._descriptions = Descriptions(config.state_dir)
-        self._speculative = SpeculativeResults(config.state_dir)
-        clock.each_tick(self._speculative.expire)
+        self._descriptions = Descriptions(config.state_dir, TTL_S)
+        self._results = Descriptions(config.state_dir, RESULT_TTL_S)
+        clock.each_tick(self._results.expire)
+        self._budget = SpeculationBudget()
         self._prepared = PreparedStatements()
+        clock.each_tick(self._prepared.expire)
         #: The statements with a counted call, by key and claim, until their next call.
         self._counted: BoundedDict[tuple[str, bytes], bool] = BoundedDict(_MAX_COUNTED)
         self._handshake = Handshake(access)
@@ -148,13 +150,14 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _describe(self, call: Call, request: StatementRequest, handle: bytes = b"") -> bytes:
         """Return the schema of the result of *request*; *handle* names its prepared statement, if it has one."""
         if handle and request.claim:
-            transferred = self._speculative.transfer(replace(request, claim=handle), request)
-            if transferred is not None:
-                return transferred.schema or b""
-        if request.claim and self._speculative.budget_s(request.sql):
-            version = self._speculative.data_version()
+            waiting = self._results.move(replace(request, claim=handle), request)
+            if waiting is not None:
+                return waiting.schema or b""
+        if request.claim and self._budget.of(request.sql):
+            version = self._results.data_version()
             description = self._speculate(call, request.sql, request.bound)
-            self._speculative.keep(request, description, version)
+            if description.answer is not None:
+                self._results.keep(request, description, version)
         elif request.parameters is None:
             describe = partial(self._statements.describe, call, request.sql, ())
             description = self._descriptions.of(request.sql, call.principal.datasets, describe)
@@ -164,10 +167,10 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _speculate(self, call: Call, sql: str, parameters: Parameters | None) -> Description:
         """Describe a statement, with its result if it finishes within the speculation budget."""
-        budget_s = self._speculative.budget_s(sql)
+        budget_s = self._budget.of(sql)
         description = self._statements.describe(call, sql, parameters, budget_s)
         if budget_s and description.answer is None and (parameters is not None or not description.parameters):
-            self._speculative.back_off(sql)
+            self._budget.back_off(sql)
         return description
 
     # RPCs with any number of answers.
@@ -186,7 +189,8 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         else:
             prepared = self._prepared.get(fingerprint, plan.handle)
             request = StatementRequest(fingerprint, plan.ticket_id, prepared.sql, prepared.parameters)
-        answer = self._speculative.take(request) if request.claim else None
+        waiting = self._results.take(request) if request.claim else None
+        answer = None if waiting is None else waiting.answer
         return self._statements.run(call, request.sql, request.bound, request.claim, answer)
 
     def _do_put(self, call: Call) -> Iterator[bytes]:
@@ -217,15 +221,15 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _prepare(self, call: Call, sql: str) -> bytes:
         self._count(call)
-        version = self._speculative.data_version()
+        version = self._results.data_version()
         description = self._descriptions.of(sql, call.principal.datasets, partial(self._speculate, call, sql, None))
         prepared = Prepared(sql, takes_parameters=bool(description.parameters))
         fingerprint = call.principal.fingerprint
         handle = self._prepared.add(fingerprint, prepared)
         if call.principal.limits.requests_per_minute is not None:
             self._counted[fingerprint, handle] = True
-        if description.is_cacheable:
-            self._speculative.keep(StatementRequest(fingerprint, handle, sql), description, version)
+        if description.is_cacheable and description.answer is not None:
+            self._results.keep(StatementRequest(fingerprint, handle, sql), description, version)
         return actions.prepared_result(handle, description.schema or b"", description.parameters)
 
     def _cancel(self, call: Call, plan: actions.Cancel) -> bool:

@@ -27,12 +27,9 @@ _READ_BYTES = 64 * 1024
 
 class ClientConnection:
     """
-    A connection to a client.
+    A connection to a client over a socket of gevent.
 
     `recv` raises `TimeoutError` at the deadline that `allow` sets, even if bytes keep trickling in.
-
-    Args:
-        client: The gevent socket.
     """
 
     __slots__ = ("_deadline", "_held", "_socket")

@@ -30,8 +30,7 @@ from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
 from httpserver.truncation_guard import guarded
 from sqlapi.errors import RequestTimeoutError
-from system.descriptors import raise_soft_limit
-from system.parent_death import die_with_parent
+from system.process_limits import die_with_parent, raise_soft_limit
 
 logger = logging.getLogger(__name__)
 

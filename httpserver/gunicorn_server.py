@@ -23,8 +23,8 @@ from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
 from httpserver.truncation_guard import guarded
 from runtimeconf.model import RuntimeConfig
-from system.descriptors import connection_limit
 from system.heartbeat import Pulse
+from system.process_limits import connection_limit
 
 #: Threads beyond those that run or await a statement: for health checks, status, refusals and incoming bodies.
 SPARE_THREADS = 32

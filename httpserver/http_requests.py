@@ -23,14 +23,10 @@ _SIZE_BEGINS = re.compile(rb"(?:[0-9a-fA-F]+[ \t]*(?:;[^\r\n]*)?\r?)?")
 
 
 class WebRequest(Request):
-    """
-    A request that is refused as soon as it cannot become well-formed.
+    """A request that is refused as soon as it cannot become well-formed."""
 
-    Attributes:
-        awaits_continue: Whether the client waits for 100 Continue before it sends the body. The connection then closes
-            with the answer, because the client may or may not send the body.
-    """
-
+    #: Whether the client waits for 100 Continue before it sends the body. The connection then closes with the answer,
+    #: because the client may or may not send the body.
     awaits_continue = False
     body: Any
     #: gunicorn's, and private: while it is true, gunicorn sends 100 Continue as soon as it has read the head.
@@ -52,34 +48,27 @@ class WebRequest(Request):
         reader = self.body.reader
         if isinstance(reader, ChunkedReader):
             reader = _Chunks(self, self.unreader)
-        self.body = _Body(reader, self)
         self.awaits_continue = self._expected_100_continue and getattr(reader, "length", 1) > 0
         self._expected_100_continue = False
+        self.body = Body(_AwaitedReader(reader, self) if self.awaits_continue else reader)
 
     def should_close(self) -> bool:
         """Return whether the connection closes after the answer."""
         return self.awaits_continue or bool(super().should_close())
 
 
-class _Body(Body):
-    """A body that sends 100 Continue when the application first reads it."""
+class _AwaitedReader:
+    """Reads a body, and sends 100 Continue when the application first asks for it."""
 
     def __init__(self, reader: Any, request: WebRequest) -> None:
-        super().__init__(reader)
+        self._reader = reader
         self._request = request
 
-    def read(self, size: int | None = None) -> Any:
-        self._ask()
-        return super().read(size)
-
-    def readline(self, size: int | None = None) -> Any:
-        self._ask()
-        return super().readline(size)
-
-    def _ask(self) -> None:
+    def read(self, size: int) -> Any:
         if self._request.awaits_continue:
             self._request.awaits_continue = False
             self._request.unreader.sock.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return self._reader.read(size)
 
 
 class _Chunks(ChunkedReader):

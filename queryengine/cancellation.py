@@ -72,7 +72,8 @@ class Interruption:
         with self._lock:
             if self._reason is None:
                 self._reason = reason
-            self._call()
+            if self._interrupt is not None:
+                self._interrupt()
 
     def check(self) -> None:
         """
@@ -89,16 +90,12 @@ class Interruption:
         with self._lock:
             self._interrupt = interrupt
             if self._reason is not None:
-                self._call()
+                interrupt()
 
     def detach(self) -> None:
         """Forget the attached function. More than one call is harmless."""
         with self._lock:
             self._interrupt = None
-
-    def _call(self) -> None:
-        if self._interrupt is not None:
-            self._interrupt()
 
 
 class Watchdog:

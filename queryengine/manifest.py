@@ -97,11 +97,9 @@ class Pin:
 
     def __init__(self, path: str) -> None:
         self._descriptor: int | None = None
-        try:
+        self.signature = signature(path)
+        with suppress(OSError):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self.signature = signature(path)
-        else:
             self.signature = _signature_of(os.fstat(self._descriptor))
         self.is_held = self._descriptor is not None
 
@@ -189,14 +187,11 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
 
 
-def _checksum(canonical: bytes) -> str:
-    return hashlib.sha256(canonical).hexdigest()
-
-
 def _encode(manifest: Manifest) -> bytes:
     snapshots = [_plain(snapshot) for snapshot in manifest.snapshots]
     content = _canonical({"generation": manifest.generation, "snapshots": snapshots})
-    head = f'{{"format_version":{FORMAT_VERSION},"checksum":"{_checksum(content)}","content":'
+    checksum = hashlib.sha256(content).hexdigest()
+    head = f'{{"format_version":{FORMAT_VERSION},"checksum":"{checksum}","content":'
     return head.encode("ascii") + content + b"}\n"
 
 
@@ -216,7 +211,7 @@ def _decode(text: bytes) -> Manifest:
                 f"The manifest of published data has format version {version!r:.40}, not {FORMAT_VERSION}."
             )
         content = document["content"]
-        if _checksum(_canonical(content)) != document["checksum"]:
+        if hashlib.sha256(_canonical(content)).hexdigest() != document["checksum"]:
             raise ManifestError("The manifest of published data is damaged: its checksum is wrong.")
         return Manifest(
             generation=int(content["generation"]),

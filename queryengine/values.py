@@ -93,11 +93,6 @@ class ValueType:
         return TABLE.get(self.name, Carrier.TEXT)
 
 
-def exact_type(duckdb_type: str) -> str | None:
-    """Return the type to which a column must be cast so that its Arrow export is exact; None if it is as it is."""
-    return _exact(parse_type(duckdb_type))
-
-
 def select_list(columns: Iterable[tuple[str, str]]) -> str | None:
     """
     Return how to select *columns*, given by name and type, so that the Arrow export of each is exact.
@@ -105,7 +100,7 @@ def select_list(columns: Iterable[tuple[str, str]]) -> str | None:
     They are selected by position, as names may repeat. None if all are exact as they are.
     """
     columns = tuple(columns)
-    targets = [exact_type(duckdb_type) for _, duckdb_type in columns]
+    targets = [exact_type(parse_type(duckdb_type)) for _, duckdb_type in columns]
     if not any(targets):
         return None
     return ", ".join(
@@ -127,7 +122,7 @@ def parse_type(duckdb_type: str) -> ValueType:
 def _parsed(duckdb_type: str) -> ValueType:
     try:
         return _TypeParser(duckdb_type).whole()
-    except _NotATypeError:
+    except ValueError:
         return ValueType("", duckdb_type)
 
 
@@ -161,14 +156,18 @@ def unique_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(unique)
 
 
-def _exact(kind: ValueType) -> str | None:
-    """Return the SQL type to which *kind* must be cast so that Arrow holds it exactly; None if it does already."""
+def exact_type(kind: ValueType) -> str | None:
+    """Return the SQL type to which *kind* must be cast so that its Arrow export is exact; None if it is as it is."""
     if kind.carrier is not Carrier.ARROW:
         return _CAST_TARGETS[kind.carrier]
-    targets = [_exact(child) for child in kind.children]
+    targets = [exact_type(child) for child in kind.children]
     if all(target is None for target in targets):
         return None
-    members = [_sql_inside(child, target) for child, target in zip(kind.children, targets, strict=True)]
+    # An ENUM becomes text, as it may list very many values.
+    members = [
+        target or ("VARCHAR" if child.name == "ENUM" else child.sql)
+        for child, target in zip(kind.children, targets, strict=True)
+    ]
     if kind.name in {"LIST", "ARRAY"}:
         return members[0] + kind.sql[kind.sql.rindex("[") :]
     if kind.name in {"MAP", "TUPLE"}:
@@ -179,24 +178,13 @@ def _exact(kind: ValueType) -> str | None:
     return f"{kind.name}({', '.join(named)})"
 
 
-def _sql_inside(child: ValueType, target: str | None) -> str:
-    """Return the SQL type of a child of a type that is cast; an ENUM becomes text, as it may list very many values."""
-    if target is not None:
-        return target
-    return "VARCHAR" if child.name == "ENUM" else child.sql
-
-
 def quoted(name: str) -> str:
     """Return *name* as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-class _NotATypeError(Exception):
-    """The text cannot be parsed as a type."""
-
-
 class _TypeParser:
-    """A recursive descent over the tokens of one type."""
+    """A recursive descent over the tokens of one type. It raises ValueError for anything else."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -209,14 +197,14 @@ class _TypeParser:
         """Read one type and nothing after it."""
         kind = self._type(0)
         if self._token is not None:
-            raise _NotATypeError
+            raise ValueError
         return kind
 
     def _type(self, depth: int) -> ValueType:
         """Read one type with its `[]` and `[3]` suffixes, at *depth* levels inside others."""
         self._members += 1
         if self._members > MAX_MEMBERS:
-            raise _NotATypeError
+            raise ValueError
         start = self._start()
         kind = self._base(depth)
         while self._peek() == "[":
@@ -228,7 +216,7 @@ class _TypeParser:
             self._take("]")
             kind = ValueType(name, self._text[start : self._end], (kind,))
         if depth > MAX_NESTING:
-            raise _NotATypeError
+            raise ValueError
         return kind
 
     def _base(self, depth: int) -> ValueType:
@@ -244,7 +232,7 @@ class _TypeParser:
         children: list[ValueType] = []
         if self._peek() == "(":
             if depth == MAX_NESTING and name in _NESTED:
-                raise _NotATypeError
+                raise ValueError
             separator = "("
             while self._peek() == separator:
                 self._take(separator)
@@ -266,14 +254,14 @@ class _TypeParser:
 
     def _take(self, token: str) -> None:
         if self._token is None or self._token.group() != token:
-            raise _NotATypeError
+            raise ValueError
         self._end = self._token.end()
         self._token = next(self._tokens, None)
 
     def _word(self) -> str:
         word = self._peek()
         if word in _PUNCTUATION:
-            raise _NotATypeError
+            raise ValueError
         self._take(word)
         return word
 

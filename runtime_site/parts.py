@@ -14,18 +14,17 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
 from django.conf import settings
 
 import runtimeconf.state
-from authkeys import access
+from authkeys.access import Access
 from runtimeconf import handover
-from runtimeconf.model import RuntimeConfig
-from runtimeconf.source_environment import variables_for
-from system.parent_death import die_with_parent
+from runtimeconf.model import DatasetConfig, RuntimeConfig
+from system.process_limits import die_with_parent
 
 PartName = Literal["refresh", "engine", "web", "flight"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
@@ -57,6 +56,11 @@ _ENVIRONMENT = re.compile(
     "|PYTHON[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+|COV_[A-Z_]+|COVERAGE_[A-Z_]+"
 )
 
+#: What programs that read sources may get too: proxies, also in lower case, trusted certificate authorities, and the
+#: credentials of the machine.
+_CONNECTIONS = "(?i:(?:HTTP|HTTPS|ALL|NO)_PROXY)|SSL_CERT_FILE"
+_MACHINE = "AWS_[A-Z0-9_]+"
+
 #: Settings for libraries. gRPC's own log has a different format, and any peer could flood it; its older listener passes
 #: a call between threads a third less often, and versions without that listener ignore the setting. pyarrow's own
 #: allocator takes 4 MB at import, and no part that computes uses it (`process_limits.confine`).
@@ -82,7 +86,17 @@ def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str]
     return {**kept, **_FOR_LIBRARIES, HANDOVER_VARIABLE: str(descriptor)}
 
 
-def hand_over(name: Program, config: RuntimeConfig, who: access.Access, **extra: Any) -> int:
+def variables_for(datasets: Iterable[DatasetConfig]) -> re.Pattern[str]:
+    """
+    Return a pattern of the variables that loads of *datasets* may use.
+
+    It includes the credentials of the machine only if a dataset is read with them.
+    """
+    uses_machine = any(dataset.params.get("s3_auth") == "iam_role" for dataset in datasets)
+    return re.compile(f"{_CONNECTIONS}|{_MACHINE}" if uses_machine else _CONNECTIONS)
+
+
+def hand_over(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> int:
     """
     Write the handover of a program and return its file descriptor.
 
@@ -97,7 +111,7 @@ def hand_over(name: Program, config: RuntimeConfig, who: access.Access, **extra:
     """
     extra["several_keys"] = who.key_set is not None and len(who.key_set) > 1
     if name in _GET_DIGESTS:
-        extra["access"] = access.handover(who)
+        extra["access"] = None if who.key_set is None else who.key_set.handover()
     return handover.write(config if name in _GET_SOURCES else handover.without_sources(config), extra)
 
 
@@ -148,7 +162,7 @@ def leave_no_core() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def execute(name: Program, config: RuntimeConfig, who: access.Access, **extra: Any) -> NoReturn:
+def execute(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> NoReturn:
     """
     Replace this process by the program *name*, with only its handover and an environment without secrets.
 

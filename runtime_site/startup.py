@@ -22,9 +22,9 @@ from queryengine.errors import QueryError
 from runtimeconf.errors import ConfigError, RuntimeConfError
 from runtimeconf.model import MIB, RuntimeConfig
 from runtimeconf.named_keys import WARNING_PERIOD
-from system.descriptors import descriptors_for, hard_limit, raise_soft_limit
 from system.errors import StateDirectoryError
 from system.memory import memory_bytes
+from system.process_limits import descriptors_for, hard_limit, raise_soft_limit
 from system.state_directory import prepare_state_dir
 from system.wallclock import utc_at
 
@@ -140,14 +140,9 @@ def machine_warnings(config: RuntimeConfig) -> list[str]:
 
 
 class Runtime:
-    """
-    The running engine and datasets of this process, registered with the state accessors.
+    """The running engine and datasets of this process, registered with the state accessors."""
 
-    Raises:
-        StateDirectoryError: *exclusive* is true and another runtime holds the state directory.
-    """
-
-    def __init__(self, config: RuntimeConfig, *, exclusive: bool) -> None:
+    def __init__(self, config: RuntimeConfig) -> None:
         from datasources.refresh.service import DatasetService  # noqa: PLC0415 (as above)
         from queryengine.cache.cached_engine import remembering  # noqa: PLC0415
         from queryengine.pool.inprocess import InProcessEngine  # noqa: PLC0415
@@ -156,7 +151,7 @@ class Runtime:
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._stop_lock = threading.Lock()
         self._stopped = False
-        self._datasets = DatasetService(config, exclusive=exclusive)
+        self._datasets = DatasetService(config, exclusive=False)
         # Start the datasets first: that verifies every snapshot that the engine may open.
         self._datasets.start()
         try:
@@ -186,27 +181,25 @@ class Runtime:
         self._datasets.stop(self._shutdown_timeout_s)
 
 
-def start_once(*, exclusive: bool = False) -> Runtime:
+def start_once() -> Runtime:
     """
     Start the runtime of this process unless it is running, and stop it when the process exits.
 
     Raises:
-        RuntimeConfError, AuthKeysError: As `checked_config`.
-        StateDirectoryError: *exclusive* is true and another runtime holds the state directory.
+        RuntimeConfError, AuthKeysError, StateDirectoryError: As `checked_config`.
     """
     global _runtime  # noqa: PLW0603 (a process has one runtime)
     with _start_lock:
         if _runtime is None:
-            config = checked_config()
-            _runtime = Runtime(config, exclusive=exclusive)
+            _runtime = Runtime(checked_config())
             atexit.register(_runtime.stop)
         return _runtime
 
 
-def start_or_exit(*, exclusive: bool = False) -> None:
+def start_or_exit() -> None:
     """Start the runtime in a worker of a server; log an error that prevents it, and exit."""
     try:
-        start_once(exclusive=exclusive)
+        start_once()
     except StartError as error:
         logger.critical("The runtime cannot start: %s", error)
         sys.exit(WORKER_BOOT_ERROR)

@@ -64,19 +64,14 @@ class _Part:
         self.process: subprocess.Popen[bytes] | None = None
         self.due: float | None = 0.0
         self.is_terminating = False
-        self._starts = 0
+        self.starts = 0
         self._began = 0.0
         self._delay_s = FIRST_DELAY_S
-
-    @property
-    def is_first(self) -> bool:
-        """Whether it has been started only once."""
-        return self._starts == 1
 
     def start(self) -> None:
         """Start the process; if that fails, schedule another attempt."""
         self.due = None
-        self._starts += 1
+        self.starts += 1
         self._began = time.monotonic()
         try:
             self.process = subprocess.Popen(  # noqa: S603 (our own program)
@@ -248,23 +243,19 @@ class Supervisor:
         """Reap every child that has exited, and react to it."""
         with suppress(ChildProcessError):
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                part = self._part_of(ended.si_pid)
-                if part is None:
-                    # As process 1 of a container, the supervisor also inherits orphaned processes.
+                for part in self._parts.values():
+                    if part.process is not None and part.process.pid == ended.si_pid:
+                        self._has_ended(part, part.end())
+                        break
+                else:  # As process 1 of a container, the supervisor also inherits orphaned processes.
                     os.waitpid(ended.si_pid, 0)
-                else:
-                    self._has_ended(part, part.end())
-
-    def _part_of(self, pid: int) -> _Part | None:
-        parts = self._parts.values()
-        return next((part for part in parts if part.process is not None and part.process.pid == pid), None)
 
     def _has_ended(self, part: _Part, code: int) -> None:
         reason = _reason(code)
         if self._stop_at is not None:
             if not part.is_terminating:
                 logger.warning("A part of the runtime ended by itself", extra={"fields": _fields(part, reason)})
-        elif part.is_first and code == part.command.fatal:
+        elif part.starts == 1 and code == part.command.fatal:
             logger.critical("A part of the runtime cannot start", extra={"fields": _fields(part, reason)})
             self._code = 1
             self._stop_at = time.monotonic() + self._shutdown_timeout_s

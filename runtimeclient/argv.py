@@ -42,15 +42,12 @@ def hide_api_keys() -> bool:
         start = int(_PROC.joinpath("stat").read_text("latin-1").rpartition(")")[2].split()[_ARG_START])
         arguments = shown.split(b"\0")
         spans = _key_spans(arguments)
-        memory = os.open(_PROC / "mem", os.O_RDWR)
-        try:
+        with (_PROC / "mem").open("r+b", buffering=0) as memory:
             # Check that the arguments are really there: a kernel may hide the address as 0.
-            if os.pread(memory, len(shown), start) != shown:
+            if os.pread(memory.fileno(), len(shown), start) != shown:
                 return False
             for offset, length in spans:
-                os.pwrite(memory, b"*" * length, start + offset)
-        finally:
-            os.close(memory)
+                os.pwrite(memory.fileno(), b"*" * length, start + offset)
         hidden = _PROC.joinpath("cmdline").read_bytes()
     except (OSError, ValueError, IndexError):
         return False

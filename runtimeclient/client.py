@@ -35,8 +35,6 @@ _ACTIVE_QUERIES = "/v1/sql/active"
 _PROBLEM = "application/problem+json"
 # For every response except rows. Parsed JSON can take up fifty times the memory of its text.
 _MAX_METADATA_BYTES = 4 << 20
-# Members of a response that are messages for people.
-_MESSAGES = ("error", "message")
 _FIRST_POLL_S = 0.1
 _MAX_POLL_S = 2.0
 
@@ -71,7 +69,6 @@ class RuntimeClient:
         api_key: Sent as `X-API-Key`; None sends no key.
         tls_root_certificate_file: PEM file of the only roots to trust; None trusts the default ones.
         transport: Replaces the network, for example `httpx.WSGITransport`.
-        timeouts: Time limits.
 
     Raises:
         UsageError: The URL, the key, the certificate file or a proxy from the environment cannot be used.
@@ -125,7 +122,7 @@ class RuntimeClient:
         Raises:
             ConnectionFailedError: There is no response.
         """
-        self._send("GET", "/health", read_s=self._timeouts.connect_s).close()
+        self._send("GET", "/health", self._timeouts.connect_s).close()
 
     def is_ready(self) -> bool:
         """
@@ -134,7 +131,7 @@ class RuntimeClient:
         Raises:
             ConnectionFailedError: There is no response, or the server is not a runtime.
         """
-        with closing(self._send("GET", "/v1/ready", read_s=self._timeouts.connect_s)) as response:
+        with closing(self._send("GET", "/v1/ready", self._timeouts.connect_s)) as response:
             if response.status_code not in {200, 503}:
                 raise self._not_a_runtime(response)
             return response.status_code == 200
@@ -163,13 +160,8 @@ class RuntimeClient:
         if parameters:
             values = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
             content, content_type = _encode(as_json({"sql": content.decode(), "parameters": values})), JSON
-        response = self._send(
-            "POST",
-            "/v1/sql",
-            read_s=self._timeouts.silence_s,
-            headers=self._key_header | {"Accept": media_type, "Content-Type": content_type},
-            content=content,
-        )
+        headers = self._key_header | {"Accept": media_type, "Content-Type": content_type}
+        response = self._send("POST", "/v1/sql", self._timeouts.silence_s, headers=headers, content=content)
         try:
             self._expect(response, 200)
             if _media_type(response) not in ({JSON, _PLAIN_TEXT} if media_type == JSON else {media_type}):
@@ -219,7 +211,6 @@ class RuntimeClient:
         Request a refresh of a dataset, without waiting for it. A queued refresh is joined.
 
         Args:
-            name: The dataset.
             refresh_sql: The query to load this time, instead of the configured one.
             refresh_mode: `full` or `append`, instead of the configured mode.
             refresh_jitter_max: A duration such as `30s`: the refresh starts after a random delay of up to this time.
@@ -244,12 +235,7 @@ class RuntimeClient:
         self, name: str, refresh_id: str, progress: Callable[[RefreshRun], None] | None = None
     ) -> RefreshRun:
         """
-        Wait until a run is finished, without a time limit.
-
-        Args:
-            name: The dataset.
-            refresh_id: The id of the run.
-            progress: Called with the run after every poll.
+        Wait until a run of a dataset is finished, without a time limit. Call *progress* with the run after every poll.
 
         Raises:
             RefreshFailedError: The run failed, or the runtime no longer lists it.
@@ -262,7 +248,7 @@ class RuntimeClient:
                 raise RefreshFailedError(f"The runtime no longer lists refresh {refresh_id} of {name}.")
             if progress is not None:
                 progress(run)
-            if run.is_finished:
+            if run.status not in {"queued", "running"}:
                 break
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _MAX_POLL_S)
@@ -281,15 +267,14 @@ class RuntimeClient:
 
     def _json(self, method: str, path: str, status: int, content: bytes | None = None) -> Any:
         headers = self._key_header | {"Accept": JSON} | ({} if content is None else {"Content-Type": JSON})
-        response = self._send(method, path, read_s=self._timeouts.connect_s, headers=headers, content=content)
-        with closing(response):
+        with closing(self._send(method, path, self._timeouts.connect_s, headers=headers, content=content)) as response:
             self._expect(response, status)
             try:
                 return json.loads(self._body(response), object_hook=self._without_key)
             except (ValueError, RecursionError) as exc:
                 raise self._not_a_runtime(response) from exc
 
-    def _send(self, method: str, path: str, *, read_s: float, **fields: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, read_s: float, **fields: Any) -> httpx.Response:
         timeout = httpx.Timeout(self._timeouts.connect_s, read=read_s, write=self._timeouts.silence_s)
         request = self._http.build_request(method, path, timeout=timeout, **fields)
         try:
@@ -340,8 +325,8 @@ class RuntimeClient:
         return RequestRefusedError(response.status_code, code, detail, request_id)
 
     def _without_key(self, item: dict[str, Any]) -> dict[str, Any]:
-        """Mask the key in a runtime's messages."""
-        messages = {name: item[name] for name in _MESSAGES if isinstance(item.get(name), str)}
+        """Mask the key in a runtime's messages for people."""
+        messages = {name: item[name] for name in ("error", "message") if isinstance(item.get(name), str)}
         return item | {name: masked(text, self.api_key) for name, text in messages.items()}
 
     def _unexpected(self) -> NotARuntimeError:

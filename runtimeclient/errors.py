@@ -22,34 +22,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ErrorPosition:
-    """
-    The position of an error in the user's SQL.
+    """The position of an error in the user's SQL. Lines and columns count from 1."""
 
-    Attributes:
-        line: Line of the script, from 1.
-        column: Character of that line, from 1.
-        text: The part of the line that belongs to the statement.
-        source: Name of the script; empty for a single statement.
-        text_column: Column at which `text` starts, from 1.
-    """
-
-    line: int
-    column: int
-    text: str
-    source: str = ""
-    text_column: int = 1
+    line: int  # of the script
+    column: int  # in characters
+    text: str  # the part of the line that belongs to the statement
+    source: str = ""  # name of the script; empty for a single statement
+    text_column: int = 1  # where `text` starts
 
 
 class ClientError(Exception):
-    """
-    Base of the client's errors.
-
-    Attributes:
-        position: Position in the user's statement, if known.
-    """
+    """Base of the client's errors."""
 
     exit_status = 1
-    position: ErrorPosition | None = None
+    position: ErrorPosition | None = None  # in the user's statement, if known
 
 
 class UsageError(ClientError):

@@ -3,8 +3,8 @@
 import os
 import secrets
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runtimeclient.errors import OutputError, UsageError
@@ -37,6 +37,17 @@ def xdg_directory(environ: Mapping[str, str], variable: str, default: str) -> Pa
     return (Path(base) if base.startswith("/") else parse_path(default)) / "querykeep"
 
 
+@contextmanager
+def output_errors(name: object) -> Iterator[None]:
+    """Raise OutputError if the block raises OSError, except for BrokenPipeError: its reader closed the pipe."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        raise OutputError(f"{name} cannot be written: {exc.strerror}.") from exc
+
+
 def replace_file(file: Path, content: bytes) -> None:
     """
     Replace *file* atomically by a file of mode 0600. Its directory is created.
@@ -46,9 +57,9 @@ def replace_file(file: Path, content: bytes) -> None:
     Raises:
         OutputError: The file cannot be written, is a symbolic link, or it or its directory belongs to another user.
     """
-    try:
-        check_replaceable(file)
-        part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
+    check_replaceable(file)
+    part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
+    with output_errors(file):
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with open(descriptor, "wb") as stream:  # noqa: PTH123 (an open descriptor)
@@ -60,21 +71,18 @@ def replace_file(file: Path, content: bytes) -> None:
             with suppress(OSError):
                 part.unlink()
             raise
-    except OSError as exc:
-        raise OutputError(f"{file} cannot be written: {exc.strerror}.") from exc
 
 
 def check_replaceable(file: Path) -> None:
     """Create the directory of *file*, and raise what `replace_file` would raise if the file must not be replaced."""
-    try:
+    with output_errors(file):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if file.parent.stat().st_uid != os.geteuid():
             raise OutputError(f"{file} was not written: its directory belongs to another user.")
-        found = file.lstat()
-    except FileNotFoundError:
-        return
-    except OSError as exc:
-        raise OutputError(f"{file} cannot be written: {exc.strerror}.") from exc
+        try:
+            found = file.lstat()
+        except FileNotFoundError:
+            return
     if stat.S_ISLNK(found.st_mode):
         raise OutputError(f"{file} was not written: it is a symbolic link.")
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():

@@ -8,17 +8,11 @@ from typing import TextIO
 
 from runtimeclient import COMMANDS
 from runtimeclient.argv import prepare_process
-from runtimeclient.commands.base import (
-    INTERRUPTED_STATUS,
-    PROG,
-    Invocation,
-    command_parser,
-    console_options,
-    load_command,
-    program_parser,
-)
+from runtimeclient.commands.base import PROG, Invocation, command_parser, load_command, program_parser
 from runtimeclient.errors import ClientError
 from runtimeclient.output.console import Console, Streams
+
+INTERRUPTED_STATUS = 130
 
 
 def main() -> None:
@@ -59,7 +53,7 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
             parser.error("name a command")
         command = load_command(name)
         options = command_parser(command, prog).parse_args(arguments[1:])
-        console = Console(streams, environ, **console_options(options))
+        console = Console(streams, environ, options)
         command.call(Invocation(options, console, environ, prog))
     except ClientError as exc:
         console.error(exc)

@@ -9,9 +9,6 @@ from django.core import checks
 from runtimeconf.errors import ConfigError
 from runtimeconf.state import get_config
 
-FAULT_ID = "runtimeconf.E001"
-WARNING_ID = "runtimeconf.W001"
-
 
 def check_configuration(
     app_configs: Sequence[AppConfig] | None = None,  # noqa: ARG001 (Django's interface of checks)
@@ -21,8 +18,8 @@ def check_configuration(
     try:
         config = get_config()
     except ConfigError as exc:
-        return [checks.Error(line, id=FAULT_ID) for line in exc.lines()]
-    return [checks.Warning(line, id=WARNING_ID) for line in config.warnings]
+        return [checks.Error(line, id="runtimeconf.E001") for line in exc.lines()]
+    return [checks.Warning(line, id="runtimeconf.W001") for line in config.warnings]
 
 
 class RuntimeConfConfig(AppConfig):

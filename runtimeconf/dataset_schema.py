@@ -16,7 +16,7 @@ from runtimeconf.fields import (
     DurationField,
     Field,
     InvalidValueError,
-    ScalarField,
+    ParsedField,
     Section,
     Setting,
     TextField,
@@ -39,19 +39,20 @@ _RESERVED_SNAPSHOT = re.compile(r"_s(?:[0-9]+|[0-9a-f]{12})")
 _PARAM_NAMES = frozenset(param.name for param in all_params())
 
 
-class _RelationNameField(ScalarField[str]):
-    """The name of a dataset or view in SQL."""
+def _parse_relation_name(text: str) -> str:
+    if IDENTIFIER.fullmatch(text) is None:
+        raise InvalidValueError
+    folded = text.lower()
+    is_reserved = folded in _RESERVED_NAMES or folded.startswith(_RESERVED_PREFIXES)
+    if is_reserved or _RESERVED_SNAPSHOT.fullmatch(folded):
+        raise InvalidValueError("the engine reserves this name")
+    return text
 
-    expected = "a name of letters, digits and _, no digit first, 63 characters at most"
 
-    def convert(self, node: Scalar) -> str:
-        if IDENTIFIER.fullmatch(node.text) is None:
-            raise InvalidValueError
-        folded = node.text.lower()
-        is_reserved = folded in _RESERVED_NAMES or folded.startswith(_RESERVED_PREFIXES)
-        if is_reserved or _RESERVED_SNAPSHOT.fullmatch(folded):
-            raise InvalidValueError("the engine reserves this name")
-        return node.text
+#: The name of a dataset or view in SQL.
+_RELATION_NAME = ParsedField(
+    "a name of letters, digits and _, no digit first, 63 characters at most", _parse_relation_name
+)
 
 
 class _SourceField(TextField):
@@ -92,10 +93,12 @@ class _ParamField(Field[str]):
             is_reference = holds_reference(node.text)
             if self._param.is_secret and not is_reference and not node.is_null:
                 path.warn(node.line, "is written out: a secret reference keeps it out of this file")
-            if self._param.is_secret or is_reference:
-                node = replace(node, text=text, may_be_shown=False)
+            is_hidden = self._param.is_hidden or self._param.is_secret or is_reference
+            node = replace(node, text=text, may_be_shown=node.may_be_shown and not is_hidden)
         value = self._param.field.read(node, path)
-        return str(path.validation.directory / value) if self._param.is_path and value is not None else value
+        if value is None:
+            return None
+        return str(path.validation.directory / value if self._param.is_path else value)
 
 
 class _ColumnNameField(TextField):
@@ -157,7 +160,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
             where.fault(node.line_of("from"), message)
     _check_params(connector, location, params, node, path)
     _check_time_column(values, node, path)
-    return DatasetConfig(from_=source, connector=name, location=location, line=node.line, yaml_path=str(path), **values)
+    return DatasetConfig(from_=source, connector=name, location=location, line=node.line, yaml_path=path.text, **values)
 
 
 def _check_params(connector: Connector, location: str, params: dict[str, str], node: Mapping, path: YamlPath) -> None:
@@ -209,7 +212,7 @@ _SQL = TextField("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lin
 DATASET = Section[DatasetConfig](
     _build_dataset,
     Setting("from", _SourceField(), is_required=True),
-    Setting("name", _RelationNameField(), is_required=True),
+    Setting("name", _RELATION_NAME, is_required=True),
     Setting("on_schema_change", ChoiceField("fail", "accept")),
     Setting("time_column", TextField("the name of a column", max_length=MAX_COLUMN_LENGTH)),
     Setting("params", _PARAMS),
@@ -233,7 +236,7 @@ DATASET = Section[DatasetConfig](
 
 def _build_view(values: dict[str, Any], node: Mapping, path: YamlPath) -> ViewConfig | DatasetConfig:
     is_materialized = values.pop("materialized", False)
-    view = ViewConfig(line=node.line_of("sql"), yaml_path=str(path.field("sql")), **values)
+    view = ViewConfig(line=node.line_of("sql"), yaml_path=path.field("sql").text, **values)
     if not is_materialized:
         return view
     return DatasetConfig(
@@ -249,7 +252,7 @@ def _build_view(values: dict[str, Any], node: Mapping, path: YamlPath) -> ViewCo
 
 VIEW = Section[ViewConfig | DatasetConfig](
     _build_view,
-    Setting("name", _RelationNameField(), is_required=True),
+    Setting("name", _RELATION_NAME, is_required=True),
     Setting("sql", _SQL, is_required=True),
     Setting("materialized", BooleanField()),
 )

@@ -20,6 +20,8 @@ from system.addresses import Address
 
 T = TypeVar("T")
 
+_MAX_SUGGESTED_PATHS = 2
+
 
 class Field(ABC, Generic[T]):
     """Reads one value."""
@@ -73,6 +75,18 @@ class ScalarField(Field[T]):
         Raises:
             InvalidValueError: The text is not a valid value.
         """
+
+
+class ParsedField(ScalarField[T]):
+    """A value that the function *parse* makes from its text. It raises `InvalidValueError` for an invalid text."""
+
+    def __init__(self, expected: str, parse: Callable[[str], T]) -> None:
+        self.expected = expected
+        self._parse = parse
+
+    def convert(self, node: Scalar) -> T:
+        """Return the parsed text."""
+        return self._parse(node.text)
 
 
 class BooleanField(ScalarField[bool]):
@@ -265,39 +279,32 @@ def split_host_port(text: str) -> tuple[str, int | None] | None:
     return parse_host(match[1] or match[2]), port
 
 
-class AddressField(ScalarField[Address]):
-    """`host:port`, with an IPv6 host in brackets. With port 0 the system chooses a free one."""
-
-    expected = "an address such as 127.0.0.1:8090 or [::1]:8090, with a port from 0 to 65535"
-
-    def convert(self, node: Scalar) -> Address:
-        """Return the address."""
-        match = _HOST_AND_PORT.fullmatch(node.text)
-        if match is None or match[3] is None:
-            is_bare_ipv6 = re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9]+", node.text) is not None
-            raise InvalidValueError("put an IPv6 host in brackets" if is_bare_ipv6 else "")
-        port = int(match[3])
-        if port > 65535:
-            raise InvalidValueError
-        return Address(parse_host(match[1] or match[2]), port)
+def _parse_address(text: str) -> Address:
+    match = _HOST_AND_PORT.fullmatch(text)
+    if match is None or match[3] is None:
+        is_bare_ipv6 = re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9]+", text) is not None
+        raise InvalidValueError("put an IPv6 host in brackets" if is_bare_ipv6 else "")
+    port = int(match[3])
+    if port > 65535:
+        raise InvalidValueError
+    return Address(parse_host(match[1] or match[2]), port)
 
 
-class HostField(ScalarField[str]):
-    """
-    A host as in a `Host` header: lower case, an IPv6 address in brackets.
+#: `host:port`, with an IPv6 host in brackets. With port 0 the system chooses a free one.
+ADDRESS = ParsedField("an address such as 127.0.0.1:8090 or [::1]:8090, with a port from 0 to 65535", _parse_address)
 
-    With a port it matches that port only; `*` matches every host.
-    """
 
-    expected = "a host name or IP address, with or without a port, or *"
+def _parse_allowed_host(text: str) -> str:
+    if text == "*":
+        return text
+    # The second form may be IPv6 without brackets.
+    host, port = split_host_port(text) or (parse_host(text), None)
+    return str(Address(host.removesuffix("."), port or 0)).removesuffix(":0")
 
-    def convert(self, node: Scalar) -> str:
-        """Return the host in the form that is compared."""
-        if node.text == "*":
-            return node.text
-        # The second form may be IPv6 without brackets.
-        host, port = split_host_port(node.text) or (parse_host(node.text), None)
-        return str(Address(host.removesuffix("."), port or 0)).removesuffix(":0")
+
+#: A host as in a `Host` header: lower case, an IPv6 address in brackets. With a port it matches that port only; `*`
+#: matches every host.
+ALLOWED_HOST = ParsedField("a host name or IP address, with or without a port, or *", _parse_allowed_host)
 
 
 class ListField(Field[tuple[T, ...]]):
@@ -412,7 +419,8 @@ def refuse_unknown(entry: Entry, names: dict[str, str], path: YamlPath) -> None:
     *names* are those that the mapping accepts, each with the name to suggest.
     """
     meant = nearest(entry.name, names)
-    elsewhere = path.validation.paths_of(entry.name)
+    elsewhere = path.validation.known_paths.get(entry.name, ())
+    elsewhere = elsewhere if len(elsewhere) <= _MAX_SUGGESTED_PATHS else ()
     is_named = bool(meant or elsewhere) or (entry.name_may_be_shown and not path.is_sensitive)
     if elsewhere == (entry.name,):
         hint = "it belongs at the top level of the file"

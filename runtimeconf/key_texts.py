@@ -102,7 +102,7 @@ def warn_of_weak(keys: Iterable[tuple[KeyText, str]], path: YamlPath) -> None:
             where.warn(node.line, "ends with :ro or :rw, which is part of the key here and grants or denies nothing")
         if text in first_of:
             where.warn(node.line, f"is the same key as {first_of[text]}")
-        first_of.setdefault(text, str(where).removeprefix(f"{path}."))
+        first_of.setdefault(text, where.text.removeprefix(f"{path.text}."))
 
 
 def is_trivial(text: str) -> bool:

@@ -15,16 +15,16 @@ from runtimeconf.api_keys import API_KEY
 from runtimeconf.connectors.connector import Package
 from runtimeconf.dataset_schema import DATASET, IDENTIFIER, VIEW
 from runtimeconf.fields import (
-    AddressField,
+    ADDRESS,
+    ALLOWED_HOST,
     BooleanField,
     ChoiceField,
     DurationField,
-    HostField,
     IntegerField,
     InvalidValueError,
     ListField,
+    ParsedField,
     PathField,
-    ScalarField,
     Section,
     Setting,
     SizeField,
@@ -45,14 +45,7 @@ from runtimeconf.model import (
 )
 from runtimeconf.named_keys import check_datasets
 from runtimeconf.references import ALL_STORES, STORE_NAME
-from runtimeconf.secret_stores import (
-    DEFAULT_KEYRING_SERVICE,
-    EnvStore,
-    FileStore,
-    KeyringStore,
-    SecretStore,
-    SecretStores,
-)
+from runtimeconf.secret_stores import EnvStore, FileStore, KeyringStore, SecretStore, SecretStores
 from runtimeconf.validation import YamlPath, nearest
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 from system.files import UnreadableFileError, read_regular_file
@@ -72,37 +65,29 @@ _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared with, not
 # --- secrets ----------------------------------------------------------------------------------------------------------
 
 
-class _StoreKindField(ScalarField[str]):
-    """The kind of a secret store. A fault names the kinds of Spice.ai that are not supported."""
-
-    expected = "env, file or keyring"
-    _unsupported = ("aws_secrets_manager", "azure_keyvault", "hashicorp_vault", "kubernetes")
-
-    def convert(self, node: Scalar) -> str:
-        if node.text in {"env", "file", "keyring"}:
-            return node.text
-        kind = node.text.partition(":")[0]
-        if kind in self._unsupported:
-            raise InvalidValueError(f"the store {kind} is not supported")
-        meant = nearest(kind, ("env", "file", "keyring"))
-        raise InvalidValueError(f"did you mean {meant}?" if meant else "")
+_STORE_PARAMS = {"env": (), "file": ("directory",), "keyring": ("service",)}
+_UNSUPPORTED_STORES = ("aws_secrets_manager", "azure_keyvault", "hashicorp_vault", "kubernetes")  # of Spice.ai
 
 
-class _StoreNameField(ScalarField[str]):
-    """The name of a store in references."""
+def _parse_store_kind(text: str) -> str:
+    if text in _STORE_PARAMS:
+        return text
+    kind = text.partition(":")[0]
+    if kind in _UNSUPPORTED_STORES:
+        raise InvalidValueError(f"the store {kind} is not supported")
+    meant = nearest(kind, _STORE_PARAMS)
+    raise InvalidValueError(f"did you mean {meant}?" if meant else "")
 
-    expected = "a store name of letters, digits, _ and -, with a letter first"
 
-    def convert(self, node: Scalar) -> str:
-        if STORE_NAME.fullmatch(node.text) is None:
-            raise InvalidValueError
-        if node.text.lower() == ALL_STORES:
-            raise InvalidValueError("the name secrets asks all stores")
-        return node.text
+def _parse_store_name(text: str) -> str:
+    if STORE_NAME.fullmatch(text) is None:
+        raise InvalidValueError
+    if text.lower() == ALL_STORES:
+        raise InvalidValueError("the name secrets asks all stores")
+    return text
 
 
 _KEYRING = Package("keyring", "keyring~=25.7")
-_STORE_PARAMS = {"env": (), "file": ("directory",), "keyring": ("service",)}
 
 
 def _build_store(values: dict[str, Any], node: Mapping, path: YamlPath) -> SecretStore | None:
@@ -117,7 +102,7 @@ def _build_store(values: dict[str, Any], node: Mapping, path: YamlPath) -> Secre
         if not _KEYRING.is_installed:
             message = f"the keyring store needs the keyring package: {_KEYRING.install_command}"
             path.field("from").fault(node.line_of("from"), message)
-        return KeyringStore(name, params.get("service", DEFAULT_KEYRING_SERVICE))
+        return KeyringStore(name, params.get("service", "runtime"))
     if "directory" not in params:
         path.field("params").fault(node.line_of("params"), "lacks the field directory: where the secret files are")
         return None
@@ -147,8 +132,12 @@ class _StoresField(ListField[SecretStore]):
 
 _STORE = Section[SecretStore](
     _build_store,
-    Setting("from", _StoreKindField(), is_required=True),
-    Setting("name", _StoreNameField(), is_required=True),
+    Setting("from", ParsedField("env, file or keyring", _parse_store_kind), is_required=True),
+    Setting(
+        "name",
+        ParsedField("a store name of letters, digits, _ and -, with a letter first", _parse_store_name),
+        is_required=True,
+    ),
     Setting(
         "params",
         Section(
@@ -240,9 +229,9 @@ RUNTIME = Section[dict[str, Any]](
         "http",
         Section(
             into(HttpConfig),
-            Setting("bind", AddressField()),
+            Setting("bind", ADDRESS),
             Setting("max_body_bytes", SizeField("1KiB", "1GiB")),
-            Setting("allowed_hosts", ListField(HostField(), minimum=1)),
+            Setting("allowed_hosts", ListField(ALLOWED_HOST, minimum=1)),
         ),
     ),
     Setting(
@@ -250,7 +239,7 @@ RUNTIME = Section[dict[str, Any]](
         Section(
             into(FlightConfig),
             Setting("enabled", BooleanField()),
-            Setting("bind", AddressField()),
+            Setting("bind", ADDRESS),
             Setting("max_message_bytes", SizeField("1KiB", "1GiB")),
         ),
     ),
@@ -362,16 +351,11 @@ ROOT = Section[RuntimeConfig](
 )
 
 
-def described_fields() -> dict[str, str]:
-    """Return every YAML path with the description of its values, parents first; `[]` stands for an item of a list."""
-    return {path: field.expected for path, field in ROOT.walk("")}
-
-
 @cache
 def paths_by_name() -> dict[str, tuple[str, ...]]:
     """Return the valid paths of each field name, for suggestions; faults show no other names."""
     paths: dict[str, tuple[str, ...]] = {"api_key": ("runtime.auth.api-key",)}
-    for path in described_fields():
+    for path, _ in ROOT.walk(""):
         name = path.rpartition(".")[2]
         if not name.endswith("[]"):
             paths[name] = (*paths.get(name, ()), path)

@@ -21,7 +21,6 @@ MAX_SECRET_BYTES = 64 * 1024
 MAX_DOTENV_BYTES = 1024 * 1024
 #: Searched in this order after the process environment; both are beside the YAML.
 DOTENV_NAMES = (".env.local", ".env")
-DEFAULT_KEYRING_SERVICE = "runtime"
 
 
 class SecretError(Exception):

@@ -17,7 +17,6 @@ SENSITIVE_NAMES = frozenset({"auth", "secrets"})
 MAX_SHOWN_WARNINGS = 20
 
 _MAX_SHOWN_TEXT = 60
-_MAX_SUGGESTED_PATHS = 2
 _PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_.]*")
 _BOOLEANS = frozenset({"true", "True", "TRUE", "false", "False", "FALSE"})
@@ -55,11 +54,6 @@ class Validation:
                 lines.append(f"{self.file}: {len(places) - MAX_SHOWN_WARNINGS} more like this: {sentence}")
         return tuple(lines)
 
-    def paths_of(self, name: str) -> tuple[str, ...]:
-        """The paths where a field of that name is valid, if they are few enough to suggest."""
-        paths = self.known_paths.get(name, ())
-        return paths if len(paths) <= _MAX_SUGGESTED_PATHS else ()
-
 
 @dataclass(frozen=True, slots=True)
 class YamlPath:
@@ -68,9 +62,6 @@ class YamlPath:
     validation: Validation
     text: str = ""
     is_sensitive: bool = False
-
-    def __str__(self) -> str:
-        return self.text
 
     def field(self, name: str) -> "YamlPath":
         """Return the path of a field of this mapping."""
@@ -104,18 +95,13 @@ class YamlPath:
 
     def found(self, node: Node) -> str:
         """Describe *node*: its text if that may be shown, otherwise only its type."""
-        if isinstance(node, Scalar) and node.may_be_shown and not self.is_sensitive:
+        if not isinstance(node, Scalar):
+            return "a list" if isinstance(node, Sequence) else "a mapping"
+        if node.may_be_shown and not self.is_sensitive:
             return shown(node.text)
-        return type_of(node)
-
-
-def type_of(node: Node) -> str:
-    """Return the type of a node that is not null, in words."""
-    if isinstance(node, Scalar):
         if node.is_plain and node.text in _BOOLEANS:
             return "true or false"
         return "a number" if node.is_plain and _NUMBER.fullmatch(node.text) else "a text"
-    return "a list" if isinstance(node, Sequence) else "a mapping"
 
 
 def shown(text: str) -> str:

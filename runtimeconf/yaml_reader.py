@@ -212,6 +212,9 @@ class _TreeBuilder:
         documents = 0
         for event in yaml.parse(self._text, Loader=yaml.SafeLoader):
             line = event.start_mark.line + 1 if event.start_mark is not None else 0
+            if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
+                message = "YAML tags (! or !!) are not supported: remove the tag, or quote a text that begins with !"
+                self._fault(line, message)
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
@@ -226,7 +229,6 @@ class _TreeBuilder:
                 self._close()
 
     def _add_scalar(self, event: yaml.ScalarEvent, line: int) -> None:
-        self._refuse_tag(event, line)
         if "\0" in event.value or any("\ud800" <= character <= "\udfff" for character in event.value):
             self._fault(line, "a quoted text holds an escape for a NUL or for half a character: remove it")
         is_anchored = event.anchor is not None or self._is_anchored()
@@ -248,7 +250,6 @@ class _TreeBuilder:
         self._attach(node)
 
     def _open(self, event: yaml.CollectionStartEvent, line: int) -> None:
-        self._refuse_tag(event, line)
         if len(self._stack) == MAX_DEPTH:
             self._stack.clear()  # a path of that length is of no use in the fault
             self._stop(line, f"lists and mappings are nested more than {MAX_DEPTH} deep")
@@ -303,12 +304,6 @@ class _TreeBuilder:
         else:
             frame.has_bad_name = False
             frame.name = node
-
-    def _refuse_tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent, line: int) -> None:
-        if event.tag is not None:
-            self._fault(
-                line, "YAML tags (! or !!) are not supported: remove the tag, or quote a text that begins with !"
-            )
 
     def _is_anchored(self) -> bool:
         return bool(self._stack) and self._stack[-1].is_anchored

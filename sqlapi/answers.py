@@ -8,16 +8,17 @@ and a failure truncates it visibly.
 import logging
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from queryengine.cancellation import CancelSource
 from queryengine.engine import CacheState, Query, QueryEngine, QueryResult
 from queryengine.errors import QueryCancelledError
 from queryengine.query_log import QueryRecord
 from sqlapi import disconnects
-from sqlapi.disconnects import HasFileno, Watch
 from sqlapi.error_table import code_of
 from sqlapi.errors import AnswerCutError, ClientGoneError
+from sqlapi.problems import REQUEST_ID
 
 logger = logging.getLogger("sqlapi.queries")
 
@@ -35,21 +36,20 @@ class Answer:
     Args:
         engine: The engine that runs it.
         query: The statement.
-        request_id: The id of its request, for the log.
-        connection: The client's socket: if the client disconnects, the statement is stopped.
+        environ: The WSGI environ of its request. If the client disconnects, the statement is stopped.
 
     Raises:
         QueryError: The statement was refused or failed before its first bytes.
         ClientGoneError: The client disconnected before then.
     """
 
-    def __init__(self, engine: QueryEngine, query: Query, request_id: str, connection: HasFileno | None) -> None:
-        self._record = QueryRecord(logger, "http", query, request_id)
+    def __init__(self, engine: QueryEngine, query: Query, environ: Mapping[str, Any]) -> None:
+        self._record = QueryRecord(logger, "http", query, environ.get(REQUEST_ID, ""))
         self._first_chunks: deque[bytes] = deque()
         self._result: QueryResult | None = None
         self._outcome = ""
         cancel = CancelSource()
-        self._watch: Watch = disconnects.watch(connection, cancel.cancel)
+        self._watch = disconnects.watch(environ, cancel.cancel)
         try:
             self._result = engine.run(query, cancel)
             self._chunks = iter(self._result)

@@ -8,23 +8,17 @@ when this module is imported, because gevent replaces threads and locks later.
 
 import os
 import select
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 #: Seconds between polls. A statement must stop within 2 s of its client's disconnect.
 _INTERVAL_S = 0.25
 # The peer has closed or shut down its side; the two cannot be told apart until we write.
 _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL | getattr(select, "POLLRDHUP", 0)
-
-
-class HasFileno(Protocol):
-    """A socket."""
-
-    def fileno(self) -> int:
-        """Return the file descriptor, -1 when closed."""
 
 
 class Watch:
@@ -59,7 +53,7 @@ class DisconnectWatcher:
         self._thread: threading.Thread | None = None
         self._sleeps = True
 
-    def watch(self, connection: HasFileno | None, on_gone: Callable[[], None]) -> Watch:
+    def watch(self, connection: socket.socket | None, on_gone: Callable[[], None]) -> Watch:
         """
         Call *on_gone*, from another thread, when the client of *connection* disconnects. The caller stops the watch.
 
@@ -105,19 +99,14 @@ def _native_poll() -> Any:
     return select.poll() if monkey is None else monkey.get_original("select", "poll")()
 
 
-def connection_of(environ: dict[str, Any]) -> HasFileno | None:
-    """Return the socket of a request, which servers store under different names; None if there is none."""
-    found: HasFileno | None = environ.get("runtime.socket") or environ.get("gunicorn.socket")
-    return found
-
-
 _watchers: dict[int, DisconnectWatcher] = {}
 
 
-def watch(connection: HasFileno | None, on_gone: Callable[[], None]) -> Watch:
-    """Watch with the watcher of this process: a fork does not inherit the thread of its parent."""
+def watch(environ: Mapping[str, Any], on_gone: Callable[[], None]) -> Watch:
+    """Watch the connection of a request with the watcher of this process: a fork inherits no thread of its parent."""
     process = os.getpid()
     watcher = _watchers.get(process)
     if watcher is None:
         watcher = _watchers.setdefault(process, DisconnectWatcher())  # Atomic: all threads get the same one.
-    return watcher.watch(connection, on_gone)
+    # Servers store the socket under different names.
+    return watcher.watch(environ.get("runtime.socket") or environ.get("gunicorn.socket"), on_gone)

@@ -16,9 +16,6 @@ from django.http.request import validate_host
 
 from sqlapi.errors import CrossSiteRequestError, InvalidHostError
 
-#: In `runtime.http.allowed_hosts`: every well-formed host.
-ANY_HOST = "*"
-
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?)(?::([0-9]{1,5}))?")
 _MAX_LENGTH = 261
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -65,7 +62,7 @@ def check_host(host: str, allowed_hosts: tuple[str, ...] | None, *, auth_on: boo
     if allowed_hosts is None:
         is_allowed = auth_on or validate_host(authority.host, settings.ALLOWED_HOSTS)
     else:
-        names = {ANY_HOST, authority.host, f"{authority.host}:{authority.port}"}
+        names = {"*", authority.host, f"{authority.host}:{authority.port}"}
         is_allowed = not names.isdisjoint(allowed_hosts)
     if not is_allowed:
         raise InvalidHostError

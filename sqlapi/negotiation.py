@@ -34,9 +34,7 @@ OFFERS = (
 )
 
 #: The values of `?format=`.
-_NAMED: dict[str, Offer] = {
-    offer.encoding: offer for offer in OFFERS if offer.media_type in {"application/json", "text/csv"}
-}
+_NAMED: dict[str, Offer] = {"json": OFFERS[1], "csv": OFFERS[2]}
 
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 

@@ -31,14 +31,12 @@ from runtimeconf.model import DatasetConfig
 from runtimeconf.state import get_config
 from sqlapi import negotiation
 from sqlapi.answers import Answer
-from sqlapi.disconnects import connection_of
 from sqlapi.errors import InvalidParameterError, MethodNotAllowedError, QueryNotFoundError, RouteNotFoundError
 from sqlapi.exception_handler import handle_view_exception
 from sqlapi.hosts import check_host, check_same_site
-from sqlapi.problems import QUERY_ID, REQUEST_ID
+from sqlapi.problems import QUERY_ID
 from sqlapi.readiness import flight_status, is_ready
-from sqlapi.refresh_request import read_refresh_request
-from sqlapi.sql_request import read_sql_request
+from sqlapi.request_bodies import read_refresh_request, read_sql_request
 from system.wallclock import utc_at
 
 #: DRF requires a negotiator, but negotiates nothing here.
@@ -180,12 +178,12 @@ class SqlView(ApiView):
         caller = _caller(request)
         caller.require("query")
         offer = negotiation.choose(environ.get("HTTP_ACCEPT"), _format(request))
-        asked = read_sql_request(environ, get_config().http.max_body_bytes)
+        sql, parameters = read_sql_request(environ, get_config().http.max_body_bytes)
         environ[QUERY_ID] = new_id()
         query = Query(
-            sql=asked.sql,
+            sql=sql,
             encoding=offer.encoding,
-            parameters=asked.parameters,
+            parameters=parameters,
             query_id=environ[QUERY_ID],
             fingerprint=caller.fingerprint,
             key_name=caller.name,
@@ -194,7 +192,7 @@ class SqlView(ApiView):
             concurrent=caller.limits.concurrent,
             cache=negotiation.cache_use(environ.get("HTTP_CACHE_CONTROL")),
         )
-        answer = Answer(get_engine(), query, environ.get(REQUEST_ID, ""), connection_of(environ))
+        answer = Answer(get_engine(), query, environ)
         whole = answer.whole()
         headers = {"X-Cache": answer.cache} if answer.cache else None
         if whole is None:
@@ -207,10 +205,9 @@ class ActiveView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """List them, oldest first."""
-        statements = get_engine().active(_caller(request).fingerprint)
         rows = [
             {"id": active.query_id, "started": active.started, "state": active.state, "sql": active.sql}
-            for active in statements
+            for active in get_engine().active(_caller(request).fingerprint)
         ]
         return _table(request, rows, ("id", "started", "state", "sql"))
 
@@ -232,10 +229,11 @@ class StatusView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """List them. Only the JSON includes the numbers of workers: the columns of the CSV are fixed."""
+        flight = flight_status()
         status, workers = _engine_status()
         parts = [
             ("http", str(get_config().http.bind), "Ready"),
-            _flight(),
+            ("flight", "N/A" if flight == "Disabled" else str(get_config().flight.bind), flight),
             # The engine has its own processes if and only if the refresher does.
             ("engine", "unix:engine.sock" if workers else "in-process", status),
             ("refresh", "unix:control.sock" if workers else "in-process", _refresh_status()),
@@ -251,14 +249,9 @@ class DatasetsView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """List the datasets in the order of the YAML."""
-        rows = []
         caller = _caller(request)
-        for state in get_datasets().datasets():
-            if not caller.may_name(state.name):
-                continue
-            values = asdict(state)
-            values["from"] = values.pop("from_")
-            rows.append({name: values[name] for name in DATASET_COLUMNS})
+        states = [state for state in get_datasets().datasets() if caller.may_name(state.name)]
+        rows = [{name.rstrip("_"): value for name, value in asdict(state).items()} for state in states]
         return _table(request, rows, DATASET_COLUMNS)
 
 
@@ -356,11 +349,6 @@ def _engine_status() -> tuple[str, EngineStatus | None]:
     return "Initializing" if workers is not None and workers.is_starting else "Error", workers
 
 
-def _flight() -> tuple[str, str, str]:
-    status = flight_status()
-    return "flight", "N/A" if status == "Disabled" else str(get_config().flight.bind), status
-
-
 def _refresh_status() -> str:
     try:
         control = get_datasets()
@@ -404,13 +392,9 @@ def _table(request: Request, rows: Sequence[Mapping[str, Any]], columns: Sequenc
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    for row in rows:
-        writer.writerow([_csv_cell(row[name]) for name in columns])
+    cells = ([row[name] for name in columns] for row in rows)
+    writer.writerows([str(cell).lower() if isinstance(cell, bool) else cell for cell in line] for line in cells)
     return HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8")
-
-
-def _csv_cell(value: object) -> object:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _json(value: object, status: int = 200) -> HttpResponse:

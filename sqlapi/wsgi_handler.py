@@ -18,18 +18,17 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, ResolverMatch, get_resolver
 
-from sqlapi.sql_request import CONTENT_TYPE
+from sqlapi.request_bodies import CONTENT_TYPE
 from sqlapi.urls import ROUTES
 
 
 class ApiHandler(WSGIHandler):
     """The handler of the API. It loads the views, so create it after `django.setup()`."""
 
+    _middleware_chain: Callable[[HttpRequest], HttpResponseBase]  # Private to Django.
+
     def __init__(self) -> None:
         super().__init__()
-        # The chain is private to Django. Without it, Django's own method does the same, more slowly.
-        self._respond: Callable[[HttpRequest], HttpResponseBase]
-        self._respond = getattr(self, "_middleware_chain", None) or super().get_response
         # There are no caches, database connections or URL configurations to close or reset after a request.
         for receiver in (close_old_connections, close_caches, reset_urlconf):
             signals.request_finished.disconnect(receiver)
@@ -46,13 +45,10 @@ class ApiHandler(WSGIHandler):
         environ[CONTENT_TYPE] = environ.pop("CONTENT_TYPE", "")
         # Without the header Django would use the server's own name as the host.
         environ.setdefault("HTTP_HOST", "")
-        response = self.get_response(WSGIRequest(environ))
+        # Django's own `get_response` also logs refusals, as the access log does.
+        response = self._middleware_chain(WSGIRequest(environ))
         start_response(f"{response.status_code} {response.reason_phrase}", list(response.items()))
         return response
-
-    def get_response(self, request: HttpRequest) -> HttpResponseBase:
-        """Send *request* through the middleware to its view. Django would also log refusals, as the access log does."""
-        return self._respond(request)
 
     def resolve_request(self, request: HttpRequest) -> ResolverMatch:
         """Return the view of *request* with its arguments from the path."""

@@ -5,9 +5,6 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: The mode bits that let other users read a file: its group, and everyone.
-OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
-
 #: The smallest read.
 _BLOCK_BYTES = 64 * 1024
 
@@ -29,15 +26,10 @@ class MissingFileError(UnreadableFileError):
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """All bytes of a file and its permission bits, from one open descriptor."""
+    """All bytes of a file, and whether users other than its owner may read it, from one open descriptor."""
 
     data: bytes = field(repr=False)
-    mode: int
-
-    @property
-    def others_may_read(self) -> bool:
-        """Whether users other than the owner may read the file."""
-        return bool(self.mode & OTHERS_MAY_READ)
+    others_may_read: bool
 
 
 def read_regular_file(path: Path, max_bytes: int) -> FileContent:
@@ -77,6 +69,6 @@ def _read(descriptor: int, max_bytes: int) -> FileContent:
         expected = max(status.st_size - len(data), _BLOCK_BYTES)
         chunk = os.read(descriptor, min(expected, max_bytes + 1 - len(data)))
         if not chunk:
-            return FileContent(bytes(data), stat.S_IMODE(status.st_mode))
+            return FileContent(bytes(data), bool(status.st_mode & (stat.S_IRGRP | stat.S_IROTH)))
         data += chunk
     raise UnreadableFileError(f"it is larger than {max_bytes // 1024} KiB")

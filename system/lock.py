@@ -1,11 +1,10 @@
 """Locks in the state directory: one process refreshes the data, one runs the engine, one supervises."""
 
-import errno
 import fcntl
 import os
 import time
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from system.errors import StateDirectoryError
@@ -90,29 +89,27 @@ class StateLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as exc:
-            return exc.errno == errno.EWOULDBLOCK
+            return isinstance(exc, BlockingIOError)
         finally:
             os.close(descriptor)
         return False
 
     def _try(self) -> bool:
-        try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError as exc:
-            raise StateDirectoryError(f"The lock of the state directory cannot be used: {exc.strerror}.") from exc
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A lock on a file that was deleted meanwhile protects nothing.
-            if not self._is_named(descriptor):
-                os.close(descriptor)
+        with ExitStack() as opened:
+            try:
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                opened.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # A lock on a file that was deleted meanwhile protects nothing.
+                if not self._is_named(descriptor):
+                    return False
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+            except BlockingIOError:
                 return False
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
-        except OSError as exc:
-            os.close(descriptor)
-            if exc.errno == errno.EWOULDBLOCK:
-                return False
-            raise StateDirectoryError(f"The lock of the state directory cannot be used: {exc.strerror}.") from exc
+            except OSError as exc:
+                raise StateDirectoryError(f"The lock of the state directory cannot be used: {exc.strerror}.") from exc
+            opened.pop_all()
         self._descriptor = descriptor
         _held.add(self)
         return True

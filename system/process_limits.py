@@ -1,5 +1,8 @@
 """
-The limits that an engine worker or a loader sets for itself before it serves, and how it returns memory.
+The limits that a process sets for itself before it serves, and how it returns memory.
+
+All servers end with their parent and have limits of file descriptors. The other limits are for engine workers and
+loaders.
 
 Linux only. A statement that meets a limit gets an error from DuckDB or the encoders, or ends the process; the process
 that started this one goes on.
@@ -15,6 +18,7 @@ import gc
 import logging
 import os
 import resource
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -33,7 +37,15 @@ HARMLESS_VARIABLES = frozenset(
 #: The niceness of a worker, so that the processes that answer health checks take precedence.
 NICENESS = 5
 
+#: Options of prctl(2).
+_PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
+
+#: The largest number of simultaneous connections of one process, if the system permits that many.
+MAX_CONNECTIONS = 10_000
+_MIN_CONNECTIONS = 4
+#: Descriptors for anything but clients: listener, log, heartbeat file, event loop, sockets of the other processes.
+_BASE_DESCRIPTORS = 32
 
 #: Allocations of up to `_REUSED_BYTES` reuse freed memory, and up to `_KEPT_BYTES` of that stay with the process: the
 #: intermediate results of pyarrow's kernels. The kernel would have to clear each new page.
@@ -59,6 +71,51 @@ _COLLECT_AFTER = 10_000
 _PURGE = b"arena.4096.purge"
 
 
+def die_with_parent(parent: int) -> None:
+    """
+    Have the kernel kill this process when *parent*, which forked it, ends; kill it now if *parent* has ended.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have ended before the call.
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def connection_limit(statements: int) -> int:
+    """
+    Return the number of clients that a process may accept, given that *statements* of them need another socket each.
+
+    It is derived from the hard limit of descriptors (`ulimit -Hn`).
+    """
+    return max(_MIN_CONNECTIONS, min(MAX_CONNECTIONS, hard_limit() - _BASE_DESCRIPTORS - statements))
+
+
+def descriptors_for(datasets: int) -> int:
+    """
+    Return the number of descriptors that a process with an engine may need.
+
+    Each snapshot may be open three times: for the running statement, for the next ones, and for a newer session.
+    """
+    return 3 * datasets + _BASE_DESCRIPTORS
+
+
+def hard_limit(kind: int = resource.RLIMIT_NOFILE) -> int:
+    """Return the hard limit of *kind*, by default that of descriptors; `sys.maxsize` if there is none."""
+    _, hard = resource.getrlimit(kind)
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+def raise_soft_limit() -> None:
+    """Raise the soft limit of descriptors to what this process may need, as far as the hard limit permits."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(2 * MAX_CONNECTIONS, hard_limit())
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def forget_environment() -> None:
     """Remove every variable that is not in `HARMLESS_VARIABLES` from the environment of this process."""
     for name in set(os.environ) - HARMLESS_VARIABLES:
@@ -77,8 +134,11 @@ def close_descriptors(keep: Iterable[int]) -> None:
         kept.add(sys.__stderr__.fileno())
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for descriptor in {int(entry.name) for entry in Path("/proc/self/fd").iterdir()} - kept - {null}:
-        if _is_open(descriptor):
-            os.dup2(null, descriptor, inheritable=False)
+        try:
+            os.fstat(descriptor)
+        except OSError:  # the descriptor by which the directory was read
+            continue
+        os.dup2(null, descriptor, inheritable=False)
     os.close(null)
 
 
@@ -92,14 +152,13 @@ def confine(*, file_bytes: int | None, niceness: int = NICENESS) -> None:
     Raises:
         OSError: A limit cannot be set.
     """
-    _set_no_new_privileges()
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if file_bytes is not None:
-        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        file_bytes = file_bytes if hard == resource.RLIM_INFINITY else min(file_bytes, hard)
+        file_bytes = min(file_bytes, hard_limit(resource.RLIMIT_FSIZE))
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     os.nice(niceness)
-    if (pa := _loaded("pyarrow")) is not None:
+    if (pa := sys.modules.get("pyarrow")) is not None:  # A process without it must not pay for the import.
         pa.set_memory_pool(pa.system_memory_pool())
 
 
@@ -152,18 +211,17 @@ def set_stack_size() -> bool:
     libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(STACK_BYTES))
     libc.pthread_setattr_default_np(attributes)
     libc.pthread_attr_destroy(attributes)
-    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
-    if soft == resource.RLIM_INFINITY or soft >= STACK_BYTES:
-        return True
-    _set_soft(resource.RLIMIT_STACK, STACK_BYTES)
-    return hard == resource.RLIM_INFINITY or hard >= STACK_BYTES
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    if soft != resource.RLIM_INFINITY and soft < STACK_BYTES:
+        _set_soft(resource.RLIMIT_STACK, STACK_BYTES)
+    return hard_limit(resource.RLIMIT_STACK) >= STACK_BYTES
 
 
 def give_memory_back() -> None:
     """Return to the system the memory that allocators keep. It takes some milliseconds after a large statement."""
-    if (engine := _loaded("_duckdb")) is not None and (purge := _duckdb_control(engine.__file__)) is not None:
+    if (engine := sys.modules.get("_duckdb")) is not None and (purge := _duckdb_control(str(engine.__file__))):
         purge(_PURGE, None, None, None, 0)
-    if (pa := _loaded("pyarrow")) is not None:
+    if (pa := sys.modules.get("pyarrow")) is not None:
         pa.default_memory_pool().release_unused()
     ctypes.CDLL(None).malloc_trim(0)
 
@@ -210,22 +268,9 @@ def _set_soft(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def _loaded(library: str) -> Any:
-    """Return the module *library* if it is loaded: a process without it must not pay for the import."""
-    return sys.modules.get(library)
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:  # the descriptor by which the directory was read
-        return False
-    return True
-
-
-def _set_no_new_privileges() -> None:
+def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+    if libc.prctl(option, value, 0, 0, 0):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
 

@@ -11,12 +11,9 @@ from system.state_directory import file_id
 
 class StateSocket:
     """
-    A listening socket in the state directory, for the other processes of the runtime.
+    A listening socket in the state directory, `listener`, for the other processes of the runtime.
 
     The process that creates it holds the matching lock, so an existing socket belongs to a dead predecessor.
-
-    Attributes:
-        listener: The listening socket.
 
     Raises:
         OSError: The socket cannot be created, or its path is another kind of file.

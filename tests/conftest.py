@@ -1,10 +1,13 @@
 """What holds for all tests."""
 
+import itertools
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 from hypothesis import HealthCheck, settings
 
 # Tests start programs from processes that use gRPC; its handlers of a fork are for children that go on using it.
@@ -31,3 +34,37 @@ def _programs_see_what_is_installed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv("PYTHONPATH", str(NOT_INSTALLED), prepend=os.pathsep)
         yield
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a short path, whatever the test is called: that of a Unix socket has 107 bytes at most."""
+    return tmp_path_factory.mktemp(f"t{next(_numbers)}", numbered=False)
+
+
+@pytest.fixture(scope="session")
+def tls_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for localhost that clients can trust, and its key."""
+    directory = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    certificate, key = directory / "certificate.pem", directory / "key.pem"
+    issued.private_key_pem.write_to_path(key)
+    # Chain and root in one file: a server's certificate file, and what a client has to trust.
+    for pem in (*issued.cert_chain_pems, authority.cert_pem):
+        pem.write_to_path(certificate, append=True)
+    key.chmod(0o600)
+    return certificate, key
+
+
+@pytest.fixture(scope="module")
+def trap() -> Iterator[str]:
+    """The address of a listener that nobody may connect to."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(BlockingIOError):
+            listener.accept()

@@ -19,7 +19,7 @@ from benchmarks.tables import ITEMS
 from datasources.deadline import Deadline
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order, SnapshotBuilder
-from queryengine.encoders import encode
+from queryengine.encoders import encode_parts
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Snapshot, snapshot_path
 from runtimeconf.model import GIB, AccelerationConfig, DatasetConfig
 
@@ -43,7 +43,7 @@ def encoding(_place: Environment, number: int, effort: Effort) -> dict[str, dict
     batches = table.to_batches(_BATCH_ROWS)
 
     def ours() -> bytes:
-        return b"".join(encode("json", columns, table.schema, batches))
+        return b"".join(map(b"".join, encode_parts("json", columns, table.schema, batches)))
 
     def theirs() -> bytes:
         written = io.BytesIO()

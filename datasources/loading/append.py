@@ -19,7 +19,7 @@ import duckdb
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
 from datasources.loading.columns import columns_of, find_column
-from datasources.sources.source import Bound, Value
+from datasources.sources.source import Bound
 from datasources.sql import identifier, literal
 from queryengine.manifest import Column
 from runtimeconf.model import DatasetConfig, RefreshMode
@@ -61,22 +61,11 @@ def in_mode(dataset: DatasetConfig, mode: RefreshMode | None) -> DatasetConfig:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The greatest served time: its *column*, a *literal* for the engine, and a *hint* for sources."""
+    """The *column* of the greatest served time, and the condition on newer rows: SQL, and *bounds* for a source."""
 
     column: Column
-    literal: str
-    hint: Value | None
-
-    @property
-    def condition(self) -> str:
-        """The condition on newer rows, as SQL."""
-        newer = f"{identifier(self.column.name)} > {self.literal}"
-        return f"{newer} AND {_finite(self.column)}" if _UNBOUNDED.fullmatch(self.column.type) else newer
-
-    @property
-    def bounds(self) -> tuple[Bound, ...]:
-        """The condition on newer rows, for a source."""
-        return () if self.hint is None else (Bound(self.column.name.lower(), ">", self.hint),)
+    condition: str
+    bounds: tuple[Bound, ...]
 
 
 def find_time_column(dataset: DatasetConfig, columns: Sequence[Column]) -> Column:
@@ -128,10 +117,13 @@ def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str) -> W
     if column is None:
         return None
     quoted = identifier(column.name)
-    finite = f"FILTER ({_finite(column)})" if _UNBOUNDED.fullmatch(column.type) else ""
+    # The engine lacks isfinite for TIMESTAMPTZ_NS; the coarser type has the same infinities.
+    coarser = "::TIMESTAMPTZ" if column.type == "TIMESTAMPTZ_NS" else ""
+    finite = f"isfinite({quoted}{coarser})" if _UNBOUNDED.fullmatch(column.type) else "true"
+    only_finite = "" if finite == "true" else f"FILTER ({finite})"  # Without it, statistics of the column answer.
     as_hint = _HINTS.get(column.type, "{}").format("m")
     row = connection.execute(
-        f"SELECT m::VARCHAR, {as_hint} FROM (SELECT max({quoted}) {finite} AS m FROM {table})"  # noqa: S608 - quoted by us
+        f"SELECT m::VARCHAR, {as_hint} FROM (SELECT max({quoted}) {only_finite} AS m FROM {table})"  # noqa: S608 - quoted by us
     ).fetchone()
     if row is None or row[0] is None:
         return None
@@ -139,8 +131,9 @@ def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str) -> W
     if isinstance(value, datetime) and column.type.startswith(("TIMESTAMP WITH", "TIMESTAMPTZ")):
         value = value.replace(tzinfo=UTC)
     # Python has no times before the year 1 or after 9999.
-    hint = value if isinstance(value, int | float | Decimal | date) else None
-    return Watermark(column, f"CAST({literal(text)} AS {column.type})", hint)
+    is_hint = isinstance(value, int | float | Decimal | date)
+    bounds = (Bound(column.name.lower(), ">", value),) if is_hint else ()
+    return Watermark(column, f"{quoted} > CAST({literal(text)} AS {column.type}) AND {finite}", bounds)
 
 
 def copy(source: Path, target: Path, deadline: Deadline) -> None:
@@ -157,10 +150,3 @@ def copy(source: Path, target: Path, deadline: Deadline) -> None:
                 deadline.check()
         except OSError:  # The file system does not support it, or fails again here.
             shutil.copyfileobj(old, new)
-
-
-def _finite(column: Column) -> str:
-    """Return SQL that is true if a time of *column*, whose type has infinite values, is finite."""
-    # The engine lacks isfinite for this type; the coarser type has the same infinities.
-    coarser = "::TIMESTAMPTZ" if column.type == "TIMESTAMPTZ_NS" else ""
-    return f"isfinite({identifier(column.name)}{coarser})"

@@ -1,7 +1,5 @@
 """Check the `refresh_sql` of datasets, before anything is read."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from datasources.control import AdmittedSql
@@ -15,7 +13,7 @@ if TYPE_CHECKING:  # The process that serves HTTP loads no gate.
     from queryengine.gate.gate import Gate
 
 
-def faults(config: RuntimeConfig, gate: Gate) -> tuple[ConfigFault, ...]:
+def faults(config: RuntimeConfig, gate: "Gate") -> tuple[ConfigFault, ...]:
     """Return a fault for each `refresh_sql` in the YAML that may not run."""
     found = []
     for dataset in config.datasets:
@@ -42,7 +40,7 @@ def check_refresh(dataset: DatasetConfig, mode: RefreshMode | None) -> None:
         raise TimeColumnMissingError(dataset.name)
 
 
-def admit_refresh_sql(gate: Gate | QueryEngine, dataset: DatasetConfig, sql: str) -> AdmittedSql:
+def admit_refresh_sql(gate: "Gate | QueryEngine", dataset: DatasetConfig, sql: str) -> AdmittedSql:
     """
     Return the SQL to run for *sql*, which must be one query over the rows of its own dataset.
 

@@ -92,7 +92,7 @@ class _Stage:
         names = frozenset(dataset.name.lower() for dataset in config.datasets)
         with closing(Gate()) as gate:
             views = gate_views(config.views, names, gate, config.file)
-        with closing(EngineInstance.open(config, manifest, views, self._directory, tolerant=True)) as engine:
+        with closing(EngineInstance(config, manifest, views, self._directory, tolerant=True)) as engine:
             unfit = {view.yaml_path: " ".join(view.reason.split()) for view in engine.unfit_views.values()}
         for view in config.views:
             if view.yaml_path in unfit:

@@ -29,7 +29,7 @@ from runtimeconf import handover
 from runtimeconf.connectors import secret_params
 from runtimeconf.model import MIB
 from system import process_limits
-from system.parent_death import die_with_parent
+from system.process_limits import die_with_parent
 
 #: The niceness of loads, which is greater than that of statements.
 NICENESS = 10

@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -371,10 +371,16 @@ class Refresher:
         return replace(run, rows=snapshot.rows, bytes=snapshot.size_bytes)
 
     def _watch(self) -> None:
-        """Until the refresher stops, reload published data that has been lost."""
+        """Until the refresher stops, reload published data that has been lost, and record why."""
         while not self._stop.wait(POLL_S):
             try:
-                self._reload(self._publication.withdraw_damaged())
+                faults = self._publication.withdraw_damaged()
+                with self._condition:
+                    for name, fault in faults.items():
+                        logger.warning("%s It is loaded from the source again.", fault)
+                        entry = self._entry(name)
+                        entry.error, entry.loaded_here = fault, False
+                        self._load_soon([entry])
                 self._publication.restore()
             except SnapshotError as exc:
                 logger.warning("%s", exc)
@@ -390,15 +396,6 @@ class Refresher:
         """Return whether everything that a materialized view reads is published; True for a dataset with a source."""
         reads = () if entry.config.view is None else entry.config.view.reads
         return all(self._publication.snapshot(self._entry(name).config.name) is not None for name in reads)
-
-    def _reload(self, faults: Mapping[str, str]) -> None:
-        """Reload the datasets that are no longer served, and record why."""
-        with self._condition:
-            for name, fault in faults.items():
-                logger.warning("%s It is loaded from the source again.", fault)
-                entry = self._entry(name)
-                entry.error, entry.loaded_here = fault, False
-                self._load_soon([entry])
 
     def _next_due(self, entry: _Dataset) -> float | None:
         if not self._is_scheduled:

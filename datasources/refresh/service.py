@@ -177,16 +177,13 @@ class DatasetService:
                         prepare_state_dir(self._config.state_dir)
                     if self._take_over():
                         logger.info("This process now refreshes the data")
-                elif not self._still_holds():
+                elif file_id(self._config.state_dir) != self._directory or not self._lock.keep():
                     logger.error("The state directory is gone, or another process has it: nothing is refreshed")
                     self._release(self._refresher)
             except (DatasetError, StateDirectoryError) as exc:
                 if str(exc) != self._last_warning:
                     logger.warning("This process cannot refresh the data: %s", exc)
                 self._last_warning = str(exc)
-
-    def _still_holds(self) -> bool:
-        return file_id(self._config.state_dir) == self._directory and self._lock.keep()
 
     def _release(self, refresher: Refresher) -> None:
         """Stop refreshing, until the directory exists and is free again."""

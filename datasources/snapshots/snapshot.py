@@ -109,7 +109,10 @@ class Verifier:
         """
         table = f"_snapshot.main.{identifier(snapshot.dataset)}"
         try:
-            connection = self._connection or self._opened()
+            if self._connection is None:
+                self._connection = open_engine({})
+                lock_down(self._connection, allowed_directories=[str(self._state_dir / SNAPSHOT_DIRECTORY)])
+            connection = self._connection
             # Attached, not opened: all connections that open the same file in a process must share their settings.
             path = literal(str(snapshot_path(self._state_dir, snapshot)))
             connection.execute(f"ATTACH {path} AS _snapshot (READ_ONLY)")
@@ -122,11 +125,6 @@ class Verifier:
             raise SnapshotError(f"The snapshot of {snapshot.dataset} cannot be opened by this engine.") from exc
         if not same:
             raise SnapshotError(f"The snapshot of {snapshot.dataset} does not hold the rows and columns it should.")
-
-    def _opened(self) -> duckdb.DuckDBPyConnection:
-        self._connection = open_engine({})
-        lock_down(self._connection, allowed_directories=[str(self._state_dir / SNAPSHOT_DIRECTORY)])
-        return self._connection
 
 
 def verify_file(state_dir: Path, snapshot: Snapshot) -> None:

@@ -6,10 +6,11 @@ copy is checked before the library sees it, so the log names no file outside the
 transaction log protocol.
 """
 
+import base64
 import json
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,12 @@ _BLOCK_BYTES = 1024 * 1024
 #: Rows of a checkpoint that are checked at once.
 _ROWS = 4096
 
-#: The digits of Z85 (ZeroMQ RFC 32), which encodes the names of deletion vectors.
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+#: From the digits of Z85 (ZeroMQ RFC 32), which encodes the names of deletion vectors, to those of base64.b85decode.
+_FROM_Z85 = str.maketrans(
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
+    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+    ";_`|~",  # no digits of Z85: without them the length is wrong
+)
 
 #: The columns of a checkpoint that name files.
 _NAMING = ("add.deletionVector.storageType", "add.deletionVector.pathOrInlineDv", "sidecar.path")
@@ -158,18 +163,18 @@ class LogCopy:
         prefix, encoded = text[:-20], text[-20:]
         if re.fullmatch(r"[A-Za-z0-9_-]*", prefix) is None:
             raise outside(self._root)
-        raw = b"".join(_word(encoded[start : start + 5]) for start in range(0, 20, 5))
-        path = inside(f"{prefix}/deletion_vector_{uuid.UUID(bytes=raw)}.bin".lstrip("/"))
+        name = uuid.UUID(bytes=base64.b85decode(encoded.translate(_FROM_Z85)))
+        path = inside(f"{prefix}/deletion_vector_{name}.bin".lstrip("/"))
         if path is None:
             raise outside(self._root)
         return path
 
 
-def _complete(names: dict[str, int]) -> dict[int, list[str]]:
+def _complete(names: Iterable[str]) -> dict[int, list[str]]:
     """Return the files of each complete checkpoint, by version."""
     found: dict[int, list[str]] = {}
     parts: dict[tuple[int, int], list[str]] = {}
-    for name in names:
+    for name in sorted(names):
         match = _CHECKPOINT.fullmatch(name)
         if match is None:
             continue
@@ -207,13 +212,6 @@ def _parquet_actions(path: Path) -> Iterator[dict[str, Any]]:
             return
         for batch in file.iter_batches(_ROWS, columns=columns, use_threads=False):
             yield from batch.to_pylist()
-
-
-def _word(digits: str) -> bytes:
-    value = 0
-    for digit in digits:
-        value = value * 85 + _Z85.index(digit)
-    return value.to_bytes(4, "big")
 
 
 def outside(root: TableRoot) -> SourceError:

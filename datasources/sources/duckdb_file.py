@@ -20,11 +20,6 @@ from datasources.sql import identifier, literal
 from runtimeconf.connectors.tables import table_parts
 from runtimeconf.model import DatasetConfig
 
-_DEFAULT_SCHEMA = "main"
-
-#: The name of the database in the loading engine if its own name is taken there.
-_OTHER_NAME = "_source"
-
 _REASONS = (
     ("Could not set lock", "another program has it open for writing; the next refresh tries again"),
     ("version number", "it was written by another version of DuckDB, whose files this engine does not read"),
@@ -42,7 +37,7 @@ class DuckdbFileSource:
     def __init__(self, dataset: DatasetConfig) -> None:
         parts = table_parts(dataset.location)
         self._database = parts[0] if len(parts) > 2 else None
-        self._schema, self._table = parts[-2] if len(parts) > 1 else _DEFAULT_SCHEMA, parts[-1]
+        self._table = (parts[-2] if len(parts) > 1 else "main", parts[-1])
         self._shown = dataset.location
         self._path = Path(dataset.params["duckdb_open"])
 
@@ -54,7 +49,7 @@ class DuckdbFileSource:
         path = self._resolved()
         if self._database not in {None, path.stem, self._path.stem}:
             raise SourceError(f"The database in '{self._path.name}' is called {self._path.stem}, not {self._database}.")
-        yield DuckdbFileScan(path, self._path.stem, (self._schema, self._table), self._shown)
+        yield DuckdbFileScan(path, self._path.stem, self._table, self._shown)
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare the identities of the file and of its write-ahead log."""
@@ -78,28 +73,28 @@ class DuckdbFileScan(Scan):
     def __init__(self, path: Path, name: str, table: tuple[str, str], shown: str) -> None:
         self._path = path
         self._name = name
-        self._schema, self._table = table
+        self._table = table
         self._shown = shown
         self._before = _identities(path)
         self.version = version_of(self._before)
         self.paths = (str(path), f"{path}.wal")
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Attach the file under its own name, because its views may use that."""
+        """Attach the file under its own name, because its views may use that, unless that name is taken."""
         taken = connection.execute("SELECT lower(database_name) FROM duckdb_databases()").fetchall()
-        name = _OTHER_NAME if (self._name.lower(),) in taken else self._name
+        name = "_source" if (self._name.lower(),) in taken else self._name
         connection.execute(f"ATTACH {literal(str(self._path))} AS {identifier(name)} (READ_ONLY)")
         found = connection.execute(
             "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = $1 UNION ALL "
             "SELECT schema_name, view_name FROM duckdb_views() WHERE database_name = $1 AND NOT internal",
             [name],
         ).fetchall()
-        if (self._schema, self._table) not in found:
+        if self._table not in found:
             raise SourceError(
-                f"The database has no table or view {self._schema}.{self._table}. "
+                f"The database has no table or view {'.'.join(self._table)}. "
                 "A name is taken as it is written, capital letters too."
             )
-        return ".".join(map(identifier, (name, self._schema, self._table)))
+        return ".".join(map(identifier, (name, *self._table)))
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
         """Return what is wrong with the file, or with a view in it."""

@@ -25,16 +25,7 @@ from adbc_driver_flightsql import ConnectionOptions, DatabaseOptions
 from adbc_driver_manager import AdbcStatusCode
 
 from datasources.errors import SourceError
-from datasources.sources.adbc import (
-    INTEGERS,
-    Column,
-    chosen,
-    condition,
-    explained,
-    mapped,
-    viewed,
-)
-from datasources.sources.sockets import cut_off
+from datasources.sources.adbc import INTEGERS, Column, chosen, condition, explained, mapped, viewed
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier
@@ -116,7 +107,7 @@ class FlightSqlSource:
         """Connect and send the query; see `Source.open`."""
         load.deadline.check()
         with (
-            cut_off(load.deadline, self._is_server),
+            load.deadline.cut_off(self._is_server),
             explained(load, self._explanation, pa.ArrowException, OSError),
             self._connection(load) as connection,
             connection.cursor() as cursor,

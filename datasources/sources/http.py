@@ -14,10 +14,9 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import unquote, urlsplit
 
 from datasources.errors import SourceError
-from datasources.sources.downloads import DEFAULT_SILENCE_S, Downloads
 from datasources.sources.format_detection import DetectedFormat, extension, refuse_gzipped_parquet
 from datasources.sources.formats import FORMATS, FileFormat
-from datasources.sources.origin import Answer, Origin
+from datasources.sources.origin import Answer, Downloads, Origin
 from datasources.sources.source import Load
 from runtimeconf.connectors.http import parse_headers
 from runtimeconf.model import DatasetConfig
@@ -71,7 +70,7 @@ class HttpSource:
         """Download the file; see `Source.open`."""
         with ExitStack() as stack:
             with self._server(load) as server:
-                with server.get(self._target, self._headers) as answer:
+                with server.request(self._target, self._headers) as answer:
                     self._refuse(answer)
                     detected = self._format(answer)
                     version = version_of(answer)
@@ -89,18 +88,14 @@ class HttpSource:
             return self._is_other(server, version)
 
     def _server(self, load: Load) -> Origin:
-        return Origin(
-            self._origin,
-            self._shown,
-            load.deadline,
-            silence_s=float(self._params.get("client_timeout", DEFAULT_SILENCE_S)),
-            root_certificate_file=self._params.get("http_tls_root_certificate_file"),
-        )
+        root_certificate_file = self._params.get("http_tls_root_certificate_file")
+        client_timeout = self._params.get("client_timeout")
+        return Origin(self._origin, self._shown, load.deadline, client_timeout, root_certificate_file)
 
     def _is_other(self, server: Origin, version: str) -> bool:
         tag, changed_at = json.loads(version)
         conditions = [("If-None-Match", tag)] if tag else [("If-Modified-Since", changed_at)]
-        with server.get(self._target, [*self._headers, *conditions]) as answer:
+        with server.request(self._target, [*self._headers, *conditions]) as answer:
             if answer.status == 304:
                 return False
             self._refuse(answer)

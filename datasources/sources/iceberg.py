@@ -8,13 +8,16 @@ those of the Iceberg table specification, versions 1 and 2.
 
 import json
 import re
+import struct
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg import types
+from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -25,15 +28,15 @@ from pyiceberg.manifest import (
     read_manifest_list,
 )
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.name_mapping import MappedField
 from pyiceberg.transforms import IdentityTransform
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.sources import lake_parquet
 from datasources.sources.iceberg_avro import MAX_BYTES, AvroContent, UnknownCodecError, unpacked
 from datasources.sources.iceberg_location import newest
-from datasources.sources.iceberg_types import bound_of, column_of, ids_of_names
 from datasources.sources.lake import TableRoot, inside
-from datasources.sources.lake_parquet import Column, Key
+from datasources.sources.lake_parquet import FIELD_ID, Column, Key
 from datasources.sources.source import Bound, Load
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
@@ -98,9 +101,9 @@ class _Table:
             self._metadata: TableMetadata = TableMetadataUtil.parse_raw(content.decode())
             schema = self._metadata.schema()
             self._types = {field.field_id: field.field_type for field in schema.fields}
-            self.columns = [column_of(field) for field in schema.fields]
+            self.columns = [_column(field) for field in schema.fields]
             mapping = self._metadata.name_mapping()
-            self._ids: Mapping[tuple[str, ...], int] = dict(ids_of_names(mapping.root)) if mapping else {}
+            self._ids: Mapping[tuple[str, ...], int] = dict(_ids_of_names(mapping.root)) if mapping else {}
             self._snapshot = self._metadata.current_snapshot()
             current = self._metadata.current_snapshot_id
             if (self._snapshot is None) != (current is None):
@@ -159,21 +162,18 @@ class _Table:
             return [self._entry(entry, manifest) for entry in live]
 
     def _entry(self, entry: ManifestEntry, manifest: ManifestFile) -> _Entry:
-        self._check(entry.data_file, manifest.content)
-        if entry.sequence_number is None:  # pyiceberg has filled in those that an entry inherits from its manifest.
-            raise ValueError("no sequence number")
-        path = self._inside(entry.data_file.file_path)
-        return _Entry(path, entry.data_file, entry.sequence_number, manifest.partition_spec_id)
-
-    def _check(self, file: DataFile, content: ManifestContent) -> None:
+        file = entry.data_file
         if file.content == DataFileContent.EQUALITY_DELETES:
             raise self._root.unsupported("rows that are deleted by their values (equality deletes)")
         if file.file_format != FileFormat.PARQUET:
             raise self._root.unsupported(f"files of the format {file.file_format.value}")
         if file.key_metadata is not None:
             raise self._root.unsupported("encrypted files")
-        if (file.content == DataFileContent.DATA) != (content == ManifestContent.DATA):
+        if (file.content == DataFileContent.DATA) != (manifest.content == ManifestContent.DATA):
             raise ValueError("deleted rows among the rows")
+        if entry.sequence_number is None:  # pyiceberg has filled in those that an entry inherits from its manifest.
+            raise ValueError("no sequence number")
+        return _Entry(self._inside(file.file_path), file, entry.sequence_number, manifest.partition_spec_id)
 
     def _may_hold(self, entry: _Entry, bounds: tuple[Bound, ...]) -> bool:
         if not bounds:
@@ -183,7 +183,7 @@ class _Table:
             named = [bound for bound in bounds if bound.column.lower() == column.name.lower()]
             if named:
                 kind = self._types[int(column.key)]
-                low, high = (bound_of(kind, column, encoded.get(int(column.key))) for encoded in (lower, upper))
+                low, high = (_bound(kind, column, encoded.get(int(column.key))) for encoded in (lower, upper))
                 if not all(lake_parquet.may_hold(bound, low, high) for bound in named):
                     return False
         return True
@@ -265,3 +265,69 @@ def _plain(location: str) -> str:
 
 def _damaged(root: TableRoot, path: str) -> SourceError:
     return SourceError(f"'{path}' of '{root.shown}' is damaged, or does not follow the specification.")
+
+
+# --- types and columns ------------------------------------------------------------------------------------------------
+
+
+_PRIMITIVES: Mapping[type[types.IcebergType], pa.DataType] = {
+    types.BooleanType: pa.bool_(),
+    types.IntegerType: pa.int32(),
+    types.LongType: pa.int64(),
+    types.FloatType: pa.float32(),
+    types.DoubleType: pa.float64(),
+    types.DateType: pa.date32(),
+    types.TimeType: pa.time64("us"),
+    types.TimestampType: pa.timestamp("us"),
+    types.TimestamptzType: pa.timestamp("us", "UTC"),
+    types.StringType: pa.string(),
+    types.UUIDType: pa.uuid(),
+    types.BinaryType: pa.binary(),
+    types.FixedType: pa.binary(),
+}
+
+
+def _column(field: types.NestedField) -> Column:
+    """
+    Return the column for *field*; its key is the field id, and so are those of its parts.
+
+    Raises:
+        TypeError: Its type is not known here.
+    """
+    return lake_parquet.column_of(_arrow(field), lambda part: int(part.metadata[FIELD_ID]))
+
+
+def _arrow(field: types.NestedField) -> pa.Field:
+    kind = field.field_type
+    if isinstance(kind, types.StructType):
+        made = pa.struct(map(_arrow, kind.fields))
+    elif isinstance(kind, types.ListType):
+        made = pa.list_(_arrow(kind.element_field))
+    elif isinstance(kind, types.MapType):
+        made = pa.map_(_arrow(kind.key_field), _arrow(kind.value_field))
+    elif isinstance(kind, types.DecimalType):
+        made = pa.decimal128(kind.precision, kind.scale)
+    elif (made := _PRIMITIVES.get(type(kind))) is None:
+        raise TypeError(f"no such type: {kind}")
+    return pa.field(field.name, made, not field.required, {FIELD_ID: str(field.field_id)})
+
+
+def _bound(kind: types.IcebergType, column: Column, encoded: bytes | None) -> object:
+    """Decode the lower or upper bound of a column in a file; None if it cannot be decoded."""
+    if encoded is None or not isinstance(kind, types.PrimitiveType):
+        return None
+    try:
+        # The library represents dates and times as numbers.
+        return pa.scalar(from_bytes(kind, encoded), column.type).as_py()
+    except (ValueError, TypeError, OverflowError, struct.error, pa.ArrowException):
+        # It was written when the column was narrower, or is damaged.
+        return None
+
+
+def _ids_of_names(fields: Sequence[MappedField], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the path of names and the id of each column, for files without ids."""
+    for field in fields:
+        for name in field.names:
+            if field.field_id is not None:
+                yield (*path, name), field.field_id
+            yield from _ids_of_names(field.fields, (*path, name))

@@ -31,9 +31,9 @@ class TableRoot(ABC):
         self.shown = shown
 
     @abstractmethod
-    def names(self, directory: str) -> dict[str, int]:
+    def names(self, directory: str) -> set[str]:
         """
-        Return the names of the files in *directory* and their sizes in bytes; nothing if the directory does not exist.
+        Return the names of the files in *directory*; none if the directory does not exist.
 
         Raises:
             SourceError: It cannot be read.
@@ -118,39 +118,33 @@ class _LocalRoot(TableRoot):
             what = "is not a directory" if Path(self._root).exists() else "does not exist"
             raise SourceError(f"'{shown}' {what}.")
 
-    def names(self, directory: str) -> dict[str, int]:
-        found = {}
+    def names(self, directory: str) -> set[str]:
         try:
             with os.scandir(Path(self._root, directory)) as entries:
-                for entry in entries:
-                    if entry.is_file():
-                        found[entry.name] = entry.stat().st_size
+                return {entry.name for entry in entries if entry.is_file()}
         except (FileNotFoundError, NotADirectoryError):
-            return {}
+            return set()
         except OSError as exc:
             raise SourceError(f"'{self.shown}' cannot be read: {exc.strerror}.") from exc
-        return found
 
     def has(self, path: str) -> bool:
         return Path(self._root, path).is_file()
 
     def open(self, path: str) -> pa.NativeFile:
         target = Path(self._root, path)
-        descriptor = None
         with self.reading(path):
+            # Check before opening: opening a device can have side effects.
+            if not stat.S_ISREG(target.stat().st_mode):
+                raise SourceError(f"'{path}' of '{self.shown}' is not a regular file.")
+            descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
             try:
-                # Check before opening: opening a device can have side effects.
-                if not stat.S_ISREG(target.stat().st_mode):
-                    raise SourceError(f"'{path}' of '{self.shown}' is not a regular file.")
-                descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
                 by_descriptor = Path(f"/proc/self/fd/{descriptor}")
                 # Check the file that was opened: a directory on its path may have been replaced meanwhile.
                 if not by_descriptor.readlink().is_relative_to(self._root):
                     raise SourceError(f"'{path}' of '{self.shown}' is a link that leads out of the table.")
                 return pa.OSFile(str(by_descriptor))
             finally:
-                if descriptor is not None:
-                    os.close(descriptor)
+                os.close(descriptor)
 
     def below(self, directory: str) -> TableRoot:
         return _LocalRoot(str(Path(self._root, directory)), f"{self.shown.rstrip('/')}/{directory}")

@@ -39,11 +39,11 @@ class _S3Root(TableRoot):
         self._bucket = bucket
         self._prefix = prefix
 
-    def names(self, directory: str) -> dict[str, int]:
+    def names(self, directory: str) -> set[str]:
         prefix = f"{self._key(directory)}/"
-        found = {one.key.removeprefix(prefix): one.size or 0 for one in self._bucket.listed(prefix, delimiter="/")}
+        found = {one.key.removeprefix(prefix) for one in self._bucket.listed(prefix, delimiter="/")}
         # Leave out the marker of the directory itself, and deeper keys: not every server supports delimiters.
-        return {name: size for name, size in found.items() if name and "/" not in name}
+        return {name for name in found if name and "/" not in name}
 
     def has(self, path: str) -> bool:
         return self._bucket.look(self._key(path)) is not None

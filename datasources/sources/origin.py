@@ -5,11 +5,15 @@ Requests go nowhere else: a redirect to another origin is refused, so credential
 are meant for. Certificates are always verified. A read ends when the server has been silent for too long, and the
 connection is cut off at the deadline of the load: a server that sends a byte now and then cannot delay a load. httpx is
 built on the same httpcore, but would normalise the signed paths of S3.
+
+A download goes into an unnamed file in the scratch directory of the load, which disappears with its descriptor, however
+the load ends.
 """
 
 import os
 import socket
 import ssl
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
@@ -21,7 +25,8 @@ import httpcore
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.sockets import cut_off
+from datasources.sources.formats import Identity, PinnedFile
+from datasources.sources.source import Load
 from runtimeconf.connectors.downloads import is_loopback, parse_origin
 from runtimeconf.fields import InvalidValueError
 
@@ -29,6 +34,9 @@ _MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 _PORTS = {"http": 80, "https": 443}
+
+#: The default of `client_timeout`.
+_DEFAULT_SILENCE_S = 30.0
 
 
 class Answer:
@@ -69,7 +77,7 @@ class Answer:
 
         Raises:
             SourceError: The response does not say where the body ends (RFC 9112, 6.3), so a truncated one could not be
-                detected; or, through `Origin.get`, the body was truncated.
+                detected; or, through `Origin.request`, the body was truncated.
         """
         if self.length is None and "chunked" not in self.headers.get("transfer-encoding", "").lower():
             raise SourceError(
@@ -87,7 +95,8 @@ class Origin:
         origin: As `parse_origin` gives it.
         shown: The name of the source in errors.
         deadline: The end of the load.
-        silence_s: The longest silence of the server, and the longest time to connect, in seconds.
+        client_timeout: The parameter of that name: the longest silence of the server, and the longest time to connect,
+            in seconds; None for the default.
         root_certificate_file: PEM file of the only roots to trust; None trusts the usual ones.
 
     Raises:
@@ -95,13 +104,13 @@ class Origin:
     """
 
     def __init__(
-        self, origin: str, shown: str, deadline: Deadline, *, silence_s: float, root_certificate_file: str | None = None
+        self, origin: str, shown: str, deadline: Deadline, client_timeout: str | None, root_certificate_file: str | None
     ) -> None:
+        self._silence_s = float(client_timeout or _DEFAULT_SILENCE_S)
         self._origin = origin
         self._endpoint = _endpoint(origin)
         self._shown = shown
         self._deadline = deadline
-        self._silence_s = silence_s
         self._proxy = _proxy_for(*self._endpoint)
         context = _tls_context(root_certificate_file) if self._endpoint[0] == "https" else None
         self._pool = httpcore.ConnectionPool(ssl_context=context, proxy=self._proxy, max_connections=1)
@@ -109,7 +118,7 @@ class Origin:
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        self._open.enter_context(cut_off(self._deadline, self._is_ours))
+        self._open.enter_context(self._deadline.cut_off(self._is_ours))
         self._open.enter_context(self._pool)
         return self
 
@@ -125,7 +134,7 @@ class Origin:
         return os.fstat(connection.fileno()).st_ino in self._sockets
 
     @contextmanager
-    def get(self, target: str, headers: Iterable[tuple[str, str]], *, method: str = "GET") -> Iterator[Answer]:
+    def request(self, target: str, headers: Iterable[tuple[str, str]], *, method: str = "GET") -> Iterator[Answer]:
         """
         Request *target*, a path with its query, and follow redirects within the origin.
 
@@ -198,10 +207,7 @@ class Origin:
         reasons: tuple[tuple[bool, str], ...] = (
             (untrusted is not None, f"the certificate of the server is not trusted ({untrusted})"),
             (isinstance(cause, ssl.SSLError), "the server does not speak TLS as this program does"),
-            (
-                isinstance(error, httpcore.ProxyError),
-                "the proxy from the environment refuses the connection",
-            ),
+            (isinstance(error, httpcore.ProxyError), "the proxy from the environment refuses the connection"),
             (isinstance(cause, socket.gaierror), f"the name of the server cannot be resolved{through}"),
             (isinstance(error, httpcore.ConnectTimeout), f"no connection to the server{through} within {silence}"),
             (isinstance(error, httpcore.ConnectError), f"the server cannot be reached{through} ({why})"),
@@ -210,6 +216,49 @@ class Origin:
         )
         broken = "the connection broke, or what came is not HTTP, before everything had arrived"
         return next((reason for holds, reason in reasons if holds), broken)
+
+
+class Downloads:
+    """
+    The downloads of one *load*; *max_size* is the parameter `max_download_size`, the most bytes of all together.
+
+    The files are open until *stack* is closed.
+    """
+
+    def __init__(self, load: Load, stack: ExitStack, max_size: str | None) -> None:
+        self._load = load
+        self._stack = stack
+        self._left_bytes, self._reason = load.scratch_bytes, "query.temp_directory_limit"
+        if max_size is not None and int(max_size) < load.scratch_bytes:
+            self._left_bytes, self._reason = int(max_size), "params.max_download_size"
+
+    def save(self, answer: Answer, shown: str) -> PinnedFile:
+        """
+        Save the body of *answer*; *shown* names it in errors.
+
+        Raises:
+            SourceError: It is empty, cut short, or exceeds the limit.
+            SnapshotError: The deadline passed.
+            OSError: The disk is full.
+        """
+        if answer.length is not None and answer.length > self._left_bytes:
+            raise self._too_large(shown)
+        file = self._stack.enter_context(tempfile.TemporaryFile(dir=self._load.scratch, buffering=0))  # noqa: SIM115
+        for block in answer.blocks():
+            self._load.deadline.check()
+            if len(block) > self._left_bytes:
+                raise self._too_large(shown)
+            self._left_bytes -= len(block)
+            unwritten = memoryview(block)
+            while unwritten:
+                unwritten = unwritten[file.write(unwritten) :]
+        identity = Identity.of(os.fstat(file.fileno()))
+        if identity.size == 0:
+            raise SourceError(f"'{shown}' is empty (0 bytes).")
+        return PinnedFile(file.fileno(), shown, identity)
+
+    def _too_large(self, shown: str) -> SourceError:
+        return SourceError(f"'{shown}' has more bytes than {self._reason} allows.")
 
 
 def _endpoint(origin: str) -> tuple[str, str, int]:

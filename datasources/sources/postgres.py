@@ -28,16 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasources.errors import SourceError
-from datasources.sources.adbc import (
-    INTEGERS,
-    Column,
-    chosen,
-    condition,
-    converted,
-    engine_types,
-    explained,
-)
-from datasources.sources.sockets import cut_off
+from datasources.sources.adbc import INTEGERS, Column, chosen, condition, converted, engine_types, explained
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
@@ -101,6 +92,7 @@ _BY_SQLSTATE = {
     "53100": "the server's disk is full",
     "53400": "the query needs more temporary space than the server allows it",
 }
+_TLS_FAILED = "TLS with it failed:"
 #: Our reasons for a failed connection, by the message of the client library.
 _BY_WORDS = (
     ("password authentication failed", "it refuses the user or the password"),
@@ -109,7 +101,12 @@ _BY_WORDS = (
     ("database .* does not exist", "it has no database of that name"),
     ("role .* does not exist", "it refuses the user or the password"),
     ("does not support SSL", "it does not offer TLS; pg_sslmode: disable does without"),
-    ("root certificate|certificate verify|server certificate|SSL error|SSL", "TLS with it failed: {tls}"),
+    ("server certificate .*does not match host name", f"{_TLS_FAILED} the certificate is not for that host"),
+    (
+        "root certificate|certificate verify failed",
+        f"{_TLS_FAILED} the certificate is not from an authority that pg_sslrootcert or the system knows",
+    ),
+    ("certificate verify|server certificate|SSL", f"{_TLS_FAILED} they do not agree on how"),
     ("timeout expired", "it did not answer in time"),
     ("could not translate host name", "its name is not known"),
     ("Connection refused|No such file", "nothing listens there"),
@@ -133,7 +130,7 @@ class PostgresSource:
         """Connect and send the query; see `Source.open`."""
         load.deadline.check()
         with (
-            cut_off(load.deadline, self._is_server),
+            load.deadline.cut_off(self._is_server),
             explained(load, self._explanation),
             self._connection(load) as connection,
             connection.cursor() as cursor,
@@ -251,7 +248,7 @@ class PostgresSource:
             return SourceError(f"PostgreSQL cannot read {self._shown}: it says SQLSTATE {state}.")
         if "Failed to connect" in text:
             reason = reason_for(text, _BY_WORDS) or "it refuses the connection"
-            return SourceError(f"The PostgreSQL server cannot be reached: {reason.format(tls=_tls_reason(text))}.")
+            return SourceError(f"The PostgreSQL server cannot be reached: {reason}.")
         if "lower bound" in text:
             names = ", ".join(f"'{name}'" for name in arrays)
             return SourceError(
@@ -261,14 +258,6 @@ class PostgresSource:
         if "ERROR:" in text:
             return SourceError(f"PostgreSQL broke off while {self._shown} was read: run the query there to see why.")
         return SourceError(f"The connection to PostgreSQL broke while {self._shown} was read.")
-
-
-def _tls_reason(text: str) -> str:
-    if "does not match host name" in text:
-        return "the certificate is not for that host"
-    if "certificate verify failed" in text or "root certificate" in text:
-        return "the certificate is not from an authority that pg_sslrootcert or the system knows"
-    return "they do not agree on how"
 
 
 def _quoted_option(value: str) -> str:

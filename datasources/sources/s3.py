@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 
 from datasources.errors import SourceError
-from datasources.sources.downloads import Downloads
 from datasources.sources.format_detection import (
     DetectedFormat,
     detect_format,
@@ -23,7 +22,7 @@ from datasources.sources.format_detection import (
     refuse_gzipped_parquet,
 )
 from datasources.sources.formats import FORMATS, FileFormat
-from datasources.sources.origin import Answer
+from datasources.sources.origin import Answer, Downloads
 from datasources.sources.s3_bucket import Bucket, StoredObject
 from datasources.sources.source import Load
 from runtimeconf.model import DatasetConfig

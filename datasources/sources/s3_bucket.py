@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self
 from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree as ET
 
@@ -20,7 +19,6 @@ from botocore.credentials import Credentials, ReadOnlyCredentials
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.downloads import DEFAULT_SILENCE_S
 from datasources.sources.origin import Answer, Origin
 
 _DEFAULT_REGION = "us-east-1"
@@ -70,7 +68,7 @@ class StoredObject:
     size: int | None = field(default=None, compare=False)
 
 
-class Bucket:
+class Bucket(Origin):
     """
     The bucket *name*, for one load that ends with *deadline*. The owner closes it. *params* are `S3_PARAMS`.
 
@@ -83,20 +81,8 @@ class Bucket:
         self._region = params.get("s3_region", _DEFAULT_REGION)
         self._credentials = _credentials(params)
         self._address, self._path = address_of(name, params)
-        self._origin = Origin(
-            self._address,
-            f"s3://{name}",
-            deadline,
-            silence_s=float(params.get("client_timeout", DEFAULT_SILENCE_S)),
-            root_certificate_file=params.get("s3_tls_root_certificate_file"),
-        )
-
-    def __enter__(self) -> Self:
-        self._origin.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._origin.__exit__()
+        root_certificate_file = params.get("s3_tls_root_certificate_file")
+        super().__init__(self._address, f"s3://{name}", deadline, params.get("client_timeout"), root_certificate_file)
 
     def shown(self, key: str) -> str:
         """Return *key* for use in errors: a key may contain any character."""
@@ -197,7 +183,7 @@ class Bucket:
             S3SigV4Auth(self._credentials, "s3", self._region).add_auth(request)
             signed = dict(request.headers.items())
         sent = {**signed, **(headers or {}), "Accept-Encoding": "identity", "User-Agent": "dataset-loader"}
-        with self._origin.get(target, sent.items(), method=method) as answer:
+        with self.request(target, sent.items(), method=method) as answer:
             yield answer
 
     def _refusal(self, answer: Answer, code: str, shown: str) -> SourceError:
@@ -313,11 +299,7 @@ def _page_of(content: bytes, shown: str) -> tuple[list[StoredObject], str | None
     except (ET.ParseError, UnicodeDecodeError) as exc:
         raise strange from exc
     unescaped = unquote_plus if page.fields.get("EncodingType") == "url" else str
-    objects = []
-    for one in page.objects:
-        size = one.get("Size", "")
-        size_bytes = int(size) if re.fullmatch(r"[0-9]{1,18}", size) is not None else None
-        objects.append(StoredObject(unescaped(one.get("Key", "")), _tag(one.get("ETag", "")), size_bytes))
+    objects = [StoredObject(unescaped(one.get("Key", "")), _tag(one.get("ETag", ""))) for one in page.objects]
     if page.fields.get("IsTruncated") != "true":
         return objects, None
     if not page.fields.get("NextContinuationToken"):

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,8 +118,7 @@ class SqliteSource:
             asked = chosen(columns, load.wanted)
             cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
             cursor.execute(self._statement(asked, kinds) + condition(columns, load.wanted))
-            rows = _Rows(asked, kinds, self._table)
-            reader = mapped(cursor.fetch_record_batch(), rows.taken)
+            reader = mapped(cursor.fetch_record_batch(), _checked_rows(asked, kinds, self._table))
             # The snapshot of the transaction is older than the second version.
             version = before if before == self._version() else None
             yield StreamScan(reader, load, self._explanation, version=version, types=engine_types(asked))
@@ -203,33 +202,29 @@ class SqliteSource:
         return SourceError(f"'{self._shown}': {reason or f'SQLite cannot read {self._table!r}'}.")
 
 
-class _Rows:
-    """Drops our own row, and refuses rows that are marked as faulty."""
+def _checked_rows(
+    columns: Sequence[Column], kinds: dict[str, _Kind], table: str
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Return a function that drops our own row from the batches, and refuses rows that are marked as faulty."""
+    rows = -1  # before our own
 
-    def __init__(self, columns: Sequence[Column], kinds: dict[str, _Kind], table: str) -> None:
-        self._columns = columns
-        self._kinds = kinds
-        self._table = table
-        self._begun = False
-        self._rows = 0
-
-    def taken(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the data in *batch*."""
-        if not self._begun and batch.num_rows:
-            self._begun = True
-            batch = batch.slice(1)
-        faults = batch.column(len(self._columns))
+    def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+        nonlocal rows
+        faults = batch.column(len(columns))
         worst = pc.max(faults).as_py()
         if worst is not None and worst != _OURS:
             index = pc.index(pc.not_equal(faults, _OURS), value=True).as_py()
-            column = self._columns[faults[index].as_py()]
-            stored = " or ".join(self._kinds[column.name].stored)
+            column = columns[faults[index].as_py()]
+            stored = " or ".join(kinds[column.name].stored)
             raise SourceError(
-                f"'{self._table}', row {self._rows + index + 1}: the value of '{column.name}' is not of the type that "
-                f"the column declares ({stored}); sqlite_types: text reads every value."
+                f"'{table}', row {rows + index + 1}: the value of '{column.name}' is not of the type that the column "
+                f"declares ({stored}); sqlite_types: text reads every value."
             )
-        self._rows += batch.num_rows
-        return batch.select(range(len(self._columns)))
+        data = batch.select(range(len(columns))).slice(1 if rows < 0 < batch.num_rows else 0)
+        rows += batch.num_rows
+        return data
+
+    return checked
 
 
 def _kind(declared: str) -> _Kind:

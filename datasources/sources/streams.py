@@ -58,8 +58,13 @@ class StreamScan(Scan):
         self.held_bytes = _COLUMN_BYTES * len(reader.schema)
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Register the stream with the engine."""
-        self._refuse_repeated()
+        """Register the stream with the engine; see `Scan.bind`."""
+        seen: dict[str, str] = {}
+        for name in self._reader.schema.names:
+            if (other := seen.get(name.lower())) is not None:
+                pair = f"'{other}' and '{name}'"
+                raise SourceError(f"The source has the columns {pair}: each column needs a name of its own.")
+            seen[name.lower()] = name
         guarded = pa.RecordBatchReader.from_batches(self._reader.schema, self._batches())
         connection.register(_RELATION, guarded)
         if not self._types:
@@ -77,14 +82,6 @@ class StreamScan(Scan):
                 kind = self._types.get(field.name, field.type)
                 return SourceError(f"The engine cannot read the column '{field.name}': a value does not fit {kind}.")
         return SourceError("The engine cannot read a type or a value of the source.")
-
-    def _refuse_repeated(self) -> None:
-        seen: dict[str, str] = {}
-        for name in self._reader.schema.names:
-            if (other := seen.get(name.lower())) is not None:
-                pair = f"'{other}' and '{name}'"
-                raise SourceError(f"The source has the columns {pair}: each column needs a name of its own.")
-            seen[name.lower()] = name
 
     def _cast(self, name: str) -> str:
         quoted = identifier(name)

@@ -2,8 +2,8 @@
 Reads the headers of Arrow IPC messages, which are untrusted flatbuffers, field by field.
 
 An encapsulated message is a continuation marker, the length of its header, the header (padded to 8 bytes) and the body
-(Arrow columnar format, "Encapsulated message format"). This module reads headers only. Fields are identified by their
-index in `Message.fbs` and `Schema.fbs`.
+(Arrow columnar format, "Encapsulated message format"). Fields are identified by their index in `Message.fbs` and
+`Schema.fbs`.
 """
 
 import enum
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 #: Precedes the length of a header. A length of zero ends the stream.
-CONTINUATION: Final = b"\xff\xff\xff\xff"
-PREFIX: Final = struct.Struct("<4si")
-END_OF_STREAM: Final = CONTINUATION + bytes(4)
+_CONTINUATION: Final = b"\xff\xff\xff\xff"
+_PREFIX: Final = struct.Struct("<4si")
+END_OF_STREAM: Final = _CONTINUATION + bytes(4)
 
 #: Headers and bodies are aligned to this.
-ALIGNMENT: Final = 8
+_ALIGNMENT: Final = 8
 
 _U8, _U16 = struct.Struct("<B"), struct.Struct("<H")
 _I32, _U32, _I64 = struct.Struct("<i"), struct.Struct("<I"), struct.Struct("<q")
@@ -38,6 +38,15 @@ _UNION, _UNION_NUMBERS = 14, 1
 
 class IpcError(Exception):
     """The bytes are not an Arrow IPC message."""
+
+
+def encapsulated(header: bytes, body: bytes) -> Iterator[bytes]:
+    """Yield one message of a stream, with the padding that FlightData omits."""
+    padding = -len(header) % _ALIGNMENT
+    yield _PREFIX.pack(_CONTINUATION, len(header) + padding)
+    yield header
+    yield bytes(padding)
+    yield body
 
 
 class Kind(enum.IntEnum):

@@ -21,17 +21,10 @@ TYPE_URL_PREFIX = "type.googleapis.com/"
 _FLIGHT = "arrow.flight.protocol."
 _FLIGHT_SQL = "arrow.flight.protocol.sql."
 
-
-def _load() -> descriptor_pool.DescriptorPool:
-    """Return a pool with the messages of both protocols."""
-    found = descriptor_pb2.FileDescriptorSet.FromString(files(__package__).joinpath("descriptors.binpb").read_bytes())
-    pool = descriptor_pool.DescriptorPool()
-    for file in found.file:
-        pool.AddSerializedFile(file.SerializeToString())
-    return pool
-
-
-_POOL = _load()
+_DESCRIPTORS = files(__package__).joinpath("descriptors.binpb").read_bytes()
+_POOL = descriptor_pool.DescriptorPool()
+for _file in descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS).file:
+    _POOL.AddSerializedFile(_file.SerializeToString())
 
 #: The paths of the RPCs by their names.
 PATHS = {method.name: f"/{SERVICE}/{method.name}" for method in _POOL.FindServiceByName(SERVICE).methods}

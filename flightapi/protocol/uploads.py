@@ -7,17 +7,7 @@ import pyarrow as pa
 
 from flightapi.errors import UploadError, UploadTooLargeError
 from flightapi.protocol import messages
-from flightapi.protocol.ipc import (
-    ALIGNMENT,
-    CONTINUATION,
-    END_OF_STREAM,
-    PREFIX,
-    Header,
-    IpcError,
-    Kind,
-    read_header,
-    weigh,
-)
+from flightapi.protocol.ipc import END_OF_STREAM, Header, IpcError, Kind, encapsulated, read_header, weigh
 from queryengine.execution.parameters import MAX_PARAMETERS
 
 #: The limit on messages in one upload: a schema, a dictionary for each column, a record batch, and some empty ones.
@@ -114,7 +104,7 @@ def _stream(upload: Iterable[bytes]) -> Iterator[bytes]:
             raise UploadError(_TOO_MANY_ROWS)
         if len(data.data_body) < header.body_bytes:
             raise IpcError
-        yield from _encapsulated(data.data_header, data.data_body[: header.body_bytes])
+        yield from encapsulated(data.data_header, data.data_body[: header.body_bytes])
     if not is_begun:
         raise UploadError("The parameters have no schema.")
     yield END_OF_STREAM
@@ -131,15 +121,6 @@ def _checked_rows(header: Header) -> int:
     if header.rows < 0:
         raise IpcError
     return header.rows
-
-
-def _encapsulated(header: bytes, body: bytes) -> Iterator[bytes]:
-    """Yield one message of a stream, with the padding that FlightData omits."""
-    padding = -len(header) % ALIGNMENT
-    yield PREFIX.pack(CONTINUATION, len(header) + padding)
-    yield header
-    yield bytes(padding)
-    yield body
 
 
 def _decoded(stream: bytes) -> pa.Table:

@@ -12,24 +12,15 @@ It works with threads and with gevent: its locks and events come from `threading
 import json
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final
 
+from queryengine.bounded_dict import BoundedDict
 from queryengine.cache.results import Kept, Key, Remembered, ResultsCache, chunk_bytes, key_bytes
 from queryengine.cancellation import CancelSource
-from queryengine.engine import (
-    Admitted,
-    Answer,
-    ArrowParameters,
-    CacheState,
-    CancelToken,
-    Query,
-    QueryEngine,
-    QueryResult,
-    QueryTimings,
-)
+from queryengine.engine import Admitted, Answer, CacheState, CancelToken, Query, QueryEngine, QueryResult, QueryTimings
 from queryengine.errors import QueryCancelledError, QueryTimeoutError
 from queryengine.gate.fingerprint import normal_form
 from queryengine.manifest import Pin, Signature, manifest_path, signature
@@ -93,7 +84,8 @@ class CachedEngine:
         self._lock = threading.Lock()  # guards the attributes below; never held while blocking
         self._cache = ResultsCache(config.results_cache.max_bytes)
         self._data_version: _DataVersion | None = None
-        self._uncoalesced: dict[int, None] = {}  # by hash: a collision only makes a statement run by itself
+        # By hash: a collision only makes a statement run by itself.
+        self._uncoalesced: BoundedDict[int, None] = BoundedDict(_MAX_UNCOALESCED)
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> QueryResult:
         """As `QueryEngine.run`: return the cached result, or run the statement and cache its result."""
@@ -253,7 +245,7 @@ class CachedEngine:
         """
         if result.data_version != data_version.pin.signature:
             if result.data_version is None:
-                self._leave_uncoalesced(key)
+                self._uncoalesced[hash(key)] = None
             return result, None
         ahead: list[bytes] = []
         size = 0
@@ -262,7 +254,7 @@ class CachedEngine:
                 ahead.append(chunk)
                 size += len(chunk)
                 if size >= READ_AHEAD_BYTES:
-                    self._leave_uncoalesced(key)
+                    self._uncoalesced[hash(key)] = None
                     return _Collected(self, result, ahead, data_version, key), None
         except BaseException:
             result.close()
@@ -273,13 +265,6 @@ class CachedEngine:
         if self.grow(room, key_bytes(key) + chunk_bytes(answer.chunks[0])):
             self.settle(room, answer, data_version, key)
         return Answer(chunks=answer.chunks, timings=result.timings), answer
-
-    def _leave_uncoalesced(self, key: Key) -> None:
-        """Let no statement with *key* wait for the result of an identical one."""
-        with self._lock:
-            if len(self._uncoalesced) >= _MAX_UNCOALESCED:
-                del self._uncoalesced[next(iter(self._uncoalesced))]
-            self._uncoalesced[hash(key)] = None
 
     # Collecting a large result.
 
@@ -333,27 +318,27 @@ class _Collected:
         self.timings = result.timings
         self._engine = engine
         self._result = result
-        self._rest = iter(result)
-        self._ahead = deque(ahead)
+        self._chunks = chain(ahead, result)
         self._data_version, self._key = data_version, key
         self._room = Room()
+        self._engine.grow(self._room, key_bytes(key))
         self._collected: list[bytes] = []
-        self._collect(ahead, key_bytes(key))
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
         """Give the next chunk."""
-        if self._ahead:
-            return self._ahead.popleft()
         try:
-            chunk = next(self._rest)
+            chunk = next(self._chunks)
         except StopIteration:
             answer = Remembered(tuple(self._collected), self.timings.rows, self.timings.bytes)
             self._engine.settle(self._room, answer, self._data_version, self._key)
             raise
-        self._collect([chunk])
+        if self._engine.grow(self._room, chunk_bytes(chunk)):
+            self._collected.append(chunk)
+        else:
+            self._collected = []
         return chunk
 
     def cancel(self) -> None:
@@ -365,14 +350,6 @@ class _Collected:
         self._engine.settle(self._room, None, self._data_version, self._key)
         self._collected = []
         self._result.close()
-
-    def _collect(self, chunks: list[bytes], more_bytes: int = 0) -> None:
-        if not self._room.is_open:
-            return
-        if self._engine.grow(self._room, more_bytes + sum(map(chunk_bytes, chunks))):
-            self._collected += chunks
-        else:
-            self._collected = []
 
 
 class _Lent:
@@ -403,14 +380,12 @@ class _Lent:
             raise QueryTimeoutError(self._shown_limit_s)
         return next(self._chunks)
 
-    def cancel(self) -> None:
-        """Stop; the iterator raises `QueryCancelledError`."""
-        self.close()
-
     def close(self) -> None:
-        """End the loan. Repeated calls are harmless."""
+        """End the loan; the iterator then raises `QueryCancelledError`. Repeated calls are harmless."""
         self._chunks = iter(())
         self._engine.give_back(self)
+
+    cancel = close
 
 
 def _again(answer: Remembered, queued_ms: float = 0.0) -> Answer:
@@ -423,12 +398,8 @@ def _timings(answer: Remembered, queued_ms: float = 0.0) -> QueryTimings:
 
 def _key(query: Query) -> Key | None:
     """Return the cache key of *query*; None if its parameters are not JSON, in which 1, 1.0 and true differ."""
-    parameters = query.parameters
-    if parameters is None:
-        return query.encoding, normal_form(query.sql), None, query.scope
-    if isinstance(parameters, ArrowParameters):
-        return None
     try:
-        return query.encoding, normal_form(query.sql), _to_json(parameters), query.scope
+        parameters = None if query.parameters is None else _to_json(query.parameters)
+        return query.encoding, normal_form(query.sql), parameters, query.scope
     except (TypeError, ValueError, RecursionError):
         return None

@@ -59,9 +59,6 @@ class ResultsCache:
         """The memory of the cached results, and the memory reserved for results to come."""
         return self._kept_bytes + self._room_bytes
 
-    def __len__(self) -> int:
-        return len(self._answers)
-
     def get(self, key: Key) -> Kept | None:
         """Return the result of *key*, which becomes the most recently used one."""
         found = self._answers.get(key)

@@ -10,19 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pyarrow as pa
 
 from queryengine.encoders import arrow, csv, flight, json, vnd
-from queryengine.encoders.parts import Parts, joined
+from queryengine.encoders.parts import Parts
 from queryengine.engine import Encoding
 from queryengine.manifest import Column
 
-CONTENT_TYPES: Mapping[Encoding, str] = {
-    "json": "application/json",
-    "csv": "text/csv; charset=utf-8",
-    "arrow": "application/vnd.apache.arrow.stream",
-    "vnd": "application/vnd.spiceai.sql.v1+json",
-    "flight": "application/x-protobuf",
-}
-
-_ENCODERS: Mapping[Encoding, Callable[..., Iterator[Parts]]] = {
+ENCODERS: Mapping[Encoding, Callable[..., Iterator[Parts]]] = {
     "json": json.encode,
     "csv": csv.encode,
     "arrow": arrow.encode,
@@ -49,11 +41,4 @@ def encode_parts(
         SqlError: A column's type has no exact form in the format; raised before the first chunk.
         ResourceLimitError: A single row is too large to encode as text.
     """
-    return _ENCODERS[encoding](columns, schema, batches)
-
-
-def encode(
-    encoding: Encoding, columns: tuple[Column, ...], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> Iterator[bytes]:
-    """As `encode_parts`, with the parts of each chunk joined."""
-    return map(joined, encode_parts(encoding, columns, schema, batches))
+    return ENCODERS[encoding](columns, schema, batches)

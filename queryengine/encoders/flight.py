@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from queryengine.encoders import arrow
-from queryengine.encoders.parts import Parts, joined, length
+from queryengine.encoders.parts import Parts, length
 from queryengine.errors import ResourceLimitError
 from queryengine.manifest import Column
 
@@ -90,7 +90,7 @@ def _one(parts: Parts) -> Iterator[Parts]:
 
 def _several(parts: Parts) -> Iterator[Parts]:
     """Give all messages in *parts*, none of the end marker."""
-    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(joined(parts))):
+    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(b"".join(parts))):
         yield _flight_data(
             message.metadata.to_pybytes(), None if message.type == "schema" else [memoryview(message.body)]
         )

@@ -9,8 +9,3 @@ Parts = Sequence[bytes | memoryview]
 def length(parts: Parts) -> int:
     """Return the number of bytes in *parts*."""
     return sum(map(len, parts))
-
-
-def joined(parts: Parts) -> bytes:
-    """Return *parts* as one; a single part is not copied."""
-    return b"".join(parts)

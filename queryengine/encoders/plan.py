@@ -2,9 +2,9 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from functools import lru_cache
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -22,10 +22,10 @@ from queryengine.encoders.scalars import (
     StringRenderer,
 )
 from queryengine.encoders.temporal import DateRenderer, TimeRenderer, TimestampRenderer
-from queryengine.encoders.threads import THREADS, InOrder
+from queryengine.encoders.threads import THREADS, in_thread
 from queryengine.errors import ResourceLimitError, SqlError
 from queryengine.manifest import Column
-from queryengine.values import LONGEST_CACHED_TEXT, Carrier, ValueType, parse_type
+from queryengine.values import Carrier, ValueType, parse_type
 
 _Text = TypeVar("_Text")
 
@@ -51,8 +51,7 @@ def renderers(columns: Sequence[Column], schema: pa.Schema) -> tuple[Renderer, .
     """
     chosen = []
     for column, field in zip(columns, schema, strict=True):
-        choose = _cached if len(column.type) <= LONGEST_CACHED_TEXT else _chosen
-        renderer = choose(column.type, field.type)
+        renderer = _renderer(parse_type(column.type), field.type)
         if renderer is None:
             raise SqlError(f'Column "{column.name}" has the type {column.type}, which has no text: cast it to VARCHAR.')
         chosen.append(renderer)
@@ -83,8 +82,11 @@ def texts(
         columns = zip(plan, batch.columns, strict=True)
         return row_overhead * int(batch.num_rows) + sum(renderer.size(array) for renderer, array in columns)
 
-    with closing(InOrder(render)) as line:
-        for batch, took_s in _timed(batches):
+    pending: deque[Future[_Text]] = deque()
+    try:
+        began = time.perf_counter()
+        for batch in batches:
+            took_s = time.perf_counter() - began
             for piece, piece_bytes in pieces([batch], size, TEXT_PIECE_BYTES):
                 if piece_bytes > MAX_ROW_BYTES:
                     raise ResourceLimitError(
@@ -93,13 +95,24 @@ def texts(
                     )
                 # A batch in one piece need not change threads, and a long row needs all the memory.
                 if THREADS == 1 or piece.num_rows == batch.num_rows or piece_bytes > TEXT_PIECE_BYTES:
-                    yield from line.rest()
+                    yield from _results(pending)
                     yield render(piece)
                 else:
-                    yield from line.give(piece)
+                    yield from _results(pending, THREADS)
+                    pending.append(in_thread(render, piece))
             if took_s > _FAST_S:
-                yield from line.rest()
-        yield from line.rest()
+                yield from _results(pending)
+            began = time.perf_counter()
+        yield from _results(pending)
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _results(pending: deque[Future[_Text]], most_left: int = 0) -> Iterator[_Text]:
+    """Give the oldest results, until at most *most_left* are pending: more would take memory."""
+    while len(pending) > most_left:
+        yield pending.popleft().result()
 
 
 def pieces(
@@ -119,26 +132,10 @@ def pieces(
                 yield piece, piece_bytes
 
 
-def _timed(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, float]]:
-    """Give each batch with the seconds that it took."""
-    began = time.perf_counter()
-    for batch in batches:
-        yield batch, time.perf_counter() - began
-        began = time.perf_counter()
-
-
-def _chosen(duckdb_type: str, arrow: pa.DataType) -> Renderer | None:
-    return _renderer(parse_type(duckdb_type), arrow)
-
-
-#: Renderers have no state, so one serves every column of its type.
-_cached = lru_cache(maxsize=1024)(_chosen)
-
-
 def _renderer(kind: ValueType, arrow: pa.DataType) -> Renderer | None:
     """Return the renderer of a DuckDB type in the form of an Arrow type; None when there is none."""
     if arrow.id in _TEXT_TYPES:
-        return _TEXT_RENDERERS[kind.carrier]()
+        return _TEXT_RENDERERS.get(kind.carrier, StringRenderer)()
     if kind.carrier is not Carrier.ARROW:
         return None  # It should have come as text: Arrow cannot hold it exactly.
     if arrow.id in _NESTED_RENDERERS:
@@ -157,8 +154,6 @@ def _renderer(kind: ValueType, arrow: pa.DataType) -> Renderer | None:
 _TEXT_TYPES = frozenset({pa.lib.Type_STRING, pa.lib.Type_LARGE_STRING, pa.lib.Type_STRING_VIEW})
 
 _TEXT_RENDERERS: Mapping[Carrier, Callable[[], Renderer]] = {
-    Carrier.ARROW: StringRenderer,
-    Carrier.TEXT: StringRenderer,
     Carrier.NUMBER: DigitsRenderer,
     Carrier.JSON: JsonRenderer,
 }

@@ -10,7 +10,6 @@ import datetime as dt
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import lru_cache
 from json.encoder import encode_basestring  # the C function behind `json_text`
 from typing import Any, Final, TypeVar
@@ -138,8 +137,6 @@ def _boolean(value: bool) -> str:
 
 
 def _float_json(value: float) -> str:
-    if _ALIKE_FROM <= abs(value) < _ALIKE_UNTIL:
-        return repr(value)
     return _float_plain(value) if math.isfinite(value) else "null"
 
 
@@ -147,10 +144,6 @@ def _float_plain(value: float) -> str:
     if _ALIKE_FROM <= abs(value) < _ALIKE_UNTIL:
         return repr(value)
     return str(_FLOATS.plain(pa.array([value], pa.float64()))[0])
-
-
-def _decimal(value: Decimal) -> str:
-    return f"{value:f}"
 
 
 def _sure(value: Any) -> Any:
@@ -165,14 +158,11 @@ def _date(value: dt.date | str) -> str:
 
 
 def _time(value: dt.datetime | dt.time | str) -> str:
-    return _shortest(_sure(value))
-
-
-def _shortest(value: dt.datetime | dt.time) -> str:
     """Write with the shortest exact fraction of 0, 3 or 6 digits."""
-    if value.microsecond % 1000:
-        return value.isoformat()
-    return value.isoformat(timespec="milliseconds" if value.microsecond else "seconds")
+    sure: dt.datetime | dt.time = _sure(value)
+    if sure.microsecond % 1000:
+        return sure.isoformat()
+    return sure.isoformat(timespec="milliseconds" if sure.microsecond else "seconds")
 
 
 #: The writers of a value that is not null, in JSON and in CSV, by the name of its type in `values.TABLE`. FLOAT is
@@ -188,7 +178,7 @@ _WRITERS: Final[Mapping[str, tuple[_Writer, _Writer]]] = {
         (str, str),
     ),
     "DOUBLE": (_float_json, _float_plain),
-    "DECIMAL": (_decimal, _decimal),
+    "DECIMAL": ("{:f}".format, "{:f}".format),
     **dict.fromkeys(("VARCHAR", "JSON", "ENUM"), (encode_basestring, quoted_text)),
     "UUID": (_quoted(str), str),
     "BLOB": (_quoted(bytes.hex), _free(bytes.hex)),

@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 #: The operating system's message when a process, or the whole system, has no file descriptor left.
 _NO_DESCRIPTOR_LEFT = os.strerror(errno.EMFILE)
 
-
 #: The most arrays and objects in a value that is searched: that many levels take an eighth of a stack of 8 MiB.
 _MOST_SEARCHED: Final = 10_000
 
@@ -85,8 +84,23 @@ class Definitions:
     """
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, config: RuntimeConfig, snapshots: Sequence[Snapshot]
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        config: RuntimeConfig,
+        snapshots: Sequence[Snapshot],
+        views: Sequence[GatedView],
+        *,
+        tolerant: bool,
     ) -> None:
+        """
+        Define everything. Each of *views* reads only earlier ones.
+
+        With *tolerant*, a snapshot that is missing or unreadable makes its dataset alone unavailable.
+
+        Raises:
+            SnapshotGoneError: A snapshot is missing or unreadable, and not *tolerant*.
+            EngineUnavailableError: The process has too few file descriptors.
+        """
         self.unfit_views: dict[str, UnfitView] = {}
         self._connection = connection
         self._config = config
@@ -98,21 +112,10 @@ class Definitions:
         self._nondeterministic_views: set[str] = set()
         self._catalogs: set[str] = set()
         self._defining_catalog = threading.Lock()
-
-    def define(self, views: Sequence[GatedView], *, tolerant: bool) -> None:
-        """
-        Define everything. Each of *views* reads only earlier ones.
-
-        With *tolerant*, a snapshot that is missing or unreadable makes its dataset alone unavailable.
-
-        Raises:
-            SnapshotGoneError: A snapshot is missing or unreadable, and not *tolerant*.
-            EngineUnavailableError: The process has too few file descriptors.
-        """
         self._define_datasets(tolerant=tolerant)
         self._connection.execute(f"ATTACH ':memory:' AS {CATALOG} (HIDDEN)")
         for macro in MACROS:
-            self._connection.execute(f"CREATE MACRO runtime.main.{macro}")
+            connection.execute(f"CREATE MACRO runtime.main.{macro}")
         for view in views:
             self._define_view(view)
 

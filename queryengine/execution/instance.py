@@ -7,7 +7,7 @@ closed for good. The gate decides which statements may run at all, not this modu
 Each statement runs in a read-only transaction that is rolled back, so nothing that it does survives it. A short,
 deterministic query that DuckDB also takes for one query may share its transaction with others (see `cursors`).
 
-A session on another engine has the same shape: `open` for a manifest, `run` a statement to a reader, interrupt it
+A session on another engine has the same shape: open it for a manifest, `run` a statement to a reader, interrupt it
 through its `Interruption`, `close`.
 """
 
@@ -50,33 +50,14 @@ class EngineInstance:
     """A locked DuckDB instance over the snapshots of *manifest*, private to this object."""
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, config: RuntimeConfig, manifest: Manifest, scratch: Path
-    ) -> None:
-        """Wrap *connection*; use `open` to make instances."""
-        self.generation = manifest.generation
-        self.cursors = Cursors(connection, config)
-        self._connection = connection
-        self._config = config
-        self._scratch = scratch
-        self._files = {snapshot.dataset.lower(): snapshot.file for snapshot in manifest.snapshots}
-        self._definitions = Definitions(connection, config, manifest.snapshots)
-        self.unfit_views: Mapping[str, UnfitView] = self._definitions.unfit_views
-        self._statistics = Statistics()
-        #: None where statements run side by side: the number of threads is that of the whole instance.
-        self._threads = (
-            Threads(len(os.sched_getaffinity(0)), self.cursors.set_threads) if config.query.workers == 1 else None
-        )
-
-    @classmethod
-    def open(
-        cls,
+        self,
         config: RuntimeConfig,
         manifest: Manifest,
         views: Sequence[GatedView],
         scratch: Path,
         *,
         tolerant: bool = False,
-    ) -> "EngineInstance":
+    ) -> None:
         """
         Attach, define and lock.
 
@@ -87,24 +68,31 @@ class EngineInstance:
             SnapshotGoneError: A snapshot is missing or unreadable, and not *tolerant*.
             EngineUnavailableError: DuckDB cannot start, or cannot open that many files.
         """
+        threads = len(os.sched_getaffinity(0))
+        settings: dict[str, Any] = {
+            "threads": threads,
+            "async_threads": 1,  # They wait for files; the stacks of eight, DuckDB's default, take memory.
+            "memory_limit": f"{config.query.memory_limit_bytes}B",
+            "temp_directory": str(scratch),
+            "python_enable_replacements": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "allow_community_extensions": False,
+        }
+        self.generation = manifest.generation
+        self._config = config
+        self._scratch = scratch
+        self._files = {snapshot.dataset.lower(): snapshot.file for snapshot in manifest.snapshots}
+        self._statistics = Statistics()
         try:
+            self._connection = duckdb.connect(":memory:", config=settings)
+            self.cursors = Cursors(self._connection, config)
+            #: None where statements run side by side: the number of threads is that of the whole instance.
+            self._threads = Threads(threads, self.cursors.set_threads) if config.query.workers == 1 else None
             with ExitStack() as undo:
-                settings: dict[str, Any] = {
-                    "threads": len(os.sched_getaffinity(0)),
-                    "async_threads": 1,  # They wait for files; the stacks of eight, DuckDB's default, take memory.
-                    "memory_limit": f"{config.query.memory_limit_bytes}B",
-                    "temp_directory": str(scratch),
-                    "python_enable_replacements": False,
-                    "autoinstall_known_extensions": False,
-                    "autoload_known_extensions": False,
-                    "allow_community_extensions": False,
-                }
-                connection = duckdb.connect(":memory:", config=settings)
-                instance = cls(connection, config, manifest, scratch)
-                undo.callback(instance.close)
-                instance._define(views, tolerant=tolerant)
+                undo.callback(self.close)
+                self._define(manifest, views, tolerant=tolerant)
                 undo.pop_all()
-                return instance
         except duckdb.Error as exc:
             logger.exception("engine cannot start")
             raise EngineUnavailableError("The engine cannot start.") from exc
@@ -177,10 +165,6 @@ class EngineInstance:
         self._connection.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def is_cacheable(self, statement: GatedStatement) -> bool:
-        """Say whether the parameters of *statement* and the data alone decide its result."""
-        return self._definitions.is_cacheable(statement)
-
     def reads_the_same(self, statement: GatedStatement, files: Mapping[str, str]) -> bool:
         """Say whether *statement* reads the same here as over *files*, given by dataset in lower case."""
         datasets = self._definitions.datasets_of(statement.relations)
@@ -223,7 +207,7 @@ class EngineInstance:
         """Say whether *statement* may run on a cursor on which others ran."""
         return len(statement.sql) <= _SHARED_CHARACTERS and self.is_cacheable(statement)
 
-    def _define(self, views: Sequence[GatedView], *, tolerant: bool) -> None:
+    def _define(self, manifest: Manifest, views: Sequence[GatedView], *, tolerant: bool) -> None:
         execute = self._connection.execute
         execute("ATTACH ':memory:' AS runtime")
         execute("USE runtime")
@@ -231,7 +215,9 @@ class EngineInstance:
         execute("SET GLOBAL TimeZone = 'UTC'")  # whatever the machine's is
         # Not a setting of `connect`: DuckDB 2.0 then shows it, but does not enforce it.
         execute(f"SET max_temp_directory_size = '{self._config.query.temp_directory_limit_bytes}B'")
-        self._definitions.define(views, tolerant=tolerant)
+        self._definitions = Definitions(self._connection, self._config, manifest.snapshots, views, tolerant=tolerant)
+        self.unfit_views: Mapping[str, UnfitView] = self._definitions.unfit_views
+        self.is_cacheable = self._definitions.is_cacheable
         # Free the block of 256 KiB of each snapshot that attaching it read; otherwise they would stay.
         with suppress(duckdb.OutOfMemoryException):  # Then the limit stays as it was.
             execute("SET memory_limit = '1MB'")

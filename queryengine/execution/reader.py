@@ -38,9 +38,6 @@ SMALL_S = 0.1
 #: DuckDB puts a projected statement into a subquery that begins on the third line, and its errors count from there.
 _LINES_BEFORE_PROJECTED = 2
 
-#: The lines before a statement that is explained only for its error.
-_LINES_BEFORE_EXPLAINED = 1
-
 #: How many statements stay bound on a cursor.
 _MAX_BOUND = 16
 
@@ -142,7 +139,7 @@ class Reader:
             self._lines_before += bound.lines_before
             self._interruption.check()
             began = time.perf_counter()
-            batch_rows = sizes.batch_rows(statement.sql) if is_repeatable else VECTOR_ROWS
+            batch_rows = sizes.get(statement.sql, VECTOR_ROWS) if is_repeatable else VECTOR_ROWS
             self._batches = bound.relation.to_arrow_reader(batch_rows)
             self._pace.add(0, time.perf_counter() - began)  # to_arrow_reader sorts, groups and joins
         except duckdb_errors.ENGINE_ERRORS as exc:
@@ -253,7 +250,6 @@ class Reader:
             self._closed = True
             if not self._ended:
                 # DuckDB finishes its current step before it closes a stream: hours, if the step finds no more rows.
-                self._interrupted = True
                 self._cursor.connection.interrupt()
         batches, self._batches = self._batches, None
         with suppress(*duckdb_errors.ENGINE_ERRORS):
@@ -316,7 +312,7 @@ class Reader:
                 self._cursor.connection.execute(f"EXPLAIN\n{sql}", values)
             except duckdb_errors.ENGINE_ERRORS as explained:
                 if str(explained).startswith(str(exc)):
-                    self._lines_before += _LINES_BEFORE_EXPLAINED
+                    self._lines_before += 1
                     return explained
         return exc
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from queryengine.engine import GatedStatement
@@ -53,24 +54,17 @@ class _Held:
         self.pin.close()
 
 
+@dataclass(eq=False, slots=True)
 class Lease:
     """
-    The use of one session. Its holder must call `release`.
+    The use of one session. Its holder must call `release` once.
 
     `data_version` is the manifest whose results the session gives, or an earlier one; None if that is uncertain.
     """
 
-    def __init__(self, manager: "SessionManager", held: _Held, pin: Pin) -> None:
-        self.session = held.session
-        self.data_version: Signature = pin.signature if pin.is_held else None
-        self._manager = manager
-        self._held: _Held | None = held
-
-    def release(self) -> None:
-        """Give the session back. Repeated calls from one thread are harmless."""
-        held, self._held = self._held, None
-        if held is not None:
-            self._manager._release(held)  # noqa: SLF001 - the other half of this class
+    session: EngineInstance
+    data_version: Signature
+    release: Callable[[], None]
 
 
 class SessionManager:
@@ -143,8 +137,9 @@ class SessionManager:
     def _leased(self, pin: Pin) -> Lease:
         if self._closed:
             raise EngineUnavailableError(_STOPPING)
-        self._current.leases += 1
-        return Lease(self, self._current, pin)
+        held = self._current
+        held.leases += 1
+        return Lease(held.session, pin.signature if pin.is_held else None, partial(self._release, held))
 
     def _fitting(self, statement: GatedStatement | None) -> Pin | None:
         """Return the newest manifest if the current session can run *statement* for it. Called under the lock."""

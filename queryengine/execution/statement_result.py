@@ -10,10 +10,10 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 from queryengine.cancellation import Interruption
-from queryengine.encoders.parts import Parts, joined, length
+from queryengine.encoders.parts import Parts, length
 from queryengine.engine import QueryTimings
 from queryengine.errors import QueryCancelledError, QueryError, ResourceLimitError
-from queryengine.manifest import Column, Signature
+from queryengine.manifest import Signature
 
 logger = logging.getLogger(__name__)
 
@@ -28,15 +28,9 @@ class StatementResult:
     """
 
     def __init__(
-        self,
-        columns: tuple[Column, ...],
-        chunks: Iterator[Parts],
-        timings: QueryTimings,
-        interruption: Interruption,
-        held: ExitStack,
+        self, chunks: Iterator[Parts], timings: QueryTimings, interruption: Interruption, held: ExitStack
     ) -> None:
         """Take over a running statement and *held*, which is closed once, when the statement ends in any way."""
-        self.columns = columns  # the names and DuckDB types of the result
         self.is_complete = False  # whether all chunks have been computed
         self.data_version: Signature = None  # see `QueryResult`
         self.timings = timings
@@ -49,7 +43,7 @@ class StatementResult:
         self._read_to_end = False
         self._freed = False
         self._release: threading.Thread | None = None
-        self._interrupt: Callable[[], None] | None = None
+        self._interrupt: Callable[[], None] = lambda: None
 
     def begin(self, interrupt: Callable[[], None], *, to_end: bool) -> None:
         """
@@ -59,7 +53,7 @@ class StatementResult:
             QueryError: The statement failed; what it held is released.
         """
         self._interrupt = interrupt
-        self._interruption.attach(partial(self._stop, interrupt))
+        self._interruption.attach(self._stop)
         self._ready.extend(list(self.parts() if to_end else itertools.islice(self.parts(), 1)))
         self.is_complete = to_end
 
@@ -80,7 +74,7 @@ class StatementResult:
 
     def __next__(self) -> bytes:
         """Give the next chunk, or raise the reason why the result is not complete."""
-        return joined(next(self.parts()))
+        return b"".join(next(self.parts()))
 
     def parts(self) -> Iterator[Parts]:
         """As the iterator itself, with each chunk in its parts, without the copy that joins them."""
@@ -146,7 +140,7 @@ class StatementResult:
             self.timings.bytes += length(chunk)
         return chunk
 
-    def _stop(self, interrupt: Callable[[], None]) -> None:
+    def _stop(self) -> None:
         """Interrupt or release a stopped statement; called repeatedly until it has ended."""
         with self._lock:
             computing = self._computing
@@ -158,7 +152,7 @@ class StatementResult:
                     (release := threading.Thread(target=end, name="engine-release", daemon=True)).start()
                     self._release = release
         if computing:
-            interrupt()
+            self._interrupt()
 
     def _end(self, *, complete: bool) -> None:
         with self._lock:
@@ -167,6 +161,6 @@ class StatementResult:
                 return
             self._freed = True
             self._read_to_end = complete
-        if not complete and self._interrupt is not None:
+        if not complete:
             self._interrupt()  # DuckDB may be computing the next rows, and closing it would wait for them.
         self._held.close()

@@ -107,7 +107,7 @@ class StatementRunner:
             timings.bytes = len(text)
             timings.run_ms -= timings.encode_ms
             chunks = iter(())
-        result = StatementResult(reader.columns, chunks, timings, interruption, held.pop_all())
+        result = StatementResult(chunks, timings, interruption, held.pop_all())
         if lease.session.is_cacheable(statement):
             result.data_version = lease.data_version
         if reader.encoded is None:
@@ -135,7 +135,7 @@ class StatementRunner:
                 found = reader.columns, reader.schema
                 if reader.is_complete:
                     chunks = encode_parts(query.encoding, *found, _counted(reader, timings))
-                    result = StatementResult(reader.columns, chunks, timings, early, held_early.pop_all())
+                    result = StatementResult(chunks, timings, early, held_early.pop_all())
                     result.begin(reader.interrupt, to_end=True)
                     if timings.bytes <= MAX_SPECULATIVE_BYTES:
                         answer = Answer(chunks=tuple(result), timings=timings)
@@ -222,7 +222,7 @@ class StatementRunner:
             logger.exception("engine cannot start")
             raise EngineUnavailableError("The engine cannot start.") from exc
         self.snapshot_bytes = sum(snapshot.size_bytes for snapshot in manifest.snapshots)
-        return EngineInstance.open(self._config, manifest, self._views, scratch, tolerant=tolerant)
+        return EngineInstance(self._config, manifest, self._views, scratch, tolerant=tolerant)
 
 
 def _started(

@@ -30,16 +30,14 @@ FIRST_S: Final = 0.1
 #: The possible sizes of a batch, in rows. DuckDB reads each row group of 60 vectors by itself, and these divide it.
 _BATCHES: Final = tuple(number * VECTOR_ROWS for number in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60))
 
-#: How many statements are kept; later ones are not learned.
-_MAX_STATEMENTS: Final = 256
-
 #: A light statement takes less CPU than this, in seconds, over all threads, until all of its rows are computed.
 LIGHT_S: Final = 0.003
 
 #: After this many light statements in a row, light statements get one thread.
 LIGHT_IN_A_ROW: Final = 12
 
-#: How many patterns are kept; the oldest are dropped first.
+#: How many statements and patterns are kept; the oldest are dropped first.
+_MAX_STATEMENTS: Final = 256
 _MAX_PATTERNS: Final = 512
 
 #: How many lists of column types have their Arrow fields kept, and how long such a list may be, in characters.
@@ -62,28 +60,16 @@ class Pace:
         self.rows += rows
         self.spent_s += spent_s
 
-    @property
-    def is_large_and_fast(self) -> bool:
-        """Whether the result had many rows, and both the first and the others came fast."""
-        return self.rows >= LARGE_ROWS and self.first_s <= FIRST_S and self.rows >= FAST_ROWS_PER_S * self.spent_s
 
-
-class BatchSizes:
+class BatchSizes(BoundedDict[str, int]):
     """
-    How many rows DuckDB should put into one record batch of a statement. Safe from any thread.
+    How many rows DuckDB should put into one record batch of a statement, if more than `VECTOR_ROWS`.
 
     A batch of one vector is always right: no row waits for others, and wide rows take little memory. A large result
     then has very many batches, each of which costs as much as a thousand of its rows. Larger batches are used for a
     statement whose last result was large, came fast and cannot have wide rows: DuckDB's statistics bound the length of
     each text. They stay valid because the data of an instance never changes.
     """
-
-    def __init__(self) -> None:
-        self._rows: dict[str, int] = {}
-
-    def batch_rows(self, sql: str) -> int:
-        """Return how many rows a batch of *sql* may have."""
-        return self._rows.get(sql, VECTOR_ROWS)
 
     def learn(self, sql: str, relation: duckdb.DuckDBPyRelation, schema: pa.Schema, pace: Pace) -> None:
         """
@@ -92,11 +78,10 @@ class BatchSizes:
         Raises:
             duckdb.Error: The statistics cannot be read.
         """
-        if sql in self._rows or not pace.is_large_and_fast:
-            return
-        if len(self._rows) < _MAX_STATEMENTS:
+        is_fast = pace.first_s <= FIRST_S and pace.rows >= FAST_ROWS_PER_S * pace.spent_s
+        if sql not in self and pace.rows >= LARGE_ROWS and is_fast:
             most = BATCH_BYTES / (_widest_row(relation, schema) or BATCH_BYTES)
-            self._rows[sql] = max(rows for rows in _BATCHES if rows == VECTOR_ROWS or rows <= most)
+            self[sql] = max(rows for rows in _BATCHES if rows == VECTOR_ROWS or rows <= most)
 
 
 class SmallPatterns(BoundedDict[str, bool]):
@@ -117,7 +102,7 @@ class Statistics:
     """Statistics of one instance. Safe from any thread."""
 
     def __init__(self) -> None:
-        self.batch_sizes = BatchSizes()
+        self.batch_sizes = BatchSizes(_MAX_STATEMENTS)
         self.small_texts = SmallPatterns(_MAX_PATTERNS)
         self.small_batches = SmallPatterns(_MAX_PATTERNS)
         self._fields: dict[tuple[str, ...], tuple[pa.Field, ...]] = {}

@@ -9,15 +9,15 @@ It uses only names of gunicorn without a leading underscore; `test_gunicorn_work
 """
 
 import contextlib
-import errno
 import logging
+import math
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
@@ -65,23 +65,21 @@ SOCKETS_GONE = 1
 class Respawns:
     """A token bucket for new workers: it holds *burst* tokens and gains one every `SPAWN_INTERVAL_S`."""
 
-    def __init__(self, burst: int, now: float) -> None:
-        self._burst = burst
-        self._tokens = float(burst)
-        self._filled_at = now
+    def __init__(self, burst: int) -> None:
+        self._full_s = burst * SPAWN_INTERVAL_S
+        self._empty_at = -math.inf  # when the bucket was empty, or would have been; a token for each interval since
 
     def take(self, now: float) -> bool:
         """Take a token; False if there is none."""
-        self._tokens = min(float(self._burst), self._tokens + (now - self._filled_at) / SPAWN_INTERVAL_S)
-        self._filled_at = now
-        if self._tokens < 1:
+        empty_at = max(self._empty_at, now - self._full_s) + SPAWN_INTERVAL_S
+        if empty_at > now:
             return False
-        self._tokens -= 1
+        self._empty_at = empty_at
         return True
 
     def give_back(self) -> None:
         """Return a token, after a worker has ended normally."""
-        self._tokens = min(float(self._burst), self._tokens + 1)
+        self._empty_at -= SPAWN_INTERVAL_S
 
 
 class EngineArbiter(Arbiter):
@@ -102,7 +100,7 @@ class EngineArbiter(Arbiter):
         self._slots_checked_at = 0.0
         self._socket = self._config.state_dir / ENGINE_SOCKET
         super().__init__(app)
-        self._respawns = Respawns(SPAWNS_AT_ONCE * self.num_workers, time.monotonic())
+        self._respawns = Respawns(SPAWNS_AT_ONCE * self.num_workers)
 
     # The loop.
 
@@ -351,13 +349,10 @@ class EngineApplication(BaseApplication):
             self.cfg.set(name, value)
         self.cfg.set("post_fork", lambda arbiter, _worker: arbiter.close_in_worker())
 
-    def load(self) -> None:
-        """Load nothing."""
 
-
-def run_engine(config: RuntimeConfig, several_keys: bool) -> NoReturn:
+def run_engine(config: RuntimeConfig, several_keys: bool) -> None:
     """
-    Run the engine of *config* until a signal ends it; then the process exits with 0.
+    Run the engine of *config* until a signal ends it; then gunicorn exits the process with 0.
 
     *several_keys* says whether there is more than one key to be fair to.
     """
@@ -368,4 +363,3 @@ def run_engine(config: RuntimeConfig, several_keys: bool) -> NoReturn:
     arbiter = EngineArbiter(EngineApplication(config, several_keys=several_keys))
     share_what_is_loaded()
     arbiter.run()
-    raise SystemExit(errno.EIO)  # not reached: gunicorn's loop ends with SystemExit

@@ -33,15 +33,14 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from queryengine.pool.broker_records import ClientConnection, PendingQuestion, number, text
 from queryengine.pool.frames import FrameError, Kind, decode_json, encode_json
 from queryengine.pool.rate_limits import RateLimits
-from queryengine.pool.slot_scheduler import SlotScheduler
+from queryengine.pool.slot_scheduler import ClientConnection, SlotScheduler, required
 from runtimeconf.model import QueryConfig
 from system.state_socket import StateSocket
 
@@ -60,6 +59,16 @@ _RECEIVE_BYTES = 64 * 1024
 _BACKLOG = 128
 #: The pause after a failed accept, for example when the process has no descriptor left.
 _ACCEPT_RETRY_S = 0.1
+
+
+@dataclass(eq=False, slots=True)
+class _PendingQuestion:
+    """A question of *client* about all statements. It waits for the reports of the clients in `unreported`."""
+
+    client: ClientConnection
+    answer: Callable[[], dict[str, Any]]
+    unreported: set[ClientConnection]
+    deadline: float
 
 
 class Broker:
@@ -81,12 +90,12 @@ class Broker:
         self.report_s = REPORT_S
         self._kill = kill
         self._scheduler = SlotScheduler(limits, self._send, several_keys=several_keys)
-        self._questions: dict[int, PendingQuestion] = {}  # by serial
+        self._questions: dict[int, _PendingQuestion] = {}  # by serial
         self._clients: set[ClientConnection] = set()
         self._unsent: set[ClientConnection] = set()
         self._serials = itertools.count()
         self._rate_limits = RateLimits()
-        self._status = (0, 0, False)
+        self._status: dict[str, Any] = {"is": "status", "alive": 0, "killed": 0, "stopping": False}
         self._status_sent = -STATUS_INTERVAL_S
         self._selector = selectors.DefaultSelector()
         self._socket = StateSocket(path, _BACKLOG)
@@ -106,11 +115,7 @@ class Broker:
 
     def watch(self, descriptor: int) -> None:
         """Let `poll` return when the non-blocking *descriptor* is readable; its contents are discarded."""
-
-        def empty(_: int) -> None:
-            os.read(descriptor, _RECEIVE_BYTES)
-
-        self._selector.register(descriptor, selectors.EVENT_READ, empty)
+        self._selector.register(descriptor, selectors.EVENT_READ, lambda _: os.read(descriptor, _RECEIVE_BYTES))
 
     def poll(self, timeout_s: float) -> None:
         """Wait at most *timeout_s* seconds for work, and do it. A client's faults are never raised."""
@@ -129,13 +134,13 @@ class Broker:
 
     def report(self, *, alive: int, killed: int) -> None:
         """Send the clients the numbers of live and killed workers, if they have changed or a second has passed."""
-        status = (alive, killed, self.draining)
+        status = {"is": "status", "alive": alive, "killed": killed, "stopping": self.draining}
         now = time.monotonic()
         if status == self._status and now - self._status_sent < STATUS_INTERVAL_S:
             return
         self._status, self._status_sent = status, now
         for client in self._clients:
-            self._send_status(client)
+            self._send(client, status)
         self._flush()
 
     def free_unused(self, running: Collection[str], *, any_idle: bool) -> None:
@@ -156,7 +161,7 @@ class Broker:
         """Refuse new statements. Running and queued ones continue."""
         self.draining = True
         self._scheduler.recall_all()
-        self.report(alive=self._status[0], killed=self._status[1])
+        self.report(alive=self._status["alive"], killed=self._status["killed"])
 
     def end_statements(self) -> None:
         """Have every client stop its statements."""
@@ -192,7 +197,7 @@ class Broker:
         client = ClientConnection(connection)
         self._clients.add(client)
         self._selector.register(connection, selectors.EVENT_READ, partial(self._serve, client))
-        self._send_status(client)
+        self._send(client, self._status)
 
     def _serve(self, client: ClientConnection, events: int) -> None:
         try:
@@ -238,10 +243,6 @@ class Broker:
         client.out += encode_json(Kind.MESSAGE, fields)
         self._unsent.add(client)
 
-    def _send_status(self, client: ClientConnection) -> None:
-        alive, killed, stopping = self._status
-        self._send(client, {"is": "status", "alive": alive, "killed": killed, "stopping": stopping})
-
     def _flush(self) -> None:
         """Send what is queued for the clients, as far as they take it."""
         while self._unsent:
@@ -265,55 +266,47 @@ class Broker:
     def _handle(self, client: ClientConnection, fields: dict[str, Any]) -> None:
         match fields.get("do"):
             case "enter" if self.draining:
-                self._send(client, {"is": "stopping", "id": text(fields, "id")})
+                self._send(client, {"is": "stopping", "id": required(fields, "id", str)})
             case "enter":
-                self._scheduler.enter(client, fields, text(fields, "key"))
+                self._scheduler.enter(client, fields, required(fields, "key", str))
             case "runs":
-                self._scheduler.record_use(client, number(fields, "slot"), fields)
+                self._scheduler.record_use(client, required(fields, "slot", int), fields)
             case "leave" if "slot" in fields:
-                self._release(client, number(fields, "slot"), fields.get("kill"))
+                self._release(client, fields)
             case "leave":
-                self._scheduler.leave(client, text(fields, "id"))
+                self._scheduler.leave(client, required(fields, "id", str))
             case "hurry":
-                self._scheduler.hurry(client, text(fields, "id"))
+                self._scheduler.hurry(client, required(fields, "id", str))
             case "active" | "cancel" | "count":
                 self._ask(client, fields)
             case "reported":
-                if (question := self._questions.get(number(fields, "ask"))) is not None:
+                if (question := self._questions.get(required(fields, "ask", int))) is not None:
                     question.unreported.discard(client)
             case other:
                 raise FrameError(f"a message asks for {other!r:.40}")
 
-    def _release(self, client: ClientConnection, slot_number: int, kill: object) -> None:
-        slot = client.slots.get(slot_number)
-        if slot is None:  # it was freed meanwhile
+    def _release(self, client: ClientConnection, fields: dict[str, Any]) -> None:
+        if (slot := client.slots.get(required(fields, "slot", int))) is None:  # it was freed meanwhile
             return
-        if isinstance(kill, str):  # before the next statement gets the slot
+        if isinstance(kill := fields.get("kill"), str):  # before the next statement gets the slot
             self._kill(kill)
         self._scheduler.free(slot)
 
     def _ask(self, client: ClientConnection, fields: dict[str, Any]) -> None:
         """Answer *client*; about statements, once the other clients have reported what they use their slots for."""
-        key, ask = text(fields, "key"), fields.get("ask")
+        key, ask = required(fields, "key", str), fields.get("ask")
         if fields["do"] == "count":
-            allowance = self._rate_limits.take(key, number(fields, "limit"))
+            allowance = self._rate_limits.take(key, required(fields, "limit", int))
             self._send(client, {"is": "counted", "ask": ask, "allowance": asdict(allowance)})
             return
         if fields["do"] == "cancel":
-            query_id = text(fields, "id")
-            question = PendingQuestion(
-                client, lambda: {"is": "cancelled", "ask": ask, "found": self._cancel(key, query_id)}
-            )
+            answer = partial(self._cancel, key, ask, required(fields, "id", str))
         else:
-            question = PendingQuestion(client, lambda: {"is": "active", "ask": ask, "statements": self._active(key)})
-        question.unreported = self._scheduler.holders - {client}
-        if not question.unreported:
-            self._send(client, question.answer())
-            return
+            answer = partial(self._active, key, ask)
+        unreported = self._scheduler.holders - {client}
         serial = next(self._serials)
-        question.deadline = time.monotonic() + self.report_s
-        self._questions[serial] = question
-        for other in question.unreported:
+        self._questions[serial] = _PendingQuestion(client, answer, unreported, time.monotonic() + self.report_s)
+        for other in unreported:
             self._send(other, {"is": "report", "ask": serial})
 
     def _answer_questions(self, now: float) -> None:
@@ -330,8 +323,8 @@ class Broker:
                 logger.exception("a client of the broker was dropped")
                 self._drop(question.client)
 
-    def _active(self, key: str) -> list[dict[str, str]]:
-        return [
+    def _active(self, key: str, ask: object) -> dict[str, Any]:
+        statements = [
             {
                 "id": statement.id,
                 "started": statement.started,
@@ -340,9 +333,10 @@ class Broker:
             }
             for statement in self._scheduler.statements_of(key)
         ]
+        return {"is": "active", "ask": ask, "statements": statements}
 
-    def _cancel(self, key: str, query_id: str) -> bool:
+    def _cancel(self, key: str, ask: object, query_id: str) -> dict[str, Any]:
         found = [statement for statement in self._scheduler.statements_of(key) if statement.id == query_id]
         for statement in found:
             self._send(statement.client, {"is": "cancel", "id": query_id})
-        return bool(found)
+        return {"is": "cancelled", "ask": ask, "found": bool(found)}

@@ -6,8 +6,6 @@ needs its own time-out. Sending never blocks: what the broker does not read at o
 Under gevent the threads are greenlets: `socket` and `threading` are looked up when used, so its patches always apply.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math
@@ -123,7 +121,7 @@ class BrokerLink:
     Its own threads call *pool*: `take` for a message that is neither an answer nor a status, `lost`, and `tick`.
     """
 
-    def __init__(self, state_dir: Path, pool: SlotPool) -> None:
+    def __init__(self, state_dir: Path, pool: "SlotPool") -> None:
         self._lock = threading.Lock()  # nothing under it blocks
         self._pool = pool
         self._path = str(state_dir / BROKER_SOCKET)

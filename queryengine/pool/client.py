@@ -40,16 +40,13 @@ class EngineClient:
         call = {"call": "run", **_fields(query)}
         if self._remembers and query.cache != "none":
             call["data_version"] = True
-        result = self._statement(query)
-        result.start(call, cancel, admitted)
-        return result
+        return ClientResult(self._pool, query, query.time_limit_s(self._limits)).start(call, cancel, admitted)
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
         """As `QueryEngine.describe`."""
         call = {"call": "describe", "speculate_s": speculate_s, **_fields(query)}
-        statement = self._statement(query)
-        statement.start(call, cancel)
-        with _read_to_its_end(statement):
+        statement = ClientResult(self._pool, query, query.time_limit_s(self._limits))
+        with _read_to_its_end(statement.start(call, cancel)):
             chunks = tuple(statement)
             fields = statement.fields["description"]
             schema = fields["schema"]
@@ -63,9 +60,9 @@ class EngineClient:
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""
-        statement = self._statement(Query(sql=sql))
-        statement.start({"call": "admit", "sql": sql, "relations": sorted(relations)}, inner=True)
-        with _read_to_its_end(statement):
+        statement = ClientResult(self._pool, Query(sql=sql), self._limits.timeout_s)
+        call = {"call": "admit", "sql": sql, "relations": sorted(relations)}
+        with _read_to_its_end(statement.start(call, inner=True)):
             fields = statement.fields["statement"]
             return GatedStatement(
                 fields["sql"], fields["kind"], frozenset(fields["relations"]), frozenset(fields["parameters"])
@@ -107,15 +104,12 @@ class EngineClient:
         """Stop every statement and give back all slots."""
         self._pool.close()
 
-    def _statement(self, query: Query) -> ClientResult:
-        return ClientResult(self._pool, query, query.time_limit_s(self._limits))
-
 
 @contextmanager
-def _read_to_its_end(statement: ClientResult) -> Iterator[None]:
+def _read_to_its_end(statement: ClientResult) -> Iterator[ClientResult]:
     """Close *statement* after the block; raises EngineUnavailableError if the block cannot read its fields."""
     try:
-        yield
+        yield statement
     except (KeyError, TypeError, ValueError) as error:
         raise EngineUnavailableError("The engine's answer cannot be read.") from error
     finally:

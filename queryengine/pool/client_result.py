@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from queryengine.cancellation import Reason
 from queryengine.engine import ACTIVE_SQL_CHARACTERS, Admitted, CancelToken, Query, QueryTimings
@@ -91,7 +91,7 @@ class ClientResult:
         admitted: Admitted | None = None,
         *,
         inner: bool = False,
-    ) -> None:
+    ) -> Self:
         """
         Wait for a slot, send *call* to a worker, and receive the start of its answer, or all of a small one.
 
@@ -114,6 +114,7 @@ class ClientResult:
         except BaseException:
             self._end()
             raise
+        return self
 
     def entry(self) -> dict[str, Any]:
         """Return what the broker wants to know: `id`, `sql`, `started`, and `inner` for the runtime's own."""

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any
 
 from queryengine import errors
@@ -30,13 +29,11 @@ def _rebuilder(kind: type[QueryError]) -> Callable[[Mapping[str, Any]], QueryErr
 
 
 #: The function that rebuilds an error from the fields of its frame, by code.
-ERRORS: Mapping[str, Callable[[Mapping[str, Any]], QueryError]] = MappingProxyType(
-    {
-        kind.code: _rebuilder(kind)
-        for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, QueryError)
-    }
-)
+ERRORS: Mapping[str, Callable[[Mapping[str, Any]], QueryError]] = {
+    kind.code: _rebuilder(kind)
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, QueryError)
+}
 
 
 class NotStartedError(Exception):

@@ -26,8 +26,6 @@ from queryengine.pool.worker import StatementServer
 from queryengine.pool.worker_state import WorkerState, write_state
 from runtimeconf.model import RuntimeConfig
 from system import process_limits, sandbox
-from system.descriptors import raise_soft_limit
-from system.parent_death import die_with_parent
 from system.scratch import scratch_parent
 
 logger = logging.getLogger(__name__)
@@ -139,11 +137,11 @@ class EngineWorker(SyncWorker):
         self.notify()  # the write has set the file's time from another clock than gunicorn's
 
     def _confine(self) -> None:
-        die_with_parent(self.ppid)
+        process_limits.die_with_parent(self.ppid)
         os.umask(PRIVATE_UMASK)
         process_limits.close_descriptors([*(listener.fileno() for listener in self.sockets), self.tmp.fileno()])
         process_limits.forget_environment()
-        raise_soft_limit()  # It opens each snapshot, and more than once while one session replaces another.
+        process_limits.raise_soft_limit()  # It opens each snapshot, and again while a session replaces another.
         config = runtimeconf.state.get_config()
         process_limits.confine(file_bytes=config.query.temp_directory_limit_bytes)
         process_limits.reuse_memory()

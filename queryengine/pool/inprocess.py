@@ -60,7 +60,13 @@ class InProcessEngine:
             EngineUnavailableError: The engine cannot start.
             RuntimeError: This process runs on gevent.
         """
-        _refuse_gevent()
+        monkey = sys.modules.get("gevent.monkey")
+        if monkey is not None and monkey.is_module_patched("threading"):
+            # One query would block every other greenlet until it ends.
+            raise RuntimeError(
+                "The engine needs threads, and gevent has replaced them: run the server with gunicorn's gthread or "
+                "sync worker, or with manage.py serve."
+            )
         # In the order of arrival. No lock: adding, removing and listing the keys of a dictionary are atomic.
         self._active: dict[_ActiveStatement, None] = {}
         self._admission = Admission(config.query, several_keys=several_keys)
@@ -151,13 +157,3 @@ class InProcessEngine:
                 admitted()
 
         return wait_for_slot
-
-
-def _refuse_gevent() -> None:
-    """Raise RuntimeError under the patches of gevent: one query would block every other greenlet until it ends."""
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None and monkey.is_module_patched("threading"):
-        raise RuntimeError(
-            "The engine needs threads, and gevent has replaced them: run the server with gunicorn's gthread or sync "
-            "worker, or with manage.py serve."
-        )

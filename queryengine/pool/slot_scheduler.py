@@ -13,17 +13,19 @@ rotate, one of them is recalled.
 """
 
 import itertools
+import math
 import os
+import socket
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+from queryengine.engine import ACTIVE_SQL_CHARACTERS
 from queryengine.errors import EngineBusyError
-from queryengine.pool.broker_records import ClientConnection, GrantedSlot, StatementRecord, optional_number
-from queryengine.pool.fair_queue import EntryState, FairQueue
-from queryengine.pool.frames import FrameError
+from queryengine.pool.fair_queue import EntryState, FairQueue, QueueEntry
+from queryengine.pool.frames import FrameDecoder, FrameError
 from runtimeconf.model import QueryConfig
 
 #: How long a client process keeps a slot that another process wants for the same key.
@@ -34,21 +36,94 @@ SHARE_S = 0.2
 MISSED_CHECKS = 3
 #: The processors that this process may use.
 PROCESSORS = len(os.sched_getaffinity(0))
+#: The largest message accepted from a client, with room to spare: clients truncate the SQL text.
+MAX_MESSAGE_BYTES = 64 * 1024
+#: A recalled slot that has not come back after this time is no longer counted on: the broker recalls another.
+RECALL_S = 0.02
+#: A slot is in rotation if its client has reported another statement for it within this time.
+ROTATION_S = 0.15
 
-Send = Callable[[ClientConnection, dict[str, Any]], None]
+_T = TypeVar("_T")
+
+
+class StatementRecord:
+    """A statement that is queued or that a slot is used for."""
+
+    entry: QueueEntry
+
+    def __init__(self, client: "ClientConnection", fields: dict[str, Any], key: str) -> None:
+        self.client = client
+        self.id = required(fields, "id", str)
+        self.key = key
+        self.is_inner = fields.get("inner") is True
+        self.sql = required(fields, "sql", str)[:ACTIVE_SQL_CHARACTERS]
+        self.started = required(fields, "started", str)
+        self.since = time.monotonic()
+        self.queued_until = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class GrantedSlot:
+    """A slot that a client process holds, and the statement it last reported for it."""
+
+    number: int
+    client: "ClientConnection"
+    entry: QueueEntry
+    statement: StatementRecord | None
+    since: float = field(default_factory=time.monotonic)
+    recalled_at: float | None = None
+    reused_at: float = -math.inf
+    missed_checks: int = 0
+
+    @property
+    def is_recalled(self) -> bool:
+        """Whether its client was asked to return it."""
+        return self.recalled_at is not None
+
+    def is_expected(self, now: float) -> bool:
+        """Whether it was recalled so recently that it may come back at any moment."""
+        return self.recalled_at is not None and now < self.recalled_at + RECALL_S
+
+    def is_rotating(self, now: float) -> bool:
+        """Whether it serves one statement after another and is not recalled."""
+        return self.recalled_at is None and now < self.reused_at + ROTATION_S
+
+
+class ClientConnection:
+    """The connection of one client process, with its slots and queued statements."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.decoder = FrameDecoder(max_json_bytes=MAX_MESSAGE_BYTES)
+        self.out = bytearray()
+        self.writes = False  # whether the selector waits until it can be written to
+        self.queued: dict[str, StatementRecord] = {}
+        self.slots: dict[int, GrantedSlot] = {}
+
+
+def required(fields: dict[str, Any], name: str, kind: type[_T]) -> _T:
+    """Return the field *name* of a message, which is a *kind*; raises FrameError."""
+    value = fields.get(name)
+    if not isinstance(value, kind):
+        raise FrameError(f"a message has no {name}")
+    return value
+
+
+def slots_of(key: str, slots: Iterable[GrantedSlot]) -> int:
+    """Return the number of those *slots* of *key* that are not recalled."""
+    return sum(slot.entry.key == key and not slot.is_recalled for slot in slots)
 
 
 class SlotScheduler:
     """
-    Grants, recalls and frees slots. It has no thread and never waits; *send* queues a message for a client.
+    Grants, recalls and frees slots. It has no thread and never waits.
 
-    Args:
-        limits: Number of workers, queue length and queue time-out.
-        send: Called with a client and the fields of a message to it.
-        several_keys: Whether there is more than one key to be fair to.
+    *limits* and *several_keys* are those of the `Broker`; *send* queues the fields of a message for a client.
     """
 
-    def __init__(self, limits: QueryConfig, send: Send, *, several_keys: bool) -> None:
+    def __init__(
+        self, limits: QueryConfig, send: Callable[[ClientConnection, dict[str, Any]], None], *, several_keys: bool
+    ) -> None:
         self._send = send
         self._processors = PROCESSORS
         self._queue = FairQueue(
@@ -58,10 +133,9 @@ class SlotScheduler:
             patient_slots=min(self._processors, limits.workers),
         )
         self._queue_timeout_s = limits.queue_timeout_s
-        self._queued: OrderedDict[StatementRecord, None] = OrderedDict()  # oldest first
+        self._queued: dict[StatementRecord, None] = {}  # oldest first
         self._slots: dict[int, GrantedSlot] = {}  # in the order in which they were granted
         self._numbers = itertools.count()
-        self._serials = itertools.count()
 
     @property
     def is_idle(self) -> bool:
@@ -82,7 +156,7 @@ class SlotScheduler:
     def run_due(self, now: float) -> None:
         """Refuse the statements that have waited too long, and recall slots that queued statements should have."""
         while self._queued and (statement := next(iter(self._queued))).queued_until <= now:
-            self._refuse(statement, EngineBusyError())
+            self._refuse(statement)
             self._withdraw(statement)
         self._recall_for_queued(now)
 
@@ -93,16 +167,15 @@ class SlotScheduler:
         Raises:
             FrameError: The message is malformed, or a statement with this id is queued.
         """
-        statement = StatementRecord(client, fields, key, next(self._serials))
+        statement = StatementRecord(client, fields, key)
         if statement.id in client.queued:
             raise FrameError("a statement entered twice")
         patient = fields.get("patient") is True
         try:
-            statement.entry = self._queue.join(
-                key, partial(self._decided, statement), patient=patient, most=optional_number(fields, "concurrent")
-            )
-        except EngineBusyError as error:
-            self._refuse(statement, error)
+            most = required(fields, "concurrent", int) if "concurrent" in fields else None
+            statement.entry = self._queue.join(key, partial(self._decided, statement), patient=patient, most=most)
+        except EngineBusyError:
+            self._refuse(statement)
             return
         if statement.entry.state is EntryState.ADMITTED:
             self._grant(statement)
@@ -130,7 +203,7 @@ class SlotScheduler:
         slot.statement = None
         if "id" not in fields:
             return
-        statement = StatementRecord(client, fields, slot.entry.key, next(self._serials))
+        statement = StatementRecord(client, fields, slot.entry.key)
         if (queued := client.queued.get(statement.id)) is not None:
             self._withdraw(queued)
         for other in client.slots.values():  # one may have been granted to it just before it took over this one
@@ -177,7 +250,7 @@ class SlotScheduler:
     def statements_of(self, key: str) -> list[StatementRecord]:
         """Return the statements of *key*, oldest first, without those of the runtime itself."""
         found = [one for one in self.statements() if one.key == key and not one.is_inner]
-        return sorted(found, key=lambda one: (one.started, one.serial))
+        return sorted(found, key=lambda one: (one.started, one.since))
 
     def is_queued(self, statement: StatementRecord) -> bool:
         """Whether *statement* waits for a slot."""
@@ -190,7 +263,7 @@ class SlotScheduler:
         if statement.entry.state is EntryState.ADMITTED:
             self._grant(statement)
         else:
-            self._refuse(statement, EngineBusyError())
+            self._refuse(statement)
 
     def _grant(self, statement: StatementRecord) -> None:
         slot = GrantedSlot(next(self._numbers), statement.client, statement.entry, statement)
@@ -198,8 +271,8 @@ class SlotScheduler:
         fields = {"is": "admitted", "id": statement.id, "key": statement.key, "slot": slot.number}
         self._send(statement.client, fields)
 
-    def _refuse(self, statement: StatementRecord, error: EngineBusyError) -> None:
-        fields = {"is": "busy", "id": statement.id, "retry_after_s": error.retry_after_s}
+    def _refuse(self, statement: StatementRecord) -> None:
+        fields = {"is": "busy", "id": statement.id, "retry_after_s": EngineBusyError().retry_after_s}
         self._send(statement.client, fields)
 
     def _withdraw(self, statement: StatementRecord) -> None:
@@ -241,7 +314,7 @@ class SlotScheduler:
             return self._queue.may_run(statement.key) and (
                 not statement.entry.patient
                 or slot.statement is None
-                or self._slots_of(slot.entry.key) > self._slots_of(statement.key) + 1
+                or slots_of(slot.entry.key, self._slots.values()) > slots_of(statement.key, self._slots.values()) + 1
             )
         if slot.client is statement.client:
             return False  # The process passes it on itself.
@@ -249,10 +322,7 @@ class SlotScheduler:
             return True
         if now < slot.since + QUANTUM_S:
             return False
-        own, other = (client.slots_of(statement.key) for client in (statement.client, slot.client))
+        own, other = (slots_of(statement.key, client.slots.values()) for client in (statement.client, slot.client))
         # All slots of its own process may run long statements; after a while its share does not count.
         is_starved = not statement.entry.patient and now >= statement.since + SHARE_S
         return own == 0 or other > own + 1 or is_starved
-
-    def _slots_of(self, key: str) -> int:
-        return sum(slot.entry.key == key and not slot.is_recalled for slot in self._slots.values())

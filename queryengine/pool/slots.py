@@ -8,15 +8,12 @@ uses the slot for. The broker recalls a slot that is needed elsewhere; a slot th
 back.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import socket
 import threading
 import time
 import uuid
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +52,7 @@ class Slot:
     number: int
     key: str
     connection: socket.socket | None = None
-    statement: ClientResult | None = None
+    statement: "ClientResult | None" = None
     recalled: bool = False
     unreported: bool = False  # whether its use has changed since the last report
     since: float = 0.0  # when it was last taken or left
@@ -66,7 +63,7 @@ class Slot:
 class _Waiter:
     """A statement that waits for a slot."""
 
-    statement: ClientResult
+    statement: "ClientResult"
     since: float = field(default_factory=time.monotonic)
     is_announced: bool = False  # to the broker
     is_patient: bool = False  # as announced
@@ -80,7 +77,7 @@ class SlotPool:
         self.engine_path = str(state_dir / ENGINE_SOCKET)
         self.link = BrokerLink(state_dir, self)
         self._statements: dict[str, ClientResult] = {}
-        self._waiters: dict[str, deque[_Waiter]] = {}  # by key; none is empty
+        self._waiters: dict[str, dict[str, _Waiter]] = {}  # by key and query id, longest wait first; none is empty
         self._slots: dict[int, Slot] = {}
         self._unused: dict[str, list[Slot]] = {}  # by key
         self._reusable: dict[str, int] = {}  # number of slots by key that are not recalled
@@ -89,7 +86,7 @@ class SlotPool:
         self._next_tick = math.inf
         self.link.start()
 
-    def enter(self, statement: ClientResult) -> None:
+    def enter(self, statement: "ClientResult") -> None:
         """
         Ask for a slot. Until *statement* leaves, the answer, which may come at once, and all other calls go to it.
 
@@ -114,11 +111,11 @@ class SlotPool:
             if not waits_here and not self._announce(waiter, patient=False):
                 raise unreachable()
             self._statements[statement.query_id] = statement
-            self._waiters.setdefault(statement.key, deque()).append(waiter)
+            self._waiters.setdefault(statement.key, {})[statement.query_id] = waiter
             if self._next_tick > waiter.since + ASK_S:
                 self._tick_soon()
 
-    def leave(self, statement: ClientResult, *, kill: bool = False) -> None:
+    def leave(self, statement: "ClientResult", *, kill: bool = False) -> None:
         """
         Pass on the slot of *statement*, keep it, or give it back; or end its wait. Never fails.
 
@@ -132,7 +129,7 @@ class SlotPool:
             del self._statements[statement.query_id]
             slot, statement.slot = statement.slot, None
             if slot is None:
-                waiter = self._take_waiter(statement.query_id, statement.key)
+                waiter = self._take_waiter(statement.key, statement.query_id)
                 if waiter is not None and waiter.is_announced:
                     self.link.say({"do": "leave", "id": statement.query_id})
                 return
@@ -141,7 +138,7 @@ class SlotPool:
                 closing, slot.connection = slot.connection, None
             elif slot.connection is None or slot.recalled or self.link.is_stopping:
                 closing = self._give_back(slot, kill=statement.query_id if kill else None)
-            elif (waiter := self._next_waiter(slot.key)) is not None:
+            elif (waiter := self._take_waiter(slot.key)) is not None:
                 self._pass_on(slot, waiter)
             else:
                 slot.since = time.monotonic()
@@ -233,12 +230,11 @@ class SlotPool:
         self._reusable[slot.key] = self._reusable.get(slot.key, 0) + 1
         if len(self._slots) == 1:
             self._tick_soon()
-        waiter = self._take_waiter(query_id, slot.key)
-        if waiter is not None:
+        if (waiter := self._take_waiter(slot.key, query_id)) is not None:
             self._assign(slot, waiter.statement)
             slot.unreported = False
             waiter.statement.wake()
-        elif (waiter := self._next_waiter(slot.key)) is not None:
+        elif (waiter := self._take_waiter(slot.key)) is not None:
             self._pass_on(slot, waiter)
         else:
             self._give_back(slot)
@@ -247,7 +243,7 @@ class SlotPool:
         self._next_tick = -math.inf
         self.link.wake()
 
-    def _assign(self, slot: Slot, statement: ClientResult) -> None:
+    def _assign(self, slot: Slot, statement: "ClientResult") -> None:
         slot.statement, statement.slot = statement, slot
         slot.since = time.monotonic()
         slot.unreported = True
@@ -284,31 +280,26 @@ class SlotPool:
             del self._reusable[slot.key]
             self._reused_at.pop(slot.key, None)
             self._asked_at.pop(slot.key, None)
-            for waiter in self._waiters.get(slot.key, ()):
+            for waiter in self._waiters.get(slot.key, {}).values():
                 self._announce_urgently(waiter)
 
-    def _next_waiter(self, key: str) -> _Waiter | None:
-        """Take out the statement of *key* that has waited longest."""
-        queue = self._waiters.get(key)
-        return self._take_waiter(queue[0].statement.query_id, key) if queue else None
-
-    def _take_waiter(self, query_id: str, key: str) -> _Waiter | None:
-        queue = self._waiters.get(key, deque())
-        found = next((waiter for waiter in queue if waiter.statement.query_id == query_id), None)
-        if found is not None:
-            queue.remove(found)
-            if not queue:
-                del self._waiters[key]
-        return found
+    def _take_waiter(self, key: str, query_id: str | None = None) -> _Waiter | None:
+        """Take out a waiting statement of *key*, by default the one that has waited longest."""
+        if not (queue := self._waiters.get(key)):
+            return None
+        waiter = queue.pop(next(iter(queue)) if query_id is None else query_id, None)
+        if not queue:
+            del self._waiters[key]
+        return waiter
 
     def _refuse(self, query_id: str, error: QueryError) -> None:
         statement = self._statements.get(query_id)
-        if statement is not None and self._take_waiter(query_id, statement.key) is not None:
+        if statement is not None and self._take_waiter(statement.key, query_id) is not None:
             statement.refused(error)
 
     def _refuse_all(self) -> None:
         for queue in self._waiters.values():
-            for waiter in queue:
+            for waiter in queue.values():
                 waiter.statement.refused(unreachable())
         self._waiters.clear()
 
@@ -337,7 +328,7 @@ class SlotPool:
 
     def _report_all(self) -> None:
         for key, queue in self._waiters.items():
-            for waiter in queue:
+            for waiter in queue.values():
                 self._announce(waiter, patient=key in self._reusable)
         for slot in self._slots.values():
             self._report_use(slot)
@@ -351,9 +342,10 @@ class SlotPool:
 
     def _report_due(self, now: float) -> None:
         for key, queue in self._waiters.items():
-            if now >= queue[0].since + ASK_S:
-                self._ask(key, queue[0], now)
-            for waiter in queue:
+            first = next(iter(queue.values()))
+            if now >= first.since + ASK_S:
+                self._ask(key, first, now)
+            for waiter in queue.values():
                 if now >= waiter.since + REPORT_S:
                     self._announce(waiter, patient=True)
         for slot in self._slots.values():

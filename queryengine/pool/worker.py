@@ -12,15 +12,17 @@ import signal
 import socket
 import struct
 import time
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
+from typing import Any, Literal, get_args
 
 from queryengine.cancellation import Interruption
 from queryengine.encoders.parts import Parts, length
-from queryengine.engine import Encoding, Query, QueryTimings
+from queryengine.engine import ArrowParameters, Encoding, Parameters, Query, QueryTimings
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
 from queryengine.execution.statement_runner import StatementRunner
 from queryengine.pool.frames import (
@@ -33,7 +35,6 @@ from queryengine.pool.frames import (
     encode_json,
 )
 from queryengine.pool.hang_up import HangUpWatch
-from queryengine.pool.requests import Request, checked_request
 from queryengine.pool.worker_state import WorkerState
 from runtimeconf.model import MIB, RuntimeConfig
 from system import process_limits
@@ -83,6 +84,66 @@ WORN_BYTES = 64 * MIB
 _CLOSING = encode_json(Kind.CLOSING, {})
 _TOO_LARGE = "The statement needs more memory than there is."
 
+RequestKind = Literal["run", "describe", "admit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """
+    A checked request; `relations` belong to "admit", `speculate_s` to "describe"; `deadline` is on the monotonic clock.
+
+    With `wants_data_version`, the header of the answer names the manifest whose data alone decides it, if there is one.
+    """
+
+    kind: RequestKind
+    query: Query
+    relations: frozenset[str]
+    deadline: float
+    speculate_s: float
+    wants_data_version: bool
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """The fields by which the log names the statement and its owner."""
+        return {"query_id": self.query.query_id, "fingerprint": self.query.fingerprint}
+
+
+def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
+    """
+    Check the *fields* of a request, which may take at most *limit_s* seconds.
+
+    Raises:
+        FrameError: They are not a request.
+    """
+    try:
+        kind, sql, encoding = fields["call"], fields["sql"], fields.get("encoding", "json")
+        if kind not in get_args(RequestKind) or encoding not in get_args(Encoding) or not isinstance(sql, str):
+            raise FrameError("a request is not well-formed")
+        parameters: Parameters | None = fields.get("parameters")
+        if "arrow_parameters" in fields:
+            parameters = ArrowParameters(b64decode(fields["arrow_parameters"], validate=True))
+        left_s = min(float(fields["timeout_s"]), limit_s)
+        query = Query(
+            sql=sql,
+            encoding=encoding,
+            parameters=parameters,
+            query_id=str(fields["query_id"]),
+            fingerprint=str(fields.get("fingerprint", "")),
+            limit_s=float(fields["limit_s"]) if "limit_s" in fields else None,
+            scope=frozenset(map(str, fields["scope"])) if "scope" in fields else None,
+            timeout_s=left_s,
+        )
+        return Request(
+            kind=kind,
+            query=query,
+            relations=frozenset(map(str, fields.get("relations", ()))),
+            deadline=time.monotonic() + left_s,
+            speculate_s=float(fields.get("speculate_s", 0.0)),
+            wants_data_version="data_version" in fields,
+        )
+    except (KeyError, TypeError, ValueError):
+        raise FrameError("a request is not well-formed") from None
+
 
 class StatementServer:
     """
@@ -92,9 +153,7 @@ class StatementServer:
     when a new process should replace this one.
     """
 
-    def __init__(
-        self, config: RuntimeConfig, report: Callable[[WorkerState], None], stops: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, config: RuntimeConfig, report: Callable[[WorkerState], None], stops: Callable[[], bool]) -> None:
         # The broker admits statements before a client connects; here they run one at a time.
         self._config = replace(config, query=replace(config.query, workers=1))
         self._report = report
@@ -103,14 +162,15 @@ class StatementServer:
         self._memory = process_limits.Memory()
         self._base = self._memory.use()
         self._left_bytes = self._base.resident  # when memory was given back
-        self._kept_bytes = min(KEPT_BYTES, int(KEPT_PART * config.query.memory_limit_bytes))
         self._runner: StatementRunner | None = None
-        self._tried = 0.0
+        self._began = time.monotonic()
+        limit = config.query.memory_limit_bytes
+        self._allowance = limit + max(int(SPARE_PART * limit), SPARE_BYTES) - LIBRARY_BYTES
+        self._kept_bytes = min(KEPT_BYTES, int(KEPT_PART * limit))
         self.worn_out = False
 
     def warm_up(self) -> None:
         """Open the engine if that is possible now."""
-        self._tried = time.monotonic()
         with suppress(EngineUnavailableError):
             self._opened()
 
@@ -165,7 +225,7 @@ class StatementServer:
         removed: the sandbox does not let it create another one.
         """
         if self._runner is None:
-            self.worn_out = self.worn_out or time.monotonic() - self._tried >= RETRY_S
+            self.worn_out = self.worn_out or time.monotonic() - self._began >= RETRY_S
         elif not self._runner.scratch.is_there:
             self.worn_out = True
         self._report(WorkerState(phase="unfit" if self._runner is None else "idle"))
@@ -218,7 +278,7 @@ class StatementServer:
 
     def _answer(self, request: Request, connection: socket.socket) -> None:
         """Run the statement and send its answer; raises _ClientLostError."""
-        sender = _Sender(connection, request.deadline)
+        send = partial(_send, connection, request.deadline)
         interruption = Interruption()
         try:
             self._arm(request, interruption)
@@ -229,7 +289,7 @@ class StatementServer:
                 case "describe":
                     last = _described(runner, request, interruption)
                 case "run":
-                    last = _run(runner, request, interruption, sender)
+                    last = _run(runner, request, interruption, send)
         except QueryError as exc:
             last = _error_frame(exc)
         except _ClientLostError:
@@ -243,7 +303,7 @@ class StatementServer:
             last = _error_frame(QueryError("The statement could not be run."))
         # The client hangs up after the last frame.
         self._watch.end()
-        sender.send(last)
+        send(last)
 
     def _opened(self) -> StatementRunner:
         """
@@ -265,11 +325,6 @@ class StatementServer:
             self._left_bytes = self._base.resident
             self._memory.limit(self._allowance)
         return self._runner
-
-    @property
-    def _allowance(self) -> int:
-        limit = self._config.query.memory_limit_bytes
-        return limit + max(int(SPARE_PART * limit), SPARE_BYTES) - LIBRARY_BYTES
 
     def _settle(self, last: Request, kept_bytes: int) -> None:
         """Give memory back if statements up to *last* left more than *kept_bytes*; the process may be worn out then."""
@@ -294,47 +349,45 @@ class _ClientLostError(Exception):
     """The client has hung up, or does not read its answer within the time limit."""
 
 
-class _Sender:
-    """Sends frames to a client that has until *deadline*, on the monotonic clock, to read them."""
+def _send(connection: socket.socket, deadline: float, *frames: bytes | memoryview) -> None:
+    """
+    Send *frames*, without a copy, to a client that has until *deadline*, on the monotonic clock, to read them.
 
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._connection = connection
-        self._deadline = deadline
-
-    def send(self, *frames: bytes | memoryview) -> None:
-        """Send *frames* without a copy; raises _ClientLostError."""
-        try:
-            rest = self._rest(frames, socket.MSG_DONTWAIT)
-            if rest:
-                self._wait_and_send(rest)
-        except OSError as exc:
-            raise _ClientLostError from exc
-
-    def _wait_and_send(self, rest: list[memoryview]) -> None:
-        until = max(self._deadline, time.monotonic() + LAST_WORD_S)
-        while rest:
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError
-            self._connection.settimeout(left_s)
-            rest = self._rest(rest)
-        self._connection.settimeout(None)
-
-    def _rest(self, frames: Sequence[bytes | memoryview], flags: int = 0) -> list[memoryview]:
-        """Send as much as the socket takes, and return what is left."""
-        try:
-            sent = self._connection.sendmsg(frames[:_MOST_PARTS], (), flags)
-        except BlockingIOError:
-            sent = 0
-        rest = []
-        for frame in frames:
-            if sent < len(frame):
-                rest.append(memoryview(frame)[sent:])
-            sent = max(0, sent - len(frame))
-        return rest
+    Raises:
+        _ClientLostError: It has hung up, or has not read them in time.
+    """
+    try:
+        if rest := _unsent(connection, frames, socket.MSG_DONTWAIT):
+            _wait_and_send(connection, max(deadline, time.monotonic() + LAST_WORD_S), rest)
+    except OSError as exc:
+        raise _ClientLostError from exc
 
 
-def _run(runner: StatementRunner, request: Request, interruption: Interruption, sender: _Sender) -> bytes:
+def _wait_and_send(connection: socket.socket, until: float, rest: list[memoryview]) -> None:
+    while rest:
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        connection.settimeout(left_s)
+        rest = _unsent(connection, rest)
+    connection.settimeout(None)
+
+
+def _unsent(connection: socket.socket, frames: Sequence[bytes | memoryview], flags: int = 0) -> list[memoryview]:
+    """Send as much as the socket takes, and return what is left."""
+    try:
+        sent = connection.sendmsg(frames[:_MOST_PARTS], (), flags)
+    except BlockingIOError:
+        sent = 0
+    rest = []
+    for frame in frames:
+        if sent < len(frame):
+            rest.append(memoryview(frame)[sent:])
+        sent = max(0, sent - len(frame))
+    return rest
+
+
+def _run(runner: StatementRunner, request: Request, interruption: Interruption, send: Callable[..., None]) -> bytes:
     """Run a statement, and send its answer except for the last frames, which are returned: all, if it is small."""
     encoding = request.query.encoding
     with ExitStack() as held:
@@ -348,7 +401,7 @@ def _run(runner: StatementRunner, request: Request, interruption: Interruption, 
             chunks.append(chunk)
             unsent += length(chunk)
             if not result.is_complete or unsent >= _SEND_BYTES:
-                sender.send(*frames, *_framed(chunks, encoding))
+                send(*frames, *_framed(chunks, encoding))
                 frames, chunks, unsent = [], [], 0
     finally:
         result.close()

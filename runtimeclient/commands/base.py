@@ -14,7 +14,6 @@ from runtimeclient.output.formats import LIST_FORMATS
 from runtimeclient.profiles.connection import add_connection_options, connect
 
 PROG = "querykeep"
-INTERRUPTED_STATUS = 130
 
 _EXIT_STATUSES = (
     "exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no connection,\n"
@@ -63,26 +62,15 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """
-    A command; `call` may raise any ClientError, whose exit status becomes that of the process.
-
-    Attributes:
-        name: The command's name.
-        summary: One line for the list of commands.
-        description: Text for its own help; line breaks are kept.
-        examples: Command lines without the program name, and what they do.
-        call: Runs the command.
-        add_arguments: Adds the command's own arguments to its parser.
-        has_connection: It talks to a runtime and takes the connection options.
-    """
+    """A command; `call` may raise any ClientError, whose exit status becomes that of the process."""
 
     name: str
-    summary: str
-    description: str
-    examples: Sequence[tuple[str, str]]
+    summary: str  # one line for the list of commands
+    description: str  # for its own help; line breaks are kept
+    examples: Sequence[tuple[str, str]]  # arguments, and what the command then does
     call: Callable[[Invocation], None]
     add_arguments: Callable[[argparse.ArgumentParser], object] = lambda _: None
-    has_connection: bool = True
+    has_connection: bool = True  # it talks to a runtime and takes the connection options
 
     def configure(self, parser: argparse.ArgumentParser, prog: str) -> None:
         """Set up *parser* for this command of the program *prog*."""
@@ -131,15 +119,6 @@ def program_parser(prog: str) -> Parser:
         command = load_command(name)
         command.configure(subparsers.add_parser(name, help=command.summary), prog)
     return parser
-
-
-def console_options(options: argparse.Namespace) -> dict[str, bool]:
-    """Return the keyword arguments for Console."""
-    return {
-        "has_color": not options.no_color,
-        "has_pager": not getattr(options, "no_pager", False),
-        "is_quiet": options.quiet,
-    }
 
 
 def add_list_format(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
 """`datasets`: list the datasets of a runtime and their freshness."""
 
-from dataclasses import asdict
+from dataclasses import astuple, fields
 from datetime import UTC, datetime
 
 from runtimeclient.commands.base import Command, Invocation, add_list_format
@@ -8,17 +8,14 @@ from runtimeclient.http.resources import DatasetStatus
 from runtimeclient.output.formats import write_list
 from runtimeclient.output.humanize import age, elapsed, size
 
-_COLUMNS = (
-    *("from", "name", "acceleration_enabled", "status", "rows", "refreshed_at", "snapshot", "error"),
-    *("checked_at", "next_refresh_at", "age_s", "bytes"),
-)
+_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetStatus))
 _TABLE_COLUMNS = ("name", "status", "rows", "size", "age", "error", "from")
 
 
 def _call(invocation: Invocation) -> None:
     with invocation.connect() as client:
         datasets = client.datasets()
-    items = [{name.rstrip("_"): value for name, value in asdict(dataset).items()} for dataset in datasets]
+    items = [dict(zip(_COLUMNS, astuple(dataset), strict=True)) for dataset in datasets]
     style = invocation.console.style(invocation.options.format)
     is_table, now = style.format == "table", datetime.now(UTC)
     if is_table:

@@ -1,6 +1,7 @@
 """`login`: check the key of a runtime and store it."""
 
 import getpass
+from contextlib import suppress
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation
@@ -49,12 +50,9 @@ def _check_key(invocation: Invocation, profile: Profile, key: str) -> None:
     roots = profile.tls_root_certificate_file
     with RuntimeClient(endpoint.url, key, tls_root_certificate_file=roots, timeouts=limits) as client:
         client.status()
-    try:
-        with RuntimeClient(endpoint.url, tls_root_certificate_file=roots, timeouts=limits) as client:
-            client.status()
-    except NotAuthorisedError:
-        pass
-    else:
+    anonymous = RuntimeClient(endpoint.url, tls_root_certificate_file=roots, timeouts=limits)
+    with suppress(NotAuthorisedError), anonymous:
+        anonymous.status()
         console.warn(f"{endpoint.url} does not require a key at present: this one was not checked.")
     if not (endpoint.is_tls or endpoint.is_loopback):
         console.warn(f"{endpoint.url} does not use https: the key is sent unencrypted.")

@@ -1,6 +1,7 @@
 """`refresh`: refresh datasets from their sources."""
 
 import argparse
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -73,28 +74,19 @@ def _call(invocation: Invocation) -> None:
 
 def _wait(client: RuntimeClient, console: Console, name: str, request: RequestedRefresh) -> str:
     """Wait until a refresh is finished, and describe its result."""
-    last: RefreshRun | None = None
-
-    def on_poll(run: RefreshRun) -> None:
-        nonlocal last
-        last = run
-
-    def progress(elapsed_s: float) -> str:
-        status = request.status if last is None else last.status
-        return f"{visible(name)}: {visible(status)} for {duration(elapsed_s)}{_phase(last)}"
-
-    with console.progress(progress):
-        run = client.wait_for_refresh(name, request.id, on_poll)
+    last: deque[RefreshRun] = deque([request], maxlen=1)
+    with console.progress(lambda elapsed_s: f"{visible(name)}: {_state(last[0], elapsed_s)}"):
+        run = client.wait_for_refresh(name, request.id, last.append)
     took = "" if run.duration_ms is None else f" in {duration(run.duration_ms / 1000)}"
     rows = "an unknown number of rows" if run.rows is None else plural(run.rows, "row")
     return f"Nothing new: {rows} as before." if run.unchanged else f"Loaded {rows}{took}."
 
 
-def _phase(run: RefreshRun | None) -> str:
-    """Describe the phase of a run and the size of its snapshot so far, if the runtime reports them."""
-    if run is None or run.phase is None:
-        return ""
-    return f": {visible(run.phase)}" + ("" if run.bytes is None else f", {size(run.bytes)}")
+def _state(run: RefreshRun, elapsed_s: float) -> str:
+    """Describe a run with its phase and the size of its snapshot so far, if the runtime reports them."""
+    phase = "" if run.phase is None else f": {visible(run.phase)}"
+    written = "" if not phase or run.bytes is None else f", {size(run.bytes)}"
+    return f"{visible(run.status)} for {duration(elapsed_s)}{phase}{written}"
 
 
 def _accelerated(client: RuntimeClient) -> list[str]:

@@ -11,13 +11,10 @@ from runtimeclient.errors import AnswerCutError, ClientError, RequestRefusedErro
 from runtimeclient.http.json_stream import JsonValue
 from runtimeclient.output.formats import FORMATS, format_of
 from runtimeclient.output.style import KINDS, PICTURES, TERMINAL_ROWS, ChartRequest, Style
+from runtimeclient.profiles.key_lookup import STANDARD_INPUT
 from runtimeclient.sql.parameters import parameters_of, parse_parameters
 from runtimeclient.sql.runner import StatementRunner
-from runtimeclient.sql.scripts import STANDARD_INPUT, read_statements
-from runtimeclient.sql.statements import Statement, split_statements
-
-# Errors of a single statement; after any other error, the next statement would fail too.
-_STATEMENT_ERRORS = (RequestRefusedError, AnswerCutError)
+from runtimeclient.sql.statements import Statement, read_statements, split_statements
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +146,7 @@ def _run_script(runner: StatementRunner, invocation: Invocation, values: dict[st
         unused -= set(taken)
         try:
             runner.run(statement, taken)
-        except _STATEMENT_ERRORS as exc:
+        except (RequestRefusedError, AnswerCutError) as exc:  # After any other, the next statement would fail too.
             if not options.continue_on_error:
                 raise
             failures += 1

@@ -16,6 +16,7 @@ from runtimeclient.output.terminal_text import one_line, visible
 from runtimeclient.profiles.connection import seconds
 
 _POLL_S = 0.25
+_FINE = {"Ready", "Disabled"}
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +85,7 @@ def _obstacle(client: RuntimeClient) -> ClientError | None:
 
 
 def _problem(components: Iterable[ComponentStatus]) -> ClientError | None:
-    others = [f"{component.name} is {component.status}" for component in components if not component.is_fine]
+    others = [f"{component.name} is {component.status}" for component in components if component.status not in _FINE]
     return ClientError(f"Not ready: {', '.join(others)}.") if others else None
 
 

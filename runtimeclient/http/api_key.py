@@ -8,11 +8,7 @@ from runtimeclient.errors import UsageError
 
 def check_api_key(key: str, where: str) -> str:
     """
-    Return a key that a header can carry unchanged.
-
-    Args:
-        key: The key.
-        where: Where the key comes from, for the message.
+    Return a key that a header can carry unchanged; *where* tells for the message where it comes from.
 
     Raises:
         UsageError: The key is empty or would be changed in transit. The message contains no part of it.

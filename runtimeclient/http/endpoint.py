@@ -3,6 +3,7 @@
 import ipaddress
 import re
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 
 import httpx
@@ -17,19 +18,12 @@ _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhos
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """
-    The base URL of a runtime, without a trailing slash.
-
-    Attributes:
-        origin: Scheme, host and port.
-        is_tls: The scheme is https.
-        is_loopback: Requests stay on this machine, so no proxy may see them.
-    """
+    """The base URL of a runtime, without a trailing slash."""
 
     url: str
-    origin: str
+    origin: str  # scheme, host and port
     is_tls: bool
-    is_loopback: bool
+    is_loopback: bool  # requests stay on this machine, so no proxy may see them
 
 
 def parse_endpoint(text: str) -> Endpoint:
@@ -63,14 +57,12 @@ def _is_loopback(host: str) -> bool:
     name = host.lower().rstrip(".")
     if name in _LOOPBACK_NAMES or name.endswith(".localhost"):
         return True
+    with suppress(OSError):
+        name = socket.inet_ntoa(socket.inet_aton(name))  # The resolver also accepts 127.1 and 0x7f000001.
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
-        try:
-            # The resolver also accepts 127.1 and 0x7f000001.
-            address = ipaddress.ip_address(socket.inet_aton(name))
-        except OSError:
-            return False
+        return False
     mapped = getattr(address, "ipv4_mapped", None) or address
     # Connecting to 0.0.0.0 or [::] reaches this machine.
     return bool(mapped.is_loopback or mapped.is_unspecified)

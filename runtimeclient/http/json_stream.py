@@ -46,18 +46,14 @@ def parse_json(text: str) -> JsonValue:
         ValueError: It is not JSON.
         RecursionError: It is nested too deeply.
     """
-    stripped = text.strip(_SPACE)
-    value, end = _decode(stripped)
-    if end != len(stripped):
-        raise ValueError("more than one value")
-    return value  # type: ignore[no-any-return] # the decoder's hooks ensure the type
+    return _DECODER.decode(text)  # type: ignore[no-any-return] # the decoder's hooks ensure the type
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise json.JSONDecodeError(f"{name} is no JSON", name, 0)
 
 
-_decode = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=_refuse_constant).raw_decode
+_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=_refuse_constant)
 
 
 class JsonStream:
@@ -83,7 +79,7 @@ class JsonStream:
         self.peek()
         while True:
             try:
-                value, end = _decode(self._text, self._at)
+                value, end = _DECODER.raw_decode(self._text, self._at)
             except json.JSONDecodeError as exc:
                 if not exc.msg.startswith("Unterminated") and exc.pos + _MAX_TOKEN_PIECE <= len(self._text):
                     raise _malformed() from exc

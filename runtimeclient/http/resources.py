@@ -50,11 +50,6 @@ class ComponentStatus(_Resource):
     workers_alive: int | None = None
     workers_killed: int | None = None
 
-    @property
-    def is_fine(self) -> bool:
-        """The component is ready or disabled."""
-        return self.status in {"Ready", "Disabled"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetStatus(_Resource):
@@ -100,11 +95,6 @@ class RefreshRun(_Resource):
     phase: str | None = None
     bytes: int | None = None
 
-    @property
-    def is_finished(self) -> bool:
-        """The run has ended, successfully or not."""
-        return self.status not in {"queued", "running"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveQuery(_Resource):
@@ -119,14 +109,12 @@ class ActiveQuery(_Resource):
     def from_json(cls, item: Mapping[str, Any]) -> Self:
         """Parse one row, of ours or of Spice.ai's. Raises NotARuntimeError."""
         if "query_id" in item:
-            item = {name: value for name, value in item.items() if value is not None}
+            started_ms = _checked("started_at_ms", item.get("started_at_ms", 0), int)
             try:
-                started = datetime.fromtimestamp(
-                    _checked("started_at_ms", item.get("started_at_ms", 0), int) / 1e3, UTC
-                )
+                started = datetime.fromtimestamp(started_ms / 1e3, UTC)
             except (OverflowError, ValueError, OSError) as exc:
                 raise _wrong_type("started_at_ms") from exc
-            item |= {
+            item = {
                 "id": item["query_id"],
                 "started": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
                 "state": "running",
@@ -137,12 +125,10 @@ class ActiveQuery(_Resource):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedRefresh(_Resource):
-    """The answer to a refresh request: a message, and the run that was started or joined."""
+class RequestedRefresh(RefreshRun):
+    """The run that a refresh request started or joined, and the runtime's message."""
 
     message: str
-    id: str
-    status: str
 
     @classmethod
     def from_json(cls, item: Mapping[str, Any]) -> Self:

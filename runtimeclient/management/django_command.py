@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError
 
-from runtimeclient.commands.base import Command, Invocation, Parser, command_parser, console_options, load_command
+from runtimeclient.commands.base import Command, Invocation, Parser, command_parser, load_command
 from runtimeclient.errors import ClientError
 from runtimeclient.main import run
 from runtimeclient.output.console import Console, Streams
@@ -50,7 +50,7 @@ class DjangoCommand(BaseCommand):
         self.stdout.ending = self.stderr.ending = ""
         self.stderr.style_func = None
         namespace = argparse.Namespace(**options)
-        console = Console(Streams(sys.stdin, self.stdout, self.stderr), os.environ, **console_options(namespace))
+        console = Console(Streams(sys.stdin, self.stdout, self.stderr), os.environ, namespace)
         try:
             self.command.call(Invocation(namespace, console, dict(os.environ), "manage.py"))
         except ClientError as exc:

@@ -102,14 +102,13 @@ class _CheckedStream:
         self._checked = bytearray()
         self._messages = self._check_messages()
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int) -> bytes:
         """Return up to *size* checked bytes; fewer only at the end of the stream."""
-        while size < 0 or len(self._checked) < size:
+        while len(self._checked) < size:
             message = next(self._messages, None)
             if message is None:
                 break
             self._checked += message
-        size = len(self._checked) if size < 0 else size
         given = bytes(self._checked[:size])
         del self._checked[:size]
         return given

@@ -35,8 +35,6 @@ _PAGE = """\
 </body>
 </html>
 """
-# Sharp on high-density screens.
-_PNG_SCALE = 2
 
 
 def write_picture(answer: SqlAnswer, chart: ChartRequest, stream: IO[bytes]) -> None:
@@ -54,7 +52,7 @@ def write_picture(answer: SqlAnswer, chart: ChartRequest, stream: IO[bytes]) -> 
 
 def _draw(spec: dict[str, Any], picture: Picture) -> bytes:
     if picture == "png":
-        return vl_convert.vegalite_to_png(spec, scale=_PNG_SCALE, allowed_base_urls=[])
+        return vl_convert.vegalite_to_png(spec, scale=2, allowed_base_urls=[])  # sharp on dense screens
     if picture == "svg":
         return vl_convert.vegalite_to_svg(spec, allowed_base_urls=[]).encode()
     # In a script element, "<" may end the script or start a comment, even inside quotes.

@@ -17,33 +17,21 @@ MAX_POINTS = 20_000
 MAX_BARS = 100
 MAX_SERIES = 8
 
-
 #: The type of the values of x.
 Scale: TypeAlias = Literal["number", "time", "text"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """
-    A chart, ready to be drawn.
-
-    Attributes:
-        kind: Bar, line or scatter.
-        x_name: Name of the x column.
-        scale: Type of the x values.
-        labels: The x values as text.
-        xs: The x values: numbers, seconds since 1970 for times, row numbers for text.
-        series: The y values by column name; None is a gap.
-        left_out: Rows skipped because they have no x or no y.
-    """
+    """A chart, ready to be drawn."""
 
     kind: Kind
     x_name: str
     scale: Scale
-    labels: Sequence[str]
-    xs: Sequence[float]
-    series: Mapping[str, Sequence[float | None]]
-    left_out: int
+    labels: Sequence[str]  # the x values as text
+    xs: Sequence[float]  # the x values: numbers, seconds since 1970 for times, row numbers for text
+    series: Mapping[str, Sequence[float | None]]  # the y values by column name; None is a gap
+    left_out: int  # rows skipped because they have no x or no y
 
 
 def make_chart(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], request: ChartRequest) -> Chart:

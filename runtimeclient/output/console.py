@@ -1,8 +1,9 @@
 """The streams of one command: what they can display, and messages beside the results."""
 
+import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple, TextIO
 
 from runtimeclient.errors import ClientError, ErrorPosition
@@ -37,26 +38,17 @@ class Console:
     Args:
         streams: Where it reads and writes.
         environ: Supplies NO_COLOR, TERM and PAGER.
-        has_color: False disables colours.
-        has_pager: False disables the pager.
-        is_quiet: No progress and no warnings.
+        options: The options `no_color`, `no_pager` and `quiet`, each false if absent.
     """
 
-    def __init__(
-        self,
-        streams: Streams,
-        environ: Mapping[str, str],
-        *,
-        has_color: bool = True,
-        has_pager: bool = True,
-        is_quiet: bool = False,
-    ) -> None:
+    def __init__(self, streams: Streams, environ: Mapping[str, str], options: argparse.Namespace | None = None) -> None:
         self.stdin, self.stdout, self.stderr = streams
-        self.is_quiet = is_quiet
+        #: No progress and no warnings.
+        self.is_quiet: bool = getattr(options, "quiet", False)
         self._environ = environ
-        # https://no-color.org
-        self._may_color = has_color and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-        self._has_pager = has_pager
+        is_plain = getattr(options, "no_color", False) or environ.get("NO_COLOR")  # https://no-color.org
+        self._may_color = not is_plain and environ.get("TERM") != "dumb"
+        self._has_pager = not getattr(options, "no_pager", False)
         #: Hidden in messages and from the programs started here.
         self.api_key: str | None = None
 
@@ -85,13 +77,9 @@ class Console:
             return size.columns or _COLUMNS, size.lines or _LINES
         return _COLUMNS, _LINES
 
-    def columns(self) -> int:
-        """Return the current columns of the terminal."""
-        return self.size()[0]
-
     def style(self, format_: str = "table") -> Style:
         """Return the style that suits this console."""
-        columns = self.columns() if self.is_stdout_terminal else None
+        columns = self.size()[0] if self.is_stdout_terminal else None
         return Style(format=format_, is_colored=self.has_color, is_quiet=self.is_quiet, columns=columns)
 
     def write_line(self, line: str) -> None:
@@ -121,14 +109,11 @@ class Console:
         finally:
             stream.close()
 
-    @contextmanager
-    def progress(self, text: Callable[[float], str]) -> Iterator[Callable[[], None]]:
+    def progress(self, text: Callable[[float], str]) -> AbstractContextManager[Callable[[], None]]:
         """Show a progress line on standard error while the block is slow, if that is a terminal; yield its eraser."""
         if not _is_terminal(self.stderr) or self.is_quiet or self._environ.get("TERM") == "dumb":
-            yield lambda: None
-            return
-        with progress_line(self.stderr, text, self.columns) as clear:
-            yield clear
+            return nullcontext(lambda: None)
+        return progress_line(self.stderr, text, self.size)
 
     def message(self, line: str) -> None:
         """Write a message to standard error."""

@@ -19,20 +19,12 @@ Plain: TypeAlias = "bool | int | str | None"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """
-    An output format.
+    """An output format."""
 
-    Attributes:
-        media_type: The media type to request from the runtime.
-        suffixes: File name extensions that select it.
-        is_binary: It is not text, and can only be written to a file.
-        is_layout: It is made for people: an empty line separates consecutive results.
-    """
-
-    media_type: str
-    suffixes: tuple[str, ...] = ()
-    is_binary: bool = False
-    is_layout: bool = False
+    media_type: str  # to request from the runtime
+    suffixes: tuple[str, ...]  # file name extensions that select it
+    is_binary: bool = False  # it is not text, and can only be written to a file
+    is_layout: bool = False  # it is made for people: an empty line separates consecutive results
 
 
 #: By the name that `--format` takes.
@@ -45,8 +37,6 @@ FORMATS: Mapping[str, Format] = {
     "arrow": Format(media_type=ARROW, suffixes=(".arrow", ".feather"), is_binary=True),
     "parquet": Format(media_type=ARROW, suffixes=(".parquet",), is_binary=True),
 }
-#: The format that charts are drawn from: it has the columns even without rows.
-CHART_FORMAT = FORMATS["table"]
 #: The formats of `status` and the other lists.
 LIST_FORMATS = ("table", "json", "csv")
 
@@ -59,7 +49,7 @@ def format_of(path: Path) -> str | None:
         UsageError: The extension is unknown.
     """
     name = path.name.lower()
-    found = next((format_ for format_, it in FORMATS.items() if it.suffixes and name.endswith(it.suffixes)), None)
+    found = next((format_ for format_, it in FORMATS.items() if name.endswith(it.suffixes)), None)
     if found is None and path.suffix:
         chart = " The option --chart-file of sql draws a chart to a file." if path.suffix.lower() in PICTURES else ""
         known = ", ".join(suffix for format_ in FORMATS.values() for suffix in format_.suffixes)

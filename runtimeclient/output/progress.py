@@ -16,21 +16,38 @@ _ERASE_LINE = "\r\x1b[K"
 
 @contextmanager
 def progress_line(
-    stream: TextStream, text: Callable[[float], str], columns: Callable[[], int]
+    terminal: TextStream, text: Callable[[float], str], size: Callable[[], tuple[int, int]]
 ) -> Iterator[Callable[[], None]]:
     """
     Show a progress line if the block takes longer than a moment, and erase it at the end.
 
     Args:
-        stream: The terminal.
         text: Returns the text, given the seconds since the start. Called from the thread that draws the line.
-        columns: Returns the current width of the terminal.
+        size: Returns the current columns and lines of the terminal.
 
     Yields:
         A function that erases the line for good; it may be called at any time.
     """
     is_over = threading.Event()
-    thread = threading.Thread(target=_draw, args=(stream, text, columns, is_over), daemon=True)
+
+    def draw() -> None:
+        start = time.monotonic()
+        if is_over.wait(_DELAY_S):
+            return
+        try:
+            for sign in cycle(_SIGNS):
+                line = f"{sign} {text(time.monotonic() - start)}"
+                # A line that wraps could not be erased.
+                terminal.write(_ERASE_LINE + line[: max(size()[0] - 1, 1)])
+                terminal.flush()
+                if is_over.wait(_PERIOD_S):
+                    break
+            terminal.write(_ERASE_LINE)
+            terminal.flush()
+        except OSError:
+            return  # The terminal is gone; the operation may continue.
+
+    thread = threading.Thread(target=draw, daemon=True)
 
     def clear() -> None:
         is_over.set()
@@ -41,23 +58,3 @@ def progress_line(
         yield clear
     finally:
         clear()
-
-
-def _draw(
-    stream: TextStream, text: Callable[[float], str], columns: Callable[[], int], is_over: threading.Event
-) -> None:
-    start = time.monotonic()
-    if is_over.wait(_DELAY_S):
-        return
-    try:
-        for sign in cycle(_SIGNS):
-            line = f"{sign} {text(time.monotonic() - start)}"
-            # A line that wraps could not be erased.
-            stream.write(_ERASE_LINE + line[: max(columns() - 1, 1)])
-            stream.flush()
-            if is_over.wait(_PERIOD_S):
-                break
-        stream.write(_ERASE_LINE)
-        stream.flush()
-    except OSError:
-        return  # The terminal is gone; the operation may continue.

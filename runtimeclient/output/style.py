@@ -17,20 +17,12 @@ PICTURES: Mapping[str, Picture] = {".svg": "svg", ".png": "png", ".html": "html"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartRequest:
-    """
-    The chart that the user asked for.
+    """The chart that the user asked for."""
 
-    Attributes:
-        kind: None lets the columns decide.
-        x: A column; None takes the first that fits.
-        y: Columns; none takes all other numeric columns, for a scatter chart the first of them.
-        picture: The file format; None draws text.
-    """
-
-    kind: Kind | None = None
-    x: str | None = None
-    y: tuple[str, ...] = ()
-    picture: Picture | None = None
+    kind: Kind | None = None  # None lets the columns decide
+    x: str | None = None  # a column; None takes the first that fits
+    y: tuple[str, ...] = ()  # columns; none takes all other numeric columns, for a scatter chart the first of them
+    picture: Picture | None = None  # the file format; None draws text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,25 +43,16 @@ class Style:
     """
     How results are shown. The prompt changes it with `dataclasses.replace`.
 
-    Attributes:
-        format: One of `formats.FORMATS`.
-        expanded: Whether a table shows each row as a record, one line per column. `auto` does so if the table is wider
-            than `columns`; with `elides`, only if leaving out middle columns is not enough.
-        max_rows: Maximum number of table rows; None shows all.
-        elides: A table that is too wide may leave out columns in the middle.
-        hints: What the user types to see more.
-        is_quiet: No row count below a table.
-        is_colored: Tables may be coloured.
-        columns: Width of the terminal; None if the output is not a terminal.
-        chart: Draw results as this chart, whatever the format.
+    An expanded table shows each row as a record, one line per column. `auto` does so if the table is wider than
+    `columns`; with `elides`, only if leaving out middle columns is not enough.
     """
 
-    format: str = "table"
+    format: str = "table"  # one of `formats.FORMATS`
     expanded: Expanded = "auto"
-    max_rows: int | None = None
-    elides: bool = False
+    max_rows: int | None = None  # of a table; None shows all
+    elides: bool = False  # a table that is too wide may leave out columns in the middle
     hints: Hints = OPTIONS
-    is_quiet: bool = False
+    is_quiet: bool = False  # no row count below a table
     is_colored: bool = False
-    columns: int | None = None
-    chart: ChartRequest | None = None
+    columns: int | None = None  # width of the terminal; None if the output is not a terminal
+    chart: ChartRequest | None = None  # draw results as this chart, whatever the format

@@ -76,11 +76,6 @@ class Sample:
             min(max(map(width, texts)), _MAX_PADDING) for texts in zip(self.names, *self._sample, strict=True)
         ]
 
-    @property
-    def table_width(self) -> int:
-        """The width of an aligned table on the terminal."""
-        return sum(self.widths) + 3 * len(self.widths) - 1
-
     def leave_out_columns(self, columns: int) -> bool:
         """
         Leave out as few middle columns as possible, so that the table fits into *columns* of the terminal.
@@ -141,7 +136,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[JsonValue]], style: St
 
 def _fits(sample: Sample, style: Style) -> bool:
     """Return whether the table fits on the terminal, after leaving out middle columns if allowed."""
-    if style.columns is None or sample.table_width <= style.columns:
+    if style.columns is None or sum(sample.widths) + 3 * len(sample.widths) - 1 <= style.columns:
         return True
     return style.elides and sample.leave_out_columns(style.columns)
 

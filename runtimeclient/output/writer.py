@@ -9,7 +9,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
-from runtimeclient.errors import OutputError
+from runtimeclient.files import output_errors
 
 _BLOCK_CHARACTERS = 1 << 16
 
@@ -50,22 +50,18 @@ class Output:
 
     def flush(self) -> None:
         """Write everything to the stream and flush it."""
-        self._write_block(then=self._stream.flush)
+        self._write_block()
+        with output_errors("The output"):
+            self._stream.flush()
 
-    def _write_block(self, then: Callable[[], object] = lambda: None) -> None:
+    def _write_block(self) -> None:
         block = "".join(self._texts)
         self._texts.clear()
         self._characters = 0
         if block:
             self.before()
-        try:
-            if block:
+            with output_errors("The output"):
                 self._stream.write(block)
-            then()
-        except BrokenPipeError:
-            raise
-        except OSError as exc:
-            raise OutputError(f"The output cannot be written: {exc.strerror}.") from exc
 
 
 class OutputFile(NamedTuple):
@@ -87,7 +83,7 @@ def output_file(path: Path) -> Iterator[OutputFile]:
     Raises:
         OutputError: The file cannot be written.
     """
-    try:
+    with output_errors(path):
         # Replace the target of a symbolic link, not the link.
         target = path.resolve()
         own = _own_stream(target)
@@ -97,21 +93,16 @@ def output_file(path: Path) -> Iterator[OutputFile]:
         mode = stat.S_IMODE(target.stat().st_mode) if target.is_file() else 0o666
         descriptor = os.open(part, flags | os.O_CLOEXEC, mode) if own is None else os.dup(own)
         stream = open(descriptor, "wb")  # noqa: PTH123, SIM115
-    except OSError as exc:
-        raise OutputError(f"{path} cannot be written: {exc.strerror}.") from exc
     text = TextIOWrapper(stream, encoding="utf-8", errors="backslashreplace", newline="")
     output = Output(text)
     try:
-        yield OutputFile(path, stream, output)
-        output.flush()
-        if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            os.fsync(stream.fileno())
-        if not is_special:
-            part.replace(target)
-    except BrokenPipeError:
-        raise
-    except OSError as exc:
-        raise OutputError(f"{path} cannot be written: {exc.strerror}.") from exc
+        with output_errors(path):
+            yield OutputFile(path, stream, output)
+            output.flush()
+            if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                os.fsync(stream.fileno())
+            if not is_special:
+                part.replace(target)
     finally:
         with suppress(OSError, ValueError):
             text.close()

@@ -28,8 +28,6 @@ from runtimeclient.http.endpoint import Endpoint, parse_endpoint
 PROFILE_VARIABLE = "QUERYKEEP_PROFILE"
 #: The profile that applies when none is named, if it exists.
 DEFAULT_PROFILE = "default"
-#: The service name of the keyring entries.
-KEYRING_SERVICE = "querykeep"
 
 _MAX_CONFIG_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -44,28 +42,16 @@ FIELDS: Mapping[str, type] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Profile:
-    """
-    A named endpoint.
-
-    Attributes:
-        name: The profile's name.
-        endpoint: The runtime.
-        tls_root_certificate_file: PEM file of the only roots to trust; None trusts the default ones.
-        api_key: The key, if it is in the configuration file itself.
-        api_key_file: The file that holds the key.
-        api_key_variable: The environment variable that holds the key.
-        api_key_keyring: The key is in the keyring.
-        is_named: The user named this profile; it was not chosen by default.
-    """
+    """A named endpoint, and where its key is."""
 
     name: str
     endpoint: Endpoint
-    tls_root_certificate_file: Path | None = None
-    api_key: str | None = None
+    tls_root_certificate_file: Path | None = None  # PEM, the only roots to trust; None trusts the default ones
+    api_key: str | None = None  # the key itself, if it is in the configuration file
     api_key_file: Path | None = None
     api_key_variable: str | None = None
     api_key_keyring: bool = False
-    is_named: bool = True
+    is_named: bool = True  # the user named this profile; it was not chosen by default
 
     def __repr__(self) -> str:
         return f"Profile(name={self.name!r}, endpoint={self.endpoint.url!r})"

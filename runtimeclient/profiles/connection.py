@@ -83,9 +83,7 @@ def connect(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Ru
                 f" names another runtime: the profile's key is not sent there."
             )
         profile = None
-    roots = options.tls_root_certificate_file
-    if roots is None and profile is not None:
-        roots = profile.tls_root_certificate_file
+    roots = options.tls_root_certificate_file or (profile.tls_root_certificate_file if profile else None)
     key, warning = find_credential(options.api_key, options.api_key_file, environ, profile)
     return RuntimeClient(endpoint, key, tls_root_certificate_file=roots, timeouts=timeouts(options)), warning
 

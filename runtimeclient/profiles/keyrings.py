@@ -5,7 +5,9 @@ from typing import Any
 
 from runtimeclient.distribution import install_command
 from runtimeclient.errors import UsageError
-from runtimeclient.profiles.config import KEYRING_SERVICE, Profile
+from runtimeclient.profiles.config import Profile
+
+_SERVICE = "querykeep"
 
 
 def has_keyring() -> bool:
@@ -42,7 +44,7 @@ def _call(function: str, profile: Profile, *arguments: str) -> Any:
     except ImportError as exc:
         raise UsageError(f"The keyring needs the package keyring: {install_command('keyring')}") from exc
     try:
-        return getattr(keyring, function)(KEYRING_SERVICE, profile.keyring_user, *arguments)
+        return getattr(keyring, function)(_SERVICE, profile.keyring_user, *arguments)
     except Exception as exc:
         # A backend may raise anything, and its message may contain the key.
         raise UsageError(f"The keyring cannot be used ({type(exc).__name__}).") from exc

@@ -30,22 +30,19 @@ class Catalog:
     def __init__(self, client: RuntimeClient) -> None:
         self.columns: Mapping[str, Mapping[str, str]] = {}
         self._client = client
-        self._queried_at = float("-inf")
-        self._has_failed = False
+        self._due_at = float("-inf")
         self._thread: threading.Thread | None = None
 
     def refresh(self) -> None:
         """Query in the background, unless a query is running or was run recently."""
-        is_due = time.monotonic() - self._queried_at > (_RETRY_S if self._has_failed else _MAX_AGE_S)
-        if is_due and (self._thread is None or not self._thread.is_alive()):
-            self._queried_at = time.monotonic()
+        if time.monotonic() > self._due_at and (self._thread is None or not self._thread.is_alive()):
+            self._due_at = time.monotonic() + _RETRY_S
             # A daemon, so that it does not delay leaving the prompt.
             self._thread = threading.Thread(target=self._query, daemon=True)
             self._thread.start()
 
     def _query(self) -> None:
         columns: dict[str, dict[str, str]] = {}
-        self._has_failed = True
         try:
             with self._client.sql(COLUMNS_SQL) as answer:
                 for row in answer.rows():
@@ -57,4 +54,4 @@ class Catalog:
                         break
         except Exception:  # noqa: BLE001 (the client may be closed meanwhile, and then fails anywhere)
             return
-        self.columns, self._has_failed = columns, False
+        self.columns, self._due_at = columns, time.monotonic() + _MAX_AGE_S

@@ -53,11 +53,10 @@ _RESERVED = frozenset(_KEYWORDS.lower().split())
 
 
 class PromptCompleter(Completer):
-    """Completes the text before the cursor from what is known, without waiting. `.format` takes *formats*."""
+    """Completes the text before the cursor from what is known, without waiting."""
 
-    def __init__(self, catalog: Catalog, formats: Iterable[str]) -> None:
+    def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._formats = tuple(formats)
         self._paths = PathCompleter(expanduser=True)
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
@@ -80,8 +79,7 @@ class PromptCompleter(Completer):
             return self._paths.get_completions(Document(argument), event)
         if command.takes == "table":
             return _matching(argument, dict.fromkeys(self._catalog.columns, ""))
-        words = self._formats if command.takes == "format" else command.words
-        return _matching(argument.rpartition(" ")[2], dict.fromkeys(words, ""))
+        return _matching(argument.rpartition(" ")[2], dict.fromkeys(command.words, ""))
 
     def _complete_statement(self, document: Document) -> Iterator[Completion]:
         splitter = StatementSplitter()
@@ -89,24 +87,22 @@ class PromptCompleter(Completer):
             pass
         if splitter.is_inside:
             return
-        before = splitter.rest
-        word = _WORD.search(before)
-        assert word is not None  # noqa: S101 (it also matches an empty text)
-        before = before[: word.start()]
+        typed = _WORD.findall(splitter.rest)[0]
+        before = splitter.rest.removesuffix(typed)
         tables = self._catalog.columns
         used = self._tables_in(before + " " + document.text_after_cursor.partition(";")[0])
         if qualifier := _QUALIFIER.search(before):
             name = (qualifier["name_quoted"] or qualifier["name"]).lower()
-            yield from _matching(word[0], {_quoted(c): t for c, t in tables.get(used.get(name, ""), {}).items()})
+            yield from _matching(typed, {_quoted(c): t for c, t in tables.get(used.get(name, ""), {}).items()})
             return
         shown_tables = {_quoted(table): "table" for table in tables}
         if _TABLE_NEXT.search(before):
-            yield from _matching(word[0], shown_tables)
+            yield from _matching(typed, shown_tables)
             return
         # As long as no table is named, offer the columns of all tables once something is typed.
-        considered = dict.fromkeys(used.values()) if used or not word[0] else tables
+        considered = dict.fromkeys(used.values()) if used or not typed else tables
         columns = {_quoted(c): t for table in considered for c, t in tables[table].items()}
-        yield from _matching(word[0], columns | shown_tables | _words(word[0]))
+        yield from _matching(typed, columns | shown_tables | _words(typed))
 
     def _tables_in(self, text: str) -> Mapping[str, str]:
         """Return the tables that a text names, by lower-case name and alias."""

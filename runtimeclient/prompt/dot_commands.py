@@ -5,30 +5,21 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from runtimeclient.errors import UsageError
+from runtimeclient.output.formats import FORMATS
 from runtimeclient.output.style import KINDS
 from runtimeclient.sql.statements import STOP_AT_BACKSLASH, Statement, StatementSplitter
 
 
 @dataclass(frozen=True, slots=True)
 class DotCommand:
-    """
-    One command.
+    """One command."""
 
-    Attributes:
-        usage: Its arguments, for the help.
-        summary: One line for the help.
-        takes: What completion offers.
-        words: The words that completion offers, if it takes `words`.
-        aliases: Other names, including those of psql and the DuckDB shell.
-        takes_statement: It may follow a statement without a semicolon, and then applies to it.
-    """
-
-    usage: str
-    summary: str
-    takes: Literal["nothing", "file", "format", "table", "words"] = "nothing"
-    words: Sequence[str] = ()
-    aliases: tuple[str, ...] = ()
-    takes_statement: bool = False
+    usage: str  # its arguments, for the help
+    summary: str  # one line for the help
+    takes: Literal["nothing", "file", "table", "words"] = "nothing"
+    words: Sequence[str] = ()  # what completion offers, if it takes `words`
+    aliases: tuple[str, ...] = ()  # other names, including those of psql and the DuckDB shell
+    takes_statement: bool = False  # it may follow a statement without a semicolon, and then applies to it
 
 
 _ON_OFF = ("on", "off")
@@ -37,7 +28,7 @@ DOT_COMMANDS: Mapping[str, DotCommand] = {
     "databases": DotCommand("", "list the catalogs", aliases=("\\l",)),
     "tables": DotCommand("", "list the datasets and views", aliases=("\\dt",)),
     "schema": DotCommand("[TABLE]", "show the columns of one table or of all", "table", aliases=("\\d",)),
-    "format": DotCommand("[FORMAT]", "set the output format; alone, show it", "format", aliases=(".mode",)),
+    "format": DotCommand("[FORMAT]", "set the output format; alone, show it", "words", tuple(FORMATS), (".mode",)),
     "expanded": DotCommand(
         "[on|off|auto]", "show rows as records; alone, toggle", "words", (*_ON_OFF, "auto"), ("\\x",)
     ),

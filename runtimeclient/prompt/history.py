@@ -5,6 +5,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from prompt_toolkit.history import History
@@ -64,13 +65,11 @@ class FileHistory(History):
         """Append a text, unless it may contain a key. A failed write is ignored."""
         if _ABOUT_KEYS.search(string) or any(secret in string for secret in self._secrets):
             return
-        try:
+        with suppress(OSError):
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return
-        with open(descriptor, "ab", buffering=0) as file:  # noqa: PTH123 (an open descriptor)
-            # ASCII, so lone surrogates can be stored; in one write, so lines of two prompts do not mix.
-            file.write(json.dumps(string).encode() + b"\n")
+            with open(descriptor, "ab", buffering=0) as file:  # noqa: PTH123 (an open descriptor)
+                # ASCII, so lone surrogates can be stored; in one write, so lines of two prompts do not mix.
+                file.write(json.dumps(string).encode() + b"\n")
 
 
 def _text_of(line: bytes) -> str | None:

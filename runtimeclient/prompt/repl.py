@@ -29,8 +29,7 @@ from runtimeclient.prompt.dot_commands import Call, find_command, help_text, par
 from runtimeclient.prompt.history import FileHistory, history_path
 from runtimeclient.prompt.line_editor import LineEditor
 from runtimeclient.sql.runner import StatementRunner
-from runtimeclient.sql.scripts import read_statements
-from runtimeclient.sql.statements import Statement
+from runtimeclient.sql.statements import Statement, read_statements
 
 _DATABASES = "SELECT DISTINCT catalog_name FROM information_schema.schemata ORDER BY 1"
 # The DuckDB shell's names for our formats; its `line` is a table of records.
@@ -68,17 +67,10 @@ class Repl:
             while True:
                 self._catalog.refresh()
                 unfinished, self._unfinished = self._unfinished, ""
+                text: str | None = None
                 try:
                     text = self._editor.read(unfinished)
-                except EOFError:
-                    return
-                except KeyboardInterrupt:
-                    if was_interrupted and not self._editor.typed:
-                        raise
-                    was_interrupted = True
-                    continue
-                was_interrupted = False
-                try:
+                    was_interrupted = False
                     self._run_input(text)
                 except EOFError:
                     return
@@ -86,9 +78,12 @@ class Repl:
                     self._abandon_file()
                     self._console.error(exc)
                 except KeyboardInterrupt:
+                    if text is not None:
+                        self._abandon_file()
+                        self._message("Cancelled.")
+                    elif was_interrupted and not self._editor.typed:
+                        raise
                     was_interrupted = True
-                    self._abandon_file()
-                    self._message("Cancelled.")
 
     def _run_input(self, text: str) -> None:
         """Run statements and commands in order, up to the first that fails or is cancelled."""
@@ -212,11 +207,9 @@ class Repl:
         self._file.close()
         if not name:
             return
-        with ExitStack() as stack:
-            stack.enter_context(self._runner.writing_to(path))
-            self._set_style(format=format_)
-            stack.callback(self._set_style, format=before)
-            self._file = stack.pop_all()
+        self._file.enter_context(self._runner.writing_to(path))
+        self._file.callback(self._set_style, format=before)
+        self._set_style(format=format_)
         self._message(f"Results go to {path}; .output completes the file.")
 
     @contextmanager
@@ -235,7 +228,6 @@ class Repl:
             return
         self._message(f"{self._runner.file.path} was not changed: some results are missing.")
         self._file.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-        self._file = ExitStack()
 
     def _do_read(self, name: str) -> None:
         if not name:
@@ -252,7 +244,7 @@ def make_repl(runner: StatementRunner, environ: Mapping[str, str], *, has_histor
     catalog = Catalog(runner.client)
     runner.style = replace(runner.style, hints=DOT_COMMANDS)
     history = _file_history(runner, environ) if has_history else InMemoryHistory()
-    return Repl(runner, LineEditor(runner.console, PromptCompleter(catalog, FORMATS), history), catalog)
+    return Repl(runner, LineEditor(runner.console, PromptCompleter(catalog), history), catalog)
 
 
 def _file_history(runner: StatementRunner, environ: Mapping[str, str]) -> History:

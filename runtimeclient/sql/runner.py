@@ -12,7 +12,7 @@ from runtimeclient.errors import RequestRefusedError, UsageError
 from runtimeclient.http.answers import SqlAnswer
 from runtimeclient.http.json_stream import JsonValue
 from runtimeclient.output.console import Console
-from runtimeclient.output.formats import CHART_FORMAT, FORMATS, write_answer
+from runtimeclient.output.formats import FORMATS, write_answer
 from runtimeclient.output.humanize import duration, plural, size
 from runtimeclient.output.style import Style
 from runtimeclient.output.writer import Output, OutputFile, output_file
@@ -25,14 +25,8 @@ class StatementRunner:
     Runs statements one by one and shows the results.
 
     Args:
-        client: Sends the statements.
-        console: Takes the results, unless there is a `file`.
-        style: How to show results.
+        style: How to show results. The attribute may be replaced between two statements.
         separates_results: Write an empty line between results in formats made for people.
-
-    Attributes:
-        style: May be replaced between two statements.
-        file: Takes the results instead of the console; see `writing_to`.
     """
 
     def __init__(
@@ -41,6 +35,7 @@ class StatementRunner:
         self.client = client
         self.console = console
         self.style = style
+        #: Takes the results instead of the console; see `writing_to`.
         self.file: OutputFile | None = None
         self._separates_results = separates_results
         self._results = 0
@@ -79,7 +74,8 @@ class StatementRunner:
             NotAuthorisedError, ConnectionFailedError, AnswerCutError, OutputError: See `RuntimeClient.sql`.
         """
         chart = self.style.chart
-        format_ = CHART_FORMAT if chart else FORMATS[self.style.format]
+        # A chart is drawn from the rows of a table, which have columns even if there are none.
+        format_ = FORMATS["table" if chart else self.style.format]
         # Before sending anything: the writer may need a package that is not installed.
         write_file = self._file_writer() if format_.is_binary or (chart and chart.picture) else None
         start = time.monotonic()
@@ -124,7 +120,7 @@ class StatementRunner:
         """Drop terminal features if the output is not a terminal; read the terminal's size, which may have changed."""
         if self.file is not None:
             return replace(self.style, columns=None, is_colored=False, max_rows=None)
-        return replace(self.style, columns=self.console.columns() if self.console.is_stdout_terminal else None)
+        return replace(self.style, columns=self.console.size()[0] if self.console.is_stdout_terminal else None)
 
     def _file_writer(self) -> Callable[[SqlAnswer], None]:
         """Choose the writer of a binary file. Raises UsageError."""

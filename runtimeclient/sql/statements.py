@@ -1,9 +1,12 @@
-"""Split text into SQL statements at semicolons outside literals, quoted names and comments."""
+"""Split text and scripts into SQL statements at semicolons outside literals, quoted names and comments."""
 
 import re
 from collections.abc import Iterator
 from itertools import chain, count
 from typing import NamedTuple
+
+from runtimeclient.errors import UsageError
+from runtimeclient.profiles.key_lookup import STANDARD_INPUT
 
 # Characters that are not part of a word. The engine treats every non-ASCII character as a letter. The positive class
 # (`\w\x80-\U0010ffff`) would take milliseconds to compile at each start of the client.
@@ -165,6 +168,28 @@ def split_statements(text: str) -> Iterator[Statement]:
     splitter = StatementSplitter()
     yield from splitter.feed(text)
     yield from splitter.finish()
+
+
+def read_statements(file: str | None) -> Iterator[Statement]:
+    """
+    Yield the statements of a script (`-` or None is standard input), each as soon as it is complete.
+
+    Raises:
+        UsageError: The file cannot be read, or is not UTF-8.
+    """
+    path: int | str = 0 if file is None or file == STANDARD_INPUT else file
+    name, source = ("Standard input", "standard input") if path == 0 else (f"The file {path}", str(path))
+    splitter = StatementSplitter()
+    try:
+        # Keep line breaks unchanged: they may be part of a literal.
+        with open(path, encoding="utf-8-sig", newline="", closefd=path != 0) as lines:
+            for line in lines:
+                yield from (statement._replace(source=source) for statement in splitter.feed(line))
+    except UnicodeDecodeError as exc:
+        raise UsageError(f"{name} is not UTF-8 text.") from exc
+    except OSError as exc:
+        raise UsageError(f"{name} cannot be read: {exc.strerror}.") from exc
+    yield from (statement._replace(source=source) for statement in splitter.finish())
 
 
 def parameter_names(statement: str) -> frozenset[str]:

@@ -4,6 +4,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runtimeconf.fields import ScalarField
 
@@ -34,15 +35,17 @@ class Package:
 @dataclass(frozen=True, slots=True)
 class Param:
     """
-    One of `datasets[].params`.
+    One of `datasets[].params`. Its value is kept as text.
 
-    A secret parameter should be a reference, is never shown, and is not part of the version of the data. A path is made
-    absolute, relative to the directory of the YAML.
+    A secret parameter should be a reference, is never shown, and is not part of the version of the data. A hidden one
+    is not shown because an invalid value may hold a secret, such as a URL with a password. A path is made absolute,
+    relative to the directory of the YAML.
     """
 
     name: str
-    field: ScalarField[str]
+    field: ScalarField[Any]
     is_required: bool = False
+    is_hidden: bool = False
     is_secret: bool = False
     is_path: bool = False
 

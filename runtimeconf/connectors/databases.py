@@ -2,60 +2,42 @@
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Connector, Package, Param
-from runtimeconf.connectors.downloads import (
-    ALLOW_HTTP,
-    CredentialField,
-    HiddenField,
-    PasswordField,
-    PortField,
-    check_credentials,
-)
-from runtimeconf.connectors.files import refuse_url
+from runtimeconf.connectors.downloads import ALLOW_HTTP, PORT, check_credentials, parse_password, parse_token
+from runtimeconf.connectors.files import locate_path
 from runtimeconf.connectors.tables import locate_table
-from runtimeconf.fields import ChoiceField, InvalidValueError, PathField, TextField, parse_host
-from runtimeconf.yaml_reader import Scalar
+from runtimeconf.fields import ChoiceField, InvalidValueError, ParsedField, PathField, TextField, parse_host
 
 #: Every ADBC driver is loaded by this one.
 _MANAGER = Package("adbc_driver_manager", "adbc-driver-manager~=1.13")
 
-
-class _HostField(HiddenField):
-    """A host name, an IP address, or the directory of a Unix socket."""
-
-    expected = "a host name, an IP address, or the absolute path of the directory with the server's socket"
-
-    def convert(self, node: Scalar) -> str:
-        """Return a host in lower case, a directory unchanged."""
-        if node.text.startswith("/"):
-            if not node.text.isprintable() or "," in node.text:
-                raise InvalidValueError("a comma would name a second host")
-            return node.text
-        return parse_host(node.text)
+_FLIGHT_SCHEMES = frozenset({"grpc", "grpc+tcp", "grpc+tls", "http", "https"})
 
 
-class _EndpointField(HiddenField):
-    """The URL of a Flight SQL server: scheme, host and port only."""
+def _parse_server(text: str) -> str:
+    """Return a host in lower case, the directory of a Unix socket unchanged."""
+    if text.startswith("/"):
+        if not text.isprintable() or "," in text:
+            raise InvalidValueError("a comma would name a second host")
+        return text
+    return parse_host(text)
 
-    expected = "a URL such as grpc+tls://host:50051, grpc://host:50051, https://host:443 or http://host:80"
-    schemes = frozenset({"grpc", "grpc+tcp", "grpc+tls", "http", "https"})
 
-    def convert(self, node: Scalar) -> str:
-        """Return the URL unchanged."""
-        url = urlsplit(node.text)
-        if "@" in url.netloc:
-            raise InvalidValueError("put user and password into flightsql_username and flightsql_password")
-        try:
-            is_complete = url.scheme in self.schemes and url.hostname and url.port
-        except ValueError:
-            is_complete = False
-        if not is_complete or url.path.strip("/") or url.query or url.fragment:
-            raise InvalidValueError
-        parse_host(url.hostname or "")
-        return node.text
+def _parse_endpoint(text: str) -> str:
+    """Return the URL of a Flight SQL server unchanged: scheme, host and port only."""
+    url = urlsplit(text)
+    if "@" in url.netloc:
+        raise InvalidValueError("put user and password into flightsql_username and flightsql_password")
+    try:
+        is_complete = url.scheme in _FLIGHT_SCHEMES and url.hostname and url.port
+    except ValueError:
+        is_complete = False
+    if not is_complete or url.path.strip("/") or url.query or url.fragment:
+        raise InvalidValueError
+    parse_host(url.hostname or "")
+    return text
 
 
 POSTGRES = Connector(
@@ -63,11 +45,19 @@ POSTGRES = Connector(
     expected="the name of a table or view, such as schema.table",
     locate=partial(locate_table, 2, "pg_host, pg_port, pg_db, pg_user and pg_pass of params hold that"),
     params=(
-        Param("pg_host", _HostField(), is_required=True),
-        Param("pg_port", PortField()),
+        Param(
+            "pg_host",
+            ParsedField(
+                "a host name, an IP address, or the absolute path of the directory with the server's socket",
+                _parse_server,
+            ),
+            is_required=True,
+            is_hidden=True,
+        ),
+        Param("pg_port", PORT),
         Param("pg_db", TextField("the name of a database", max_length=63), is_required=True),
         Param("pg_user", TextField("the name of a user", max_length=63), is_required=True),
-        Param("pg_pass", PasswordField("a password"), is_secret=True),
+        Param("pg_pass", ParsedField("a password", parse_password), is_secret=True),
         Param("pg_sslmode", ChoiceField("disable", "prefer", "require", "verify-ca", "verify-full")),
         Param("pg_sslrootcert", PathField("the path of a PEM file of certificates"), is_path=True),
     ),
@@ -75,18 +65,10 @@ POSTGRES = Connector(
 )
 
 
-def _locate_file(text: str, directory: Path) -> str:
-    refuse_url(text)
-    path = text.removeprefix("//")
-    if not path.strip():
-        raise InvalidValueError("there is no path after the colon")
-    return str(directory / path)
-
-
 SQLITE = Connector(
     name="sqlite",
     expected="the path of a database file",
-    locate=_locate_file,
+    locate=partial(locate_path, "//"),
     params=(
         Param("sqlite_table", TextField("the name of a table or view"), is_required=True),
         Param("sqlite_types", ChoiceField("declared", "text")),
@@ -119,10 +101,18 @@ FLIGHTSQL = Connector(
     expected="the name of a table or view, such as catalog.schema.table",
     locate=partial(locate_table, 3, "flightsql_endpoint of params holds that"),
     params=(
-        Param("flightsql_endpoint", _EndpointField(), is_required=True),
+        Param(
+            "flightsql_endpoint",
+            ParsedField(
+                "a URL such as grpc+tls://host:50051, grpc://host:50051, https://host:443 or http://host:80",
+                _parse_endpoint,
+            ),
+            is_required=True,
+            is_hidden=True,
+        ),
         Param("flightsql_username", TextField("the name of a user")),
-        Param("flightsql_password", PasswordField("a password"), is_secret=True),
-        Param("flightsql_token", CredentialField("a bearer token or an API key"), is_secret=True),
+        Param("flightsql_password", ParsedField("a password", parse_password), is_secret=True),
+        Param("flightsql_token", ParsedField("a bearer token or an API key", parse_token), is_secret=True),
         Param("flightsql_tls_root_certificate_file", PathField("the path of a PEM file of certificates"), is_path=True),
         ALLOW_HTTP,
     ),

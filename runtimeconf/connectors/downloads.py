@@ -2,84 +2,48 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 from urllib.parse import urlsplit
 
 from runtimeconf.connectors.connector import Param
-from runtimeconf.fields import ChoiceField, DurationField, InvalidValueError, ScalarField, SizeField, split_host_port
-from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Node, Scalar
+from runtimeconf.fields import ChoiceField, DurationField, InvalidValueError, ParsedField, SizeField, split_host_port
 from system.addresses import Address
 
 _MAX_CREDENTIAL_LENGTH = 16_384
 
 
-class TextOf(ScalarField[str]):
-    """The value of *field* as text: a duration in seconds, a size in bytes."""
-
-    def __init__(self, field: ScalarField[Any]) -> None:
-        self._field = field
-        self.expected = field.expected
-
-    def convert(self, node: Scalar) -> str:
-        """Return the value as text."""
-        return str(self._field.convert(node))
+def _parse_port(text: str) -> str:
+    if re.fullmatch(r"[1-9][0-9]{0,4}", text) is None or int(text) > 65535:
+        raise InvalidValueError
+    return text
 
 
-class HiddenField(ScalarField[str]):
-    """A text that no fault shows, because an invalid one may hold a secret, such as a URL with a password."""
-
-    def read(self, node: Node, path: YamlPath) -> str | None:
-        """Read the node as one that may not be shown."""
-        return super().read(replace(node, may_be_shown=False) if isinstance(node, Scalar) else node, path)
+PORT = ParsedField("a port from 1 to 65535", _parse_port)
 
 
-class PortField(ScalarField[str]):
-    """A TCP port."""
-
-    expected = "a port from 1 to 65535"
-
-    def convert(self, node: Scalar) -> str:
-        """Accept decimal digits only."""
-        if re.fullmatch(r"[1-9][0-9]{0,4}", node.text) is None or int(node.text) > 65535:
-            raise InvalidValueError
-        return node.text
+def parse_password(text: str) -> str:
+    """Return a password, verbatim: one line of any characters, sent in UTF-8. Raises InvalidValueError."""
+    if not text:
+        raise InvalidValueError("it is empty")
+    if re.search(r"[\0\r\n]", text) or len(text) > _MAX_CREDENTIAL_LENGTH:
+        raise InvalidValueError(f"it has several lines, or is longer than {_MAX_CREDENTIAL_LENGTH:,} characters")
+    return text
 
 
-class PasswordField(ScalarField[str]):
-    """A password, verbatim: one line of any characters, sent in UTF-8."""
-
-    def __init__(self, expected: str) -> None:
-        self.expected = expected
-
-    def convert(self, node: Scalar) -> str:
-        """Return the text unchanged."""
-        if not node.text:
-            raise InvalidValueError("it is empty")
-        if re.search(r"[\0\r\n]", node.text) or len(node.text) > _MAX_CREDENTIAL_LENGTH:
-            raise InvalidValueError(f"it has several lines, or is longer than {_MAX_CREDENTIAL_LENGTH:,} characters")
-        return node.text
+def parse_token(text: str) -> str:
+    """Return a token or key in printable ASCII, sent in a header or used to sign. Raises InvalidValueError."""
+    if not (text.isascii() and text.isprintable()):
+        raise InvalidValueError("printable ASCII")
+    return parse_password(text)
 
 
-class CredentialField(PasswordField):
-    """A token or key in printable ASCII, which is sent in a header or used to sign requests."""
-
-    def convert(self, node: Scalar) -> str:
-        """Return the text unchanged."""
-        if not (node.text.isascii() and node.text.isprintable()):
-            raise InvalidValueError("printable ASCII")
-        return super().convert(node)
-
-
-#: How long a server may be silent; `refresh_timeout` limits the whole load.
-CLIENT_TIMEOUT = Param("client_timeout", TextOf(DurationField("100ms", "1h")))
+#: How long a server may be silent, in seconds; `refresh_timeout` limits the whole load.
+CLIENT_TIMEOUT = Param("client_timeout", DurationField("100ms", "1h"))
 
 #: Whether confidential data may be sent without TLS.
 ALLOW_HTTP = Param("allow_http", ChoiceField("true", "false"))
 
 #: The limit on the bytes of one load, over all its files.
-MAX_DOWNLOAD_SIZE = Param("max_download_size", TextOf(SizeField("1B", "1024TiB")))
+MAX_DOWNLOAD_SIZE = Param("max_download_size", SizeField("1B", "1024TiB"))
 
 
 def parse_origin(text: str) -> tuple[str, str]:

@@ -35,6 +35,15 @@ def refuse_url(text: str) -> None:
         raise InvalidValueError("no query after the path: everybody who may ask for the datasets sees this")
 
 
+def locate_path(prefix: str, text: str, directory: Path) -> str:
+    """Return the absolute path that *text* without *prefix* names. Raises InvalidValueError, as `refuse_url` does."""
+    refuse_url(text)
+    path = text.removeprefix(prefix)
+    if not path.strip():
+        raise InvalidValueError("there is no path after the colon")
+    return str(directory / path)
+
+
 def _locate(text: str, directory: Path) -> str:
     """Return an absolute path or glob. Refuse a URL with a password; a question mark is part of a glob here."""
     if _PASSWORD.match(text):

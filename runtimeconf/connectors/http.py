@@ -11,16 +11,14 @@ from runtimeconf.connectors.downloads import (
     ALLOW_HTTP,
     CLIENT_TIMEOUT,
     MAX_DOWNLOAD_SIZE,
-    CredentialField,
-    HiddenField,
-    PasswordField,
-    PortField,
+    PORT,
     check_credentials,
     parse_origin,
+    parse_password,
+    parse_token,
 )
 from runtimeconf.connectors.files import FILE_FORMAT
-from runtimeconf.fields import InvalidValueError, PathField, ScalarField
-from runtimeconf.yaml_reader import Scalar
+from runtimeconf.fields import InvalidValueError, ParsedField, PathField
 
 #: A field name (RFC 9110, 5.1), a colon, and a value of printable ASCII.
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)[ \t]*")
@@ -59,27 +57,21 @@ def parse_headers(text: str) -> list[tuple[str, str]]:
     return headers
 
 
-class _HeadersField(ScalarField[str]):
-    expected = "headers such as X-Token: abc, one a line"
-
-    def convert(self, node: Scalar) -> str:
-        if not parse_headers(node.text):
-            raise InvalidValueError("it is blank")
-        if len(node.text) > _MAX_LENGTH:
-            raise InvalidValueError(f"it is longer than {_MAX_LENGTH:,} characters")
-        return node.text
+def _parse_headers_text(text: str) -> str:
+    """Return the text of headers unchanged."""
+    if not parse_headers(text):
+        raise InvalidValueError("it is blank")
+    if len(text) > _MAX_LENGTH:
+        raise InvalidValueError(f"it is longer than {_MAX_LENGTH:,} characters")
+    return text
 
 
-class _QueryField(HiddenField):
-    """The query of a URL. Characters that a URL cannot hold are escaped."""
-
-    expected = "what follows the question mark of the URL, such as year=2026&format=csv"
-
-    def convert(self, node: Scalar) -> str:
-        text = node.text.removeprefix("?")
-        if not text or not text.isprintable() or "#" in text or len(text) > _MAX_LENGTH:
-            raise InvalidValueError(f"printable, without #, at most {_MAX_LENGTH:,} characters")
-        return quote(text, safe=_PLAIN_IN_QUERY)
+def _parse_query(text: str) -> str:
+    """Return the query of a URL; characters that a URL cannot hold are escaped."""
+    query = text.removeprefix("?")
+    if not query or not query.isprintable() or "#" in query or len(query) > _MAX_LENGTH:
+        raise InvalidValueError(f"printable, without #, at most {_MAX_LENGTH:,} characters")
+    return quote(query, safe=_PLAIN_IN_QUERY)
 
 
 def _locate(scheme: str, text: str, _directory: Path) -> str:
@@ -105,12 +97,16 @@ def _check(location: str, params: Mapping[str, str]) -> str | None:
 
 _PARAMS = (
     FILE_FORMAT,
-    Param("http_port", PortField()),
-    Param("http_query", _QueryField()),
-    Param("http_username", PasswordField("the name of a user")),
-    Param("http_password", PasswordField("a password"), is_secret=True),
-    Param("http_bearer_token", CredentialField("a bearer token"), is_secret=True),
-    Param("http_headers", _HeadersField(), is_secret=True),
+    Param("http_port", PORT),
+    Param(
+        "http_query",
+        ParsedField("what follows the question mark of the URL, such as year=2026&format=csv", _parse_query),
+        is_hidden=True,
+    ),
+    Param("http_username", ParsedField("the name of a user", parse_password)),
+    Param("http_password", ParsedField("a password", parse_password), is_secret=True),
+    Param("http_bearer_token", ParsedField("a bearer token", parse_token), is_secret=True),
+    Param("http_headers", ParsedField("headers such as X-Token: abc, one a line", _parse_headers_text), is_secret=True),
     Param("http_tls_root_certificate_file", PathField("the path of a PEM file of certificates"), is_path=True),
     ALLOW_HTTP,
     CLIENT_TIMEOUT,

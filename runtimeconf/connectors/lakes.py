@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runtimeconf.connectors.connector import Connector, Package, Param
-from runtimeconf.connectors.files import refuse_url
+from runtimeconf.connectors.files import locate_path, refuse_url
 from runtimeconf.connectors.s3 import S3_PARAMS, SIGNER, check_s3, parse_location
 from runtimeconf.fields import InvalidValueError, PathField, TextField
 
@@ -23,10 +23,7 @@ def locate_table(text: str, directory: Path) -> str:
     """
     path = text.removeprefix("file://")
     if "://" not in path:
-        refuse_url(text)
-        if not path.strip():
-            raise InvalidValueError("there is no path after the colon")
-        return str(directory / path)
+        return locate_path("file://", text, directory)
     scheme, _, rest = path.partition(":")
     if scheme not in {"s3", "s3a"}:
         raise InvalidValueError("of URLs, only s3://bucket/prefix")

@@ -8,14 +8,12 @@ from runtimeconf.connectors.downloads import (
     ALLOW_HTTP,
     CLIENT_TIMEOUT,
     MAX_DOWNLOAD_SIZE,
-    CredentialField,
-    HiddenField,
     lacks_tls,
     parse_origin,
+    parse_token,
 )
 from runtimeconf.connectors.files import FILE_FORMAT
-from runtimeconf.fields import ChoiceField, InvalidValueError, PathField, ScalarField
-from runtimeconf.yaml_reader import Scalar
+from runtimeconf.fields import ChoiceField, InvalidValueError, ParsedField, PathField
 
 #: Compatible servers, and old buckets of S3, allow underscores and capitals.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
@@ -24,40 +22,30 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _MAX_KEY_BYTES = 1024
 
 
-class _EndpointField(HiddenField):
-    """The URL of a server, without a path."""
-
-    expected = "a URL such as https://minio.example.org:9000"
-
-    def convert(self, node: Scalar) -> str:
-        """Return its origin."""
-        origin, rest = parse_origin(node.text)
-        if rest not in {"", "/"}:
-            raise InvalidValueError("only the scheme, the host and the port")
-        return origin
+def _parse_endpoint(text: str) -> str:
+    """Return the origin of the URL of a server, which has no path."""
+    origin, rest = parse_origin(text)
+    if rest not in {"", "/"}:
+        raise InvalidValueError("only the scheme, the host and the port")
+    return origin
 
 
-class _RegionField(ScalarField[str]):
-    """The name of a region, which becomes part of host names."""
-
-    expected = "the region of the bucket, such as eu-central-1"
-
-    def convert(self, node: Scalar) -> str:
-        """Return the name."""
-        if re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", node.text) is None:
-            raise InvalidValueError
-        return node.text
+def _parse_region(text: str) -> str:
+    """Return the name of a region, which becomes part of host names."""
+    if re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", text) is None:
+        raise InvalidValueError
+    return text
 
 
 #: The location of the bucket and the credentials, for every connector that reads from S3.
 S3_PARAMS = (
-    Param("s3_endpoint", _EndpointField()),
-    Param("s3_region", _RegionField()),
+    Param("s3_endpoint", ParsedField("a URL such as https://minio.example.org:9000", _parse_endpoint), is_hidden=True),
+    Param("s3_region", ParsedField("the region of the bucket, such as eu-central-1", _parse_region)),
     Param("s3_url_style", ChoiceField("path", "vhost")),
     Param("s3_auth", ChoiceField("public", "key", "iam_role")),
-    Param("s3_key", CredentialField("an access key id"), is_secret=True),
-    Param("s3_secret", CredentialField("the secret access key"), is_secret=True),
-    Param("s3_session_token", CredentialField("a session token"), is_secret=True),
+    Param("s3_key", ParsedField("an access key id", parse_token), is_secret=True),
+    Param("s3_secret", ParsedField("the secret access key", parse_token), is_secret=True),
+    Param("s3_session_token", ParsedField("a session token", parse_token), is_secret=True),
     ALLOW_HTTP,
     Param("s3_tls_root_certificate_file", PathField("the path of a PEM file of certificates"), is_path=True),
     CLIENT_TIMEOUT,

@@ -5,22 +5,21 @@ from typing import Literal
 import pytest
 
 from authkeys import access
-from authkeys.credentials import Absent, Credential, Malformed, Presented, Reason
+from authkeys.credentials import Credential, Reason
 from authkeys.keys import KeySet
 from authkeys.principal import ANONYMOUS, Principal
 from authkeys.salt import SALT_NAME
 from runtimeconf.model import AuthConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 from system.errors import StateDirectoryError
-
-KEY = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
+from tests.system.harness import K1
 
 
 def config_in(directory: Path, enabled: bool = True, compatibility: Literal["2.0", "1.10"] = "2.0") -> RuntimeConfig:
     return RuntimeConfig(
         file=directory / "runtime.yaml",
         state_dir=directory / "state",
-        auth=AuthConfig(enabled=enabled, keys=(Secret(KEY),) if enabled else ()),
+        auth=AuthConfig(enabled=enabled, keys=(Secret(K1),) if enabled else ()),
         compatibility=compatibility,
     )
 
@@ -30,7 +29,7 @@ def test_build_creates_the_state_directory_and_the_salt(tmp_path: Path) -> None:
 
     assert built is not None
     assert again is not None
-    assert built.find(KEY) == again.find(KEY) is not None  # Fingerprints survive a restart.
+    assert built.find(K1) == again.find(K1) is not None  # Fingerprints survive a restart.
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "state" / SALT_NAME).exists()
 
@@ -38,7 +37,7 @@ def test_build_creates_the_state_directory_and_the_salt(tmp_path: Path) -> None:
 def test_off_creates_nothing_on_disk(tmp_path: Path) -> None:
     config = config_in(tmp_path, enabled=False, compatibility="1.10")
 
-    assert access.build(config) == access.Access(key_set=None, compatibility="1.10")
+    assert access.build(config) == access.Access(key_set=None, takes_bearer=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -52,15 +51,15 @@ def test_a_state_directory_that_cannot_be_made_stops_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("credential", "expected"),
     [
-        pytest.param(Absent(), Reason.MISSING, id="absent"),
-        pytest.param(Malformed(Reason.REPEATED), Reason.REPEATED, id="malformed"),
-        pytest.param(Presented(KEY[:-1]), Reason.UNKNOWN, id="unknown"),
-        pytest.param(Presented(""), Reason.UNKNOWN, id="empty"),
-        pytest.param(Presented(KEY), None, id="accepted"),
+        pytest.param(Reason.MISSING, Reason.MISSING, id="absent"),
+        pytest.param(Reason.REPEATED, Reason.REPEATED, id="malformed"),
+        pytest.param(Secret(K1[:-1]), Reason.UNKNOWN, id="unknown"),
+        pytest.param(Secret(""), Reason.UNKNOWN, id="empty"),
+        pytest.param(Secret(K1), None, id="accepted"),
     ],
 )
 def test_one_decision_on_a_credential(credential: Credential, expected: Reason | None) -> None:
-    key_set = KeySet([Secret(KEY)], bytes(32))
+    key_set = KeySet([Secret(K1)], bytes(32))
 
     caller = access.Access(key_set=key_set).authenticate(credential)
 
@@ -72,12 +71,12 @@ def test_one_decision_on_a_credential(credential: Credential, expected: Reason |
 def test_another_process_with_the_same_configuration_decides_alike(tmp_path: Path, enabled: bool) -> None:
     config = config_in(tmp_path, enabled=enabled, compatibility="1.10")
     built = access.build(config)
-    fields = access.handover(built)
+    fields = None if built.key_set is None else built.key_set.handover()
 
     other = access.from_handover(replace(config, auth=AuthConfig(enabled=enabled)), fields)
 
-    assert other.compatibility == built.compatibility
+    assert (other.takes_bearer, built.takes_bearer) == (False, False)
     assert (other.key_set is None) is (built.key_set is None)
-    assert other.key_set is None or other.key_set.find(KEY) is not None
+    assert other.key_set is None or other.key_set.find(K1) is not None
     with pytest.raises(ValueError, match="another configuration"):
         access.from_handover(config_in(tmp_path, enabled=not enabled), fields)

@@ -20,10 +20,9 @@ from runtimeconf.errors import ConfigError
 from runtimeconf.model import AuthConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 from runtimeconf.state import get_config, set_config
+from tests.system.harness import K1, REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-KEY = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
-YAML = f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys: ['{KEY}']\n"
+YAML = f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys: ['{K1}']\n"
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def test_nobody_may_call_before_the_key_set_is_built() -> None:
         state.get_access()
 
 
-@pytest.mark.parametrize("text", [None, "", "runtime: 1", YAML.replace("true", "ture"), YAML.replace(KEY, "")])
+@pytest.mark.parametrize("text", [None, "", "runtime: 1", YAML.replace("true", "ture"), YAML.replace(K1, "")])
 def test_an_invalid_yaml_stops_no_command_but_admits_nobody(directory: Path, text: str | None) -> None:
     if text is not None:
         write(directory, text)
@@ -63,8 +62,8 @@ def test_an_invalid_yaml_stops_no_command_but_admits_nobody(directory: Path, tex
 
 
 def test_the_key_set_is_built_on_first_use_and_the_keys_are_dropped(directory: Path) -> None:
-    key = f"{KEY}-of-nobody-else"
-    write(directory, YAML.replace(KEY, key))
+    key = f"{K1}-of-nobody-else"
+    write(directory, YAML.replace(K1, key))
 
     start_django()
 
@@ -104,7 +103,7 @@ def test_c32_an_edited_yaml_changes_nothing_until_the_next_start(directory: Path
 @pytest.mark.parametrize(
     ("extra", "said"),
     [
-        pytest.param({"access": KeySet([Secret(KEY)], b"salt").handover()}, "built True", id="it answers callers"),
+        pytest.param({"access": KeySet([Secret(K1)], b"salt").handover()}, "built True", id="it answers callers"),
         pytest.param({}, "AccessNotBuiltError", id="it answers none"),
     ],
 )
@@ -119,11 +118,11 @@ def test_a_child_process_uses_the_handover(directory: Path, extra: dict[str, Any
         "import django\n"
         "django.setup()\n"
         "from authkeys import state\n"
-        "print('built', state._access.key_set.find(sys.argv[2]) is not None)\n"
+        "print('built', state._access.value.key_set.find(sys.argv[2]) is not None)\n"
     )
     try:
         done = subprocess.run(
-            [sys.executable, "-c", program, str(descriptor), KEY],
+            [sys.executable, "-c", program, str(descriptor), K1],
             cwd=REPOSITORY,
             env={**os.environ, "DJANGO_SETTINGS_MODULE": "runtime_site.settings"},
             pass_fds=[descriptor],
@@ -136,21 +135,3 @@ def test_a_child_process_uses_the_handover(directory: Path, extra: dict[str, Any
 
     assert said in done.stdout + done.stderr
     assert not (directory / "state").exists()
-
-
-@pytest.mark.parametrize("command", ["check", "help"])
-def test_a_command_creates_no_state_directory(directory: Path, command: str) -> None:
-    write(directory, YAML)
-
-    finished = subprocess.run(
-        [sys.executable, "manage.py", command],
-        cwd=REPOSITORY,
-        env={**os.environ, "RUNTIME_CONFIG": str(directory / "runtime.yaml")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert finished.returncode == 0, finished.stderr
-    assert [path.name for path in directory.iterdir()] == ["runtime.yaml"]
-    assert KEY not in finished.stdout + finished.stderr

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from authkeys import key_format
 from authkeys.access import Access
-from authkeys.credentials import Presented, Reason
+from authkeys.credentials import Reason
 from authkeys.errors import NotPermittedError
 from authkeys.keys import KeySet
 from authkeys.principal import ALL_RIGHTS, Principal
@@ -72,7 +72,7 @@ def test_an_expired_key_is_refused(seconds: int, expected: object) -> None:
     now = datetime.now(UTC)
     access = Access(key_set=KeySet([], SALT, [hashed(KEY, expires_at=now + timedelta(seconds=seconds))]))
 
-    caller = access.authenticate(Presented(KEY))
+    caller = access.authenticate(Secret(KEY))
 
     assert (caller.name if isinstance(caller, Principal) else caller) == expected
 
@@ -80,12 +80,12 @@ def test_an_expired_key_is_refused(seconds: int, expected: object) -> None:
 def test_a_key_expires_while_the_process_runs() -> None:
     expires = datetime.now(UTC) + timedelta(seconds=0.2)
     access = Access(key_set=KeySet([], SALT, [hashed(KEY, expires_at=expires)]))
-    before = access.authenticate(Presented(KEY))
+    before = access.authenticate(Secret(KEY))
     while time.time() < expires.timestamp():
         time.sleep(0.01)
 
     assert isinstance(before, Principal)
-    assert access.authenticate(Presented(KEY)) is Reason.EXPIRED
+    assert access.authenticate(Secret(KEY)) is Reason.EXPIRED
 
 
 def test_what_a_caller_may_do() -> None:

@@ -48,13 +48,10 @@ def parts(found: Report) -> Mapping[str, str]:
     return blocks(found, EVERYTHING, lambda name: f"curves/{name}.svg")
 
 
-def test_json_round_trip(found: Report) -> None:
-    assert Report.from_json(found.to_json(EVERYTHING)) == found
-
-
-def test_json_has_the_verdicts(found: Report) -> None:
+def test_json_has_the_verdicts_and_makes_a_round_trip(found: Report) -> None:
     first, second = json.loads(found.to_json(EVERYTHING))["targets"]
 
+    assert Report.from_json(found.to_json(EVERYTHING)) == found
     assert (first["row"], first["found"]["value"], first["verdict"]) == ("speed", 2.4, "reached")
     assert (second["found"], second["verdict"]) == (None, "not measured")
 
@@ -123,17 +120,14 @@ def test_numbers_have_three_significant_digits(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_links_are_relative_to_the_page(tmp_path: Path) -> None:
-    assert link(tmp_path / "docs/curves/keys.svg", tmp_path / "docs") == "curves/keys.svg"
-    assert link(tmp_path / "docs/curves/keys.svg", tmp_path) == "docs/curves/keys.svg"
-
-
-def test_a_curve_is_drawn(tmp_path: Path, found: Report) -> None:
-    path = tmp_path / "curves" / "width.svg"
+def test_a_curve_is_drawn_and_its_link_is_relative_to_the_page(tmp_path: Path, found: Report) -> None:
+    path = tmp_path / "docs" / "curves" / "width.svg"
 
     pictures.draw(CURVE, found.results.curves["width"], path)
 
     assert path.read_text().startswith("<svg")
+    assert link(path, tmp_path / "docs") == "curves/width.svg"
+    assert link(path, tmp_path) == "docs/curves/width.svg"
 
 
 def test_names_are_unique() -> None:

@@ -34,25 +34,19 @@ def test_a_verdict_compares_the_median_with_the_limit(target: Target, verdict: s
     assert samples.judge(target).verdict == verdict
 
 
-def test_missing_samples_have_a_reason() -> None:
+@pytest.mark.parametrize(("theirs", "reason"), [(None, "peer: it does not start"), (0.0, "peer has a sample of 0")])
+def test_a_ratio_that_cannot_be_measured_has_a_reason(theirs: float | None, reason: str) -> None:
     samples = Samples()
     samples.add("Querykeep", {"s": 1.0})
-    samples.fail("peer", "it does not start")
-    samples.fail("peer", "nor again")
+    if theirs is None:
+        samples.fail("peer", "it does not start")
+        samples.fail("peer", "nor again")
+    else:
+        samples.add("peer", {"s": theirs})
 
     judged = samples.judge(Target(metric="s", against="peer", at_most=1.0))
 
-    assert (judged.found, judged.verdict, judged.reason) == (None, "not measured", "peer: it does not start")
-
-
-def test_a_ratio_to_zero_is_not_measured() -> None:
-    samples = Samples()
-    samples.add("Querykeep", {"s": 1.0})
-    samples.add("peer", {"s": 0.0})
-
-    judged = samples.judge(Target(metric="s", against="peer", at_most=1.0))
-
-    assert (judged.verdict, judged.reason) == ("not measured", "peer has a sample of 0")
+    assert (judged.found, judged.verdict, judged.reason) == (None, "not measured", reason)
 
 
 def test_a_limit_on_a_ratio_has_a_sign() -> None:

@@ -1,13 +1,13 @@
 """One running runtime of each kind for the tests that do not change it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import adbc_driver_flightsql.dbapi as adbc
 import pytest
-import trustme
 
 from tests.clients import tpch
-from tests.clients.runtime import FlightServer, write_parquet
-from tests.queryengine.statements import TABLES, VIEWS
+from tests.clients.runtime import FlightServer, adbc_connection
 
 
 @pytest.fixture(scope="session")
@@ -17,26 +17,17 @@ def flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def open_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
-    """The same with authentication off."""
-    changes = {"runtime": {"auth": {"api-key": {"enabled": False}}}}
-    with FlightServer(tmp_path_factory.mktemp("open"), changes=changes) as running:
-        yield running
+@pytest.fixture
+def connection(flight: FlightServer) -> Iterator[adbc.Connection]:
+    with adbc_connection(flight) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")
-def flight_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
-    """The same as `flight`, with TLS and a certificate authority of its own."""
-    directory = tmp_path_factory.mktemp("flight_tls")
-    issued = (authority := trustme.CA()).issue_cert("localhost", "127.0.0.1")
-    certificate, key = directory / "certificate.pem", directory / "key.pem"
-    issued.private_key_pem.write_to_path(key)
-    # Chain and root in one file: the certificate of the server and the root that clients trust.
-    for pem in (*issued.cert_chain_pems, authority.cert_pem):
-        pem.write_to_path(certificate, append=True)
-    key.chmod(0o600)
-    with FlightServer(directory, trust=certificate, key_file=key) as running:
+def flight_tls(tmp_path_factory: pytest.TempPathFactory, tls_files: tuple[Path, Path]) -> Iterator[FlightServer]:
+    """The same as `flight`, with TLS."""
+    certificate, key = tls_files
+    with FlightServer(tmp_path_factory.mktemp("flight_tls"), trust=certificate, key_file=key) as running:
         yield running
 
 
@@ -47,15 +38,4 @@ def tpch_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServ
     tpch.generate(directory)
     datasets = [{"from": f"file:{name}.parquet", "name": name} for name in tpch.TABLES]
     with FlightServer(directory, changes={"datasets": datasets, "views": []}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def gate_flight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
-    """The datasets and views of the statement lists of the gate."""
-    directory = tmp_path_factory.mktemp("gate")
-    write_parquet(directory, TABLES)
-    datasets = [{"from": f"file:{name}.parquet", "name": name} for name in TABLES]
-    views = [{"name": name, "sql": sql} for name, sql in VIEWS.items()]
-    with FlightServer(directory, changes={"datasets": datasets, "views": views}) as running:
         yield running

@@ -1,19 +1,20 @@
 """A whole runtime with Flight SQL, and the clients whose results tests compare: HTTP, plain Arrow Flight and ADBC."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import adbc_driver_flightsql.dbapi as adbc
-import duckdb
+import grpc
 import pyarrow as pa
 import pyarrow.flight
 from adbc_driver_flightsql import DatabaseOptions
 
-from tests.system.harness import K1, Server, example_config, free_port
+from tests.flightapi.endpoint import Endpoint
+from tests.system.harness import K1, Server, free_port
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
@@ -33,8 +34,7 @@ class FlightServer(Server):
             tls = {"enabled": True, "certificate_file": str(self.trust), "key_file": str(self.key_file)}
             runtime["tls"] = tls
         runtime |= self.changes.get("runtime", {})
-        others = {name: value for name, value in self.changes.items() if name != "runtime"}
-        self.config = example_config(self.port, runtime=runtime, **others)
+        self.changes = {**self.changes, "runtime": runtime}
 
     @property
     def uri(self) -> str:
@@ -57,11 +57,12 @@ class FlightServer(Server):
             return reader.read_all()
 
 
-def write_parquet(directory: Path, tables: Mapping[str, str]) -> None:
-    """Write one Parquet file for each of *tables*: a name and the statement that makes it."""
-    with duckdb.connect() as connection:
-        for name, sql in tables.items():
-            connection.execute(f"COPY ({sql}) TO '{directory / name}.parquet' (FORMAT parquet)")
+@contextmanager
+def endpoint_of(server: FlightServer) -> Iterator[Endpoint]:
+    """The Flight SQL endpoint of *server*, message by message, without TLS."""
+    elsewhere: Any = None  # The server runs in other processes.
+    with grpc.insecure_channel(f"127.0.0.1:{server.flight_port}") as channel:
+        yield Endpoint(server.flight_port, elsewhere, channel)
 
 
 def bearer(key: str) -> pa.flight.FlightCallOptions:
@@ -77,9 +78,11 @@ def plain_flight(server: FlightServer) -> Iterator[pa.flight.FlightClient]:
         yield client
 
 
-def flight_table(client: pa.flight.FlightClient, sql: str, key: str = K1) -> pa.Table:
-    """Return the result of *sql*, sent as the text of a descriptor's command."""
-    options = bearer(key)
+def flight_table(
+    client: pa.flight.FlightClient, sql: str, options: pa.flight.FlightCallOptions | None = None
+) -> pa.Table:
+    """Return the result of *sql*, sent as the text of a descriptor's command, by default with the first key."""
+    options = options or bearer(K1)
     info = client.get_flight_info(pa.flight.FlightDescriptor.for_command(sql.encode()), options)
     (endpoint,) = info.endpoints
     return client.do_get(endpoint.ticket, options).read_all()

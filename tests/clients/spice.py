@@ -51,8 +51,10 @@ def read(answer: dict[str, Any]) -> pa.Table:
         return reader.read_all()
 
 
-def flight_options(server: FlightServer, key: str | None) -> dict[str, Any]:
-    """Return the options of a client that uses only Flight, over TLS."""
-    options = {"flightUrl": f"localhost:{server.flight_port}", "httpUrl": server.url, "flightOnly": True}
-    options |= {"flightTlsEnabled": True, "tlsRootCertFile": str(server.trust)}
+def options_of(server: FlightServer, key: str | None) -> dict[str, Any]:
+    """Return the options of a client of *server*; with TLS, it uses only Flight."""
+    options: dict[str, Any] = {"flightUrl": f"127.0.0.1:{server.flight_port}", "httpUrl": server.url}
+    if server.trust:
+        options |= {"flightUrl": f"localhost:{server.flight_port}", "flightOnly": True}
+        options |= {"flightTlsEnabled": True, "tlsRootCertFile": str(server.trust)}
     return options if key is None else options | {"apiKey": key}

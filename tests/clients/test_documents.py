@@ -30,10 +30,9 @@ def start(directory: Path, certificates: FlightServer | None = None) -> FlightSe
     server = FlightServer(examples)
     if certificates is not None:
         server = FlightServer(examples, trust=certificates.trust, key_file=certificates.key_file)
-    assert server.config is not None
     example = yaml.safe_load((examples / "runtime.yaml").read_text())
-    example["runtime"] |= {name: part for name, part in server.config["runtime"].items() if name != "auth"}
-    server.config = example
+    example["runtime"] |= {"http": {"bind": f"127.0.0.1:{server.port}"}, **server.changes["runtime"]}
+    server.text = yaml.safe_dump(example)
     return server
 
 

@@ -78,14 +78,13 @@ def test_schemas_of_tables_are_those_of_their_rows(client: flightsql.FlightSQLCl
         assert schema.equals(read(client, client.execute(f"SELECT * FROM {table['table_name']} LIMIT 0")).schema)
 
 
-@pytest.fixture(params=["token", "password"])
-def engine(flight: FlightServer, request: pytest.FixtureRequest) -> Iterator[sqlalchemy.engine.Engine]:
-    address = f"127.0.0.1:{flight.flight_port}"
-    url = (
-        f"datafusion+flightsql://{address}?insecure=True&token={K1}"
-        if request.param == "token"
-        else f"datafusion+flightsql://anybody:{K1}@{address}?insecure=True"
-    )
+@pytest.fixture
+def url(flight: FlightServer) -> str:
+    return f"datafusion+flightsql://127.0.0.1:{flight.flight_port}?insecure=True&token={K1}"
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[sqlalchemy.engine.Engine]:
     opened = sqlalchemy.create_engine(url)
     yield opened
     opened.dispose()
@@ -116,8 +115,7 @@ def test_sqlalchemy_inspects(engine: sqlalchemy.engine.Engine) -> None:
     assert [column["name"] for column in inspector.get_columns("big_orders")] == ["id", "name", "amount", "placed_at"]
 
 
-def test_sqlalchemy_prepares_on_request(flight: FlightServer) -> None:
-    url = f"datafusion+flightsql://127.0.0.1:{flight.flight_port}?insecure=True&token={K1}"
+def test_sqlalchemy_prepares_on_request(url: str) -> None:
     engine = sqlalchemy.create_engine(f"{url}&feature-sqlalchemy-prepared-statements=on")
     statement = sqlalchemy.text("SELECT name FROM orders WHERE id = :id")
     try:
@@ -127,9 +125,7 @@ def test_sqlalchemy_prepares_on_request(flight: FlightServer) -> None:
         engine.dispose()
 
 
-def test_sqlalchemy_binds_null_unless_it_prepares_and_shows_messages(
-    engine: sqlalchemy.engine.Engine,
-) -> None:
+def test_sqlalchemy_binds_null_unless_it_prepares_and_shows_messages(engine: sqlalchemy.engine.Engine) -> None:
     # docs/flight-sql.md warns of this. If this test fails, the dialect has been fixed: remove the warning.
     with engine.connect() as connection:
         assert connection.execute(sqlalchemy.text("SELECT :x AS x"), {"x": 7}).scalar() is None

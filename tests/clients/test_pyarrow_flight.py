@@ -1,4 +1,4 @@
-"""Plain pyarrow.flight without Flight SQL: paths, invalid tickets, rows left unread, TLS on one side only."""
+"""Plain pyarrow.flight without Flight SQL: paths, invalid tickets, rows left unread."""
 
 from collections.abc import Iterator
 

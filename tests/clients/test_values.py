@@ -11,16 +11,17 @@ import pyarrow as pa
 import pyarrow.flight
 import pytest
 
-from tests.clients import spice, wire
+from tests.clients import spice
 from tests.clients.runtime import (
     FlightServer,
-    adbc_connection,
     adbc_table,
     assert_same,
     bearer,
+    endpoint_of,
     flight_table,
     plain_flight,
 )
+from tests.flightapi.endpoint import ticket
 from tests.system.harness import K1
 
 #: A statement for each kind of value. The names are those of the tests.
@@ -102,12 +103,6 @@ CHECKSUM = (3_000_000, 4_499_998_500_000, 1_498_500_000)
 
 
 @pytest.fixture
-def connection(flight: FlightServer) -> Iterator[adbc.Connection]:
-    with adbc_connection(flight) as opened:
-        yield opened
-
-
-@pytest.fixture
 def client(flight: FlightServer) -> Iterator[pa.flight.FlightClient]:
     with plain_flight(flight) as opened:
         yield opened
@@ -134,26 +129,23 @@ def test_same_over_http_and_flight(
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_polars_and_pandas(flight: FlightServer, connection: adbc.Connection, name: str) -> None:
+def test_polars_pandas_and_flightsql_dbapi(
+    flight: FlightServer, connection: adbc.Connection, dbapi: flightsql.FlightSQLClient, name: str
+) -> None:
     expected = flight.http_table(WHOLE[name])
 
     assert pl.read_database(WHOLE[name], connection).equals(pl.DataFrame(expected))
     frame = pd.read_sql(WHOLE[name], connection, dtype_backend="pyarrow")
     pd.testing.assert_frame_equal(frame, expected.to_pandas(types_mapper=pd.ArrowDtype))
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_flightsql_dbapi(flight: FlightServer, dbapi: flightsql.FlightSQLClient, name: str) -> None:
     info = dbapi.execute(WHOLE[name])
-
-    assert_same(flight.http_table(WHOLE[name]), dbapi.do_get(info.endpoints[0].ticket).read_all())
+    assert_same(expected, dbapi.do_get(info.endpoints[0].ticket).read_all())
 
 
 @pytest.mark.exhaustive
 def test_spice(flight_tls: FlightServer, tmp_path: Path) -> None:
     statements = [{"sql": sql, "rows": False} for sql in WHOLE.values()]
 
-    answers = spice.ask(tmp_path, spice.flight_options(flight_tls, K1), statements)
+    answers = spice.ask(tmp_path, spice.options_of(flight_tls, K1), statements)
 
     for sql, answer in zip(WHOLE.values(), answers, strict=True):
         assert_same(flight_tls.http_table(sql), spice.read(answer))
@@ -184,7 +176,7 @@ def test_three_million_rows(
     dbapi: flightsql.FlightSQLClient,
     tmp_path: Path,
 ) -> None:
-    (answer,) = spice.ask(tmp_path, spice.flight_options(flight_tls, K1), [{"sql": THREE_MILLION, "rows": False}])
+    (answer,) = spice.ask(tmp_path, spice.options_of(flight_tls, K1), [{"sql": THREE_MILLION, "rows": False}])
     info = dbapi.execute(THREE_MILLION)
     for table in (
         adbc_table(connection, THREE_MILLION),
@@ -219,8 +211,8 @@ LARGE = {
     ],
 )
 def test_no_message_is_over_four_mebibytes(flight: FlightServer, sql: str) -> None:
-    with wire.connect(flight) as connection:
-        sizes = [len(message) for message in connection.down("DoGet", wire.field(1, sql))]
+    with endpoint_of(flight) as endpoint:
+        sizes = [len(message) for message in endpoint.works("DoGet", ticket(sql.encode())).messages]
 
     assert sum(sizes) > 10_000_000
     assert max(sizes) < 4 * 1024 * 1024

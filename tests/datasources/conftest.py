@@ -1,5 +1,6 @@
 """Refreshers over the state directory of a test, and the clock that they go by."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def refresher(tmp_path: Path, begin: Start) -> Refresher:
 
 
 @pytest.fixture
-def clock() -> list[float]:
-    """The time of the clock of intervals, to be set."""
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of the clock of intervals, to be set; the wall clock stands still, which must not matter."""
+    monkeypatch.setattr(time, "time", lambda: 0.0)
     return [0.0]

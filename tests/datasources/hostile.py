@@ -48,13 +48,18 @@ def _i64(number: int) -> _Field:
     return _I64, _signed(number)
 
 
+def _told(claimed: int | None, true: int) -> int:
+    """Return what the file says of a number: what is true, unless it lies."""
+    return true if claimed is None else claimed
+
+
 def _binary(value: bytes) -> _Field:
     return _BINARY, varint(len(value)) + value
 
 
 def _list(items: Sequence[_Field], claimed: int | None = None) -> _Field:
     """Encode a list that says it has *claimed* items."""
-    count = len(items) if claimed is None else claimed
+    count = _told(claimed, len(items))
     kind = items[0][0]
     head = bytes([count << 4 | kind]) if count < 15 else bytes([0xF0 | kind]) + varint(count)
     return _LIST, head + b"".join(value for _, value in items)
@@ -113,37 +118,32 @@ class Parquet:
         out.write(MAGIC)
         dictionary_at = out.tell()
         head = {1: _i32(self.dictionary_values), 2: _i32(PLAIN)}
-        size = len(self.dictionary) if self.dictionary_uncompressed is None else self.dictionary_uncompressed
+        size = _told(self.dictionary_uncompressed, len(self.dictionary))
         out.write(_page(_DICTIONARY_PAGE, size, len(words), 7, head) + words)
         data_at = out.tell()
-        values = self.num_rows if self.page_values is None else self.page_values
-        head = {1: _i32(values), 2: _i32(self.encoding), 3: _i32(3), 4: _i32(3)}
-        size = len(self.body) if self.uncompressed is None else self.uncompressed
-        length = len(page) if self.compressed is None else self.compressed
-        out.write(_page(_DATA_PAGE, size, length, 5, head) + page)
+        head = {1: _i32(_told(self.page_values, self.num_rows)), 2: _i32(self.encoding), 3: _i32(3), 4: _i32(3)}
+        sizes = _told(self.uncompressed, len(self.body)), _told(self.compressed, len(page))
+        out.write(_page(_DATA_PAGE, *sizes, 5, head) + page)
         footer = self._footer(dictionary_at, data_at, out.tell())
-        length = len(footer) if self.footer_length is None else self.footer_length
-        return out.getvalue() + footer + struct.pack("<I", length) + MAGIC
+        return out.getvalue() + footer + struct.pack("<I", _told(self.footer_length, len(footer))) + MAGIC
 
     def _footer(self, dictionary_at: int, data_at: int, end: int) -> bytes:
-        chunk_values = self.num_rows if self.chunk_values is None else self.chunk_values
-        length = end - dictionary_at if self.chunk_compressed is None else self.chunk_compressed
+        length = _told(self.chunk_compressed, end - dictionary_at)
         metadata = {
             1: _i32(self.kind),
             2: _list([_i32(PLAIN), _i32(self.encoding)]),
             3: _list([_binary(self.name)]),
             4: _i32(self.codec),
-            5: _i64(chunk_values),
+            5: _i64(_told(self.chunk_values, self.num_rows)),
             6: _i64(length),
             7: _i64(length),
-            9: _i64(data_at if self.data_offset is None else self.data_offset),
-            11: _i64(dictionary_at if self.dictionary_offset is None else self.dictionary_offset),
+            9: _i64(_told(self.data_offset, data_at)),
+            11: _i64(_told(self.dictionary_offset, dictionary_at)),
         }
         chunk = _struct({2: _i64(data_at), 3: _struct(metadata)})
-        group_rows = self.num_rows if self.group_rows is None else self.group_rows
-        group = _struct({1: _list([chunk] * self.columns), 2: _i64(length), 3: _i64(group_rows)})
-        children = self.columns if self.children is None else self.children
-        root = _struct({4: _binary(b"schema"), 5: _i32(children)})
+        group_rows = _i64(_told(self.group_rows, self.num_rows))
+        group = _struct({1: _list([chunk] * self.columns), 2: _i64(length), 3: group_rows})
+        root = _struct({4: _binary(b"schema"), 5: _i32(_told(self.children, self.columns))})
         leaves = [
             _struct({1: _i32(self.kind), 3: _i32(0), 4: _binary(self.name + str(number).encode() * (number > 0))})
             for number in range(self.columns)

@@ -21,6 +21,7 @@ from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, Veri
 from datasources.sources.source import Load
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, read_manifest, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig, QueryConfig, RuntimeConfig
+from tests.open_files import open_files
 
 _T = TypeVar("_T")
 
@@ -122,11 +123,10 @@ def settled(control: DatasetControl, name: str = "d") -> RefreshRun:
 
 def finished(control: DatasetControl, run: RefreshRun, name: str = "d") -> RefreshRun:
     """Wait for the end of *run*."""
-
-    def found() -> RefreshRun | None:
-        return next((other for other in control.history(name) if other.id == run.id and other.finished_at), None)
-
-    return wait_for(found, f"{run.id} to finish")
+    return wait_for(
+        lambda: next((other for other in control.history(name) if other.id == run.id and other.finished_at), None),
+        f"{run.id} to finish",
+    )
 
 
 def served(directory: Path, name: str = "d", sql: str = "") -> list[tuple[Any, ...]]:
@@ -204,11 +204,7 @@ def file_limit(size: int) -> Iterator[None]:
 
 def open_below(directory: Path) -> list[str]:
     """Return the files below *directory* that this process has open."""
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # closed meanwhile by another thread
-            found.append(str(entry.readlink()))
-    return [path for path in found if path.startswith(f"{directory}/")]
+    return [path for path in open_files(directory) if path.startswith(f"{directory}/")]
 
 
 def connections_to(port: int) -> int:

@@ -1,4 +1,4 @@
-"""`refresh_mode: append`: the old rows and the newer ones, in one new file."""
+"""What a load does with the served data: it adds newer rows to them, or leaves an unchanged source unread."""
 
 import errno
 import os
@@ -18,17 +18,21 @@ import pytest
 from datasources.errors import DatasetError, SchemaChangedError, SourceError
 from datasources.loading import append
 from datasources.refresh.loader import LoaderProcess
-from datasources.snapshots.publication import Publication
-from datasources.snapshots.snapshot import Order, SnapshotBuilder
+from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder
 from datasources.sources import registry
 from datasources.sources.source import Bound, Load, Wanted
 from datasources.sources.streams import StreamScan
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path
 from runtimeconf.model import AccelerationConfig, DatasetConfig
+from tests.datasources.sources.test_files import put
 from tests.datasources.support import configure, deadline, declare, files_below, loaded, rows, verify
 from tests.datasources.test_snapshot import flip
 
 APPEND = AccelerationConfig(refresh_mode="append")
+
+#: A number of more digits than a float has.
+EXACT = "1234567890123456789012345678.0123456789"
+at = datetime.fromisoformat
 
 
 class Source:
@@ -126,22 +130,6 @@ def test_without_newer_rows_nothing_is_published(tmp_path: Path, made: SnapshotB
     assert files_below(tmp_path) == [f"snapshots/{old.file}"]
 
 
-@pytest.mark.exhaustive
-def test_a_process_appends_too_and_keeps_the_class_of_a_changed_schema(tmp_path: Path, made: SnapshotBuilder) -> None:
-    dataset = appending(tmp_path)
-    with closing(LoaderProcess(made)) as process:
-        write(tmp_path, "SELECT 1 AS t")
-        old = loaded(process, dataset, None, deadline())
-        write(tmp_path, "SELECT unnest([1, 2]) AS t")
-        new = loaded(process, dataset, None, deadline(), served=old)
-        write(tmp_path, "SELECT 3 AS t, 'x' AS more")
-        with pytest.raises(SchemaChangedError, match=r"^The columns of d changed \(more is new\)"):
-            process.build(Order(dataset, served=new), deadline())
-
-    assert rows(tmp_path, new) == [(1,), (2,)]
-    assert len(files_below(tmp_path)) == 2
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -149,22 +137,14 @@ def test_a_process_appends_too_and_keeps_the_class_of_a_changed_schema(tmp_path:
         ("HUGEINT", str(2**100), 2**100),
         ("FLOAT", "0.1", 0.10000000149011612),
         ("DOUBLE", "0.1", 0.1),
-        (
-            "DECIMAL(38,10)",
-            "1234567890123456789012345678.0123456789",
-            Decimal("1234567890123456789012345678.0123456789"),
-        ),
+        ("DECIMAL(38,10)", EXACT, Decimal(EXACT)),
         ("DATE", "1969-12-31", date(1969, 12, 31)),
-        ("TIMESTAMP", "1969-12-31 23:59:59.999999", datetime.fromisoformat("1969-12-31T23:59:59.999999")),
-        ("TIMESTAMP_S", "2024-01-01 00:00:01", datetime.fromisoformat("2024-01-01T00:00:01")),
-        ("TIMESTAMP_MS", "2024-01-01 00:00:01.001", datetime.fromisoformat("2024-01-01T00:00:01.001")),
-        ("TIMESTAMP_NS", "2024-01-01 00:00:01.000001999", datetime.fromisoformat("2024-01-01T00:00:01.000001")),
-        ("TIMESTAMPTZ", "2024-01-01 02:00:01+02", datetime.fromisoformat("2024-01-01T00:00:01+00:00")),
-        (
-            "TIMESTAMPTZ_NS",
-            "2024-01-01 02:00:01.000001999+02",
-            datetime.fromisoformat("2024-01-01T00:00:01.000001+00:00"),
-        ),
+        ("TIMESTAMP", "1969-12-31 23:59:59.999999", at("1969-12-31T23:59:59.999999")),
+        ("TIMESTAMP_S", "2024-01-01 00:00:01", at("2024-01-01T00:00:01")),
+        ("TIMESTAMP_MS", "2024-01-01 00:00:01.001", at("2024-01-01T00:00:01.001")),
+        ("TIMESTAMP_NS", "2024-01-01 00:00:01.000001999", at("2024-01-01T00:00:01.000001")),
+        ("TIMESTAMPTZ", "2024-01-01 02:00:01+02", at("2024-01-01T00:00:01+00:00")),
+        ("TIMESTAMPTZ_NS", "2024-01-01 02:00:01.000001999+02", at("2024-01-01T00:00:01.000001+00:00")),
         ("DATE", "12024-01-01", None),
         ("TIMESTAMP", "0044-03-15 (BC) 00:00:00", None),
     ],
@@ -220,38 +200,31 @@ def test_null_and_infinite_times_are_loaded_only_at_first(
 
 
 @pytest.mark.parametrize("honours", [True, False])
-def test_a_refresh_sql_runs_over_the_newer_rows_only(
-    tmp_path: Path, made: SnapshotBuilder, source: Source, honours: bool
+@pytest.mark.parametrize(
+    ("items", "bounds", "values"),
+    [
+        # It reads the newer rows twice, of a stream that can be read once.
+        ("t, (SELECT count(v) FROM d) AS n", (), [10, 10, 10, 10, 4]),
+        ("T, v + 1 AS v1", (Bound("k", "=", 0),), [1, 4, 7, 10, 13]),
+    ],
+)
+def test_a_refresh_sql_runs_over_the_newer_rows_and_tells_the_source_what_it_needs(
+    tmp_path: Path, made: SnapshotBuilder, source: Source, *, items: str, bounds: Any, values: list[int], honours: bool
 ) -> None:
     source.honours = honours
-    source.execute("CREATE TABLE s AS SELECT i AS t, i % 2 AS odd, 'unread' AS x FROM range(10) r(i)")
-    # It reads the newer rows twice, of a stream that can be read once.
-    sql = "SELECT t, (SELECT count(t) FROM d) AS n FROM d WHERE odd = 1"
-    dataset = appending(tmp_path, acceleration=replace(APPEND, refresh_sql=sql))
-    old = loaded(made, dataset, sql, deadline())
-    source.execute("INSERT INTO s SELECT i, i % 2, 'unread' FROM range(10, 14) r(i)")
-
-    new = loaded(made, dataset, sql, deadline(), served=old)
-
-    assert rows(tmp_path, new) == [(1, 10), (3, 10), (5, 10), (7, 10), (9, 10), (11, 4), (13, 4)]
-    columns = frozenset({"t", "odd"})
-    assert source.wanted == [Wanted(columns=columns), Wanted(columns=columns, bounds=(Bound("t", ">", 9),))]
-
-
-def test_a_refresh_sql_tells_the_source_what_it_needs(tmp_path: Path, made: SnapshotBuilder, source: Source) -> None:
     source.execute("CREATE TABLE s AS SELECT i AS t, i % 3 AS k, i AS v, 'unread' AS x FROM range(10) r(i)")
-    sql = "SELECT T, v + 1 AS v1 FROM d WHERE k = 0"
+    sql = f"SELECT {items} FROM d WHERE k = 0"
     dataset = appending(tmp_path, acceleration=replace(APPEND, refresh_sql=sql))
     old = loaded(made, dataset, sql, deadline())
-    source.execute("INSERT INTO s SELECT i, i % 3, i, '' FROM range(10, 20) r(i)")
+    source.execute("INSERT INTO s SELECT i, i % 3, i, 'unread' FROM range(10, 14) r(i)")
 
     new = loaded(made, dataset, sql, deadline(), served=old)
 
-    assert rows(tmp_path, new) == [(i, i + 1) for i in range(0, 20, 3)]
+    assert rows(tmp_path, new) == list(zip((0, 3, 6, 9, 12), values, strict=True))
     columns = frozenset({"t", "k", "v"})
     assert source.wanted == [
-        Wanted(columns=columns, bounds=(Bound("k", "=", 0),)),
-        Wanted(columns=columns, bounds=(Bound("k", "=", 0), Bound("t", ">", 9))),
+        Wanted(columns=columns, bounds=bounds),
+        Wanted(columns=columns, bounds=(*bounds, Bound("t", ">", 9))),
     ]
 
 
@@ -297,39 +270,26 @@ def test_a_time_column_without_an_order_is_refused(
 
 
 @pytest.mark.parametrize("sql", ["SELECT x FROM d", "SELECT t::DATE AS t FROM d", "SELECT t AS moment FROM d"])
-def test_a_refresh_sql_must_keep_the_time(tmp_path: Path, made: SnapshotBuilder, sql: str) -> None:
+@pytest.mark.parametrize("mode", [None, "full"])
+def test_a_refresh_sql_must_keep_the_time(tmp_path: Path, made: SnapshotBuilder, sql: str, mode: Any) -> None:
     write(tmp_path, "SELECT TIMESTAMP '2024-01-01' AS t, 1 AS x")
-    dataset = appending(tmp_path, acceleration=replace(APPEND, refresh_sql=sql))
 
     with pytest.raises(
         SourceError, match=r"^The refresh_sql of d must keep the time_column 't' as it is \(TIMESTAMP\)"
     ):
-        made.build(Order(dataset, sql), deadline())
+        made.build(Order(appending(tmp_path), sql, mode=mode), deadline())
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("sql", "said"),
-    [
-        ("SELECT unnest([1, 2]) AS t, 1 AS n, 'x' AS more", "(more is new)"),
-        ("SELECT unnest([1, 2]) AS t, 'x' AS n", "(n is VARCHAR instead of INTEGER)"),
-        ("SELECT unnest([1, 2]) AS t", "(n is gone)"),
-        ("SELECT unnest([1, 2])::BIGINT AS t, 1 AS n", "(t is BIGINT instead of INTEGER)"),
-    ],
-)
-def test_other_columns_are_refused_or_loaded_in_full(
-    tmp_path: Path, made: SnapshotBuilder, sql: str, said: str
-) -> None:
+def test_other_columns_are_refused_or_loaded_in_full(tmp_path: Path, made: SnapshotBuilder) -> None:
     dataset = appending(tmp_path)
     write(tmp_path, "SELECT 1 AS t, 1 AS n")
     old = loaded(made, dataset, None, deadline())
-    write(tmp_path, sql)
+    write(tmp_path, "SELECT unnest([1, 2]) AS t, 'x' AS n, 'x' AS more")
 
-    with pytest.raises(SchemaChangedError) as caught:
+    with pytest.raises(SchemaChangedError, match=r"\(more is new, n is VARCHAR instead of INTEGER\)"):
         made.build(Order(dataset, served=old), deadline())
     full = loaded(made, replace(dataset, on_schema_change="accept"), None, deadline(), served=old)
 
-    assert said in str(caught.value)
     assert rows(tmp_path, full, "SELECT t FROM d") == [(1,), (2,)]
     assert len(files_below(tmp_path)) == 2
 
@@ -353,7 +313,7 @@ def test_a_changed_definition_is_a_full_load(tmp_path: Path, made: SnapshotBuild
         assert rows(tmp_path, loaded(made, other, None, deadline(), served=old)) == [(2, "new"), (3, "new")]
 
 
-def test_r18_a_damaged_snapshot_is_not_appended_to(
+def test_r18_a_damaged_snapshot_is_neither_appended_to_nor_kept_because_its_source_is_unchanged(
     tmp_path: Path, made: SnapshotBuilder, caplog: pytest.LogCaptureFixture
 ) -> None:
     dataset, old = served_and_newer(tmp_path, made)
@@ -365,6 +325,8 @@ def test_r18_a_damaged_snapshot_is_not_appended_to(
     assert [record.getMessage() for record in caplog.records] == [
         "The snapshot of d is damaged: its checksum is wrong. It is loaded from the source again."
     ]
+    flip(snapshot_path(made.state_dir, new), new.size_bytes // 2)
+    assert made.build(Order(dataset, served=new, skip_unchanged=True), deadline()) is not None
 
 
 def refuse(code: int) -> Callable[..., int]:
@@ -383,21 +345,6 @@ def test_a_file_system_without_copy_file_range(tmp_path: Path, monkeypatch: pyte
     append.copy(tmp_path / "old", tmp_path / "new", deadline())
 
     assert (tmp_path / "new").read_bytes() == b"content"
-
-
-def test_a_restart_appends_to_the_published_data(tmp_path: Path, made: SnapshotBuilder) -> None:
-    before = Publication(made.state_dir, [appending(tmp_path)])
-    dataset, old = served_and_newer(tmp_path, made)
-    before.publish(old)
-
-    after = Publication(made.state_dir, [dataset])
-    served = after.snapshot("d")
-    new = loaded(made, dataset, None, deadline(), served=served, skip_unchanged=True)
-    after.publish(new)
-
-    assert served == old
-    assert rows(tmp_path, new) == [(1, "old"), (2, "old"), (3, "new")]
-    assert files_below(tmp_path) == ["manifest.json", f"snapshots/{new.file}"]
 
 
 @pytest.mark.parametrize("fails", ["the copy", "the newer rows"])
@@ -433,3 +380,39 @@ def test_small_appends_leave_the_file_small(tmp_path: Path, made: SnapshotBuilde
 
     assert snapshot.rows == 200_008
     assert snapshot.size_bytes <= first.size_bytes + 4 * 256 * 1024
+
+
+# --- an unchanged source ----------------------------------------------------------------------------------------------
+
+SQL = "SELECT a FROM d"
+
+
+@pytest.fixture(params=["here", pytest.param("process", marks=pytest.mark.exhaustive)])
+def builder(request: pytest.FixtureRequest, made: SnapshotBuilder) -> Iterator[Builder]:
+    with closing(made if request.param == "here" else LoaderProcess(made)) as builder:
+        yield builder
+
+
+@pytest.mark.parametrize("sql", [None, SQL])
+def test_an_unchanged_source_is_loaded_again_only_on_request_or_with_other_settings(
+    builder: Builder, tmp_path: Path, sql: str | None
+) -> None:
+    put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n")
+    dataset = declare(tmp_path, "a.csv")
+    served = loaded(builder, dataset, sql, deadline())
+
+    def again(dataset: DatasetConfig, served: Snapshot, sql: str | None) -> Snapshot | None:
+        return builder.build(Order(dataset, sql, served=served, skip_unchanged=True), deadline())
+
+    assert again(dataset, served, sql) is None
+    assert files_below(tmp_path) == [f"snapshots/{served.file}"]
+    assert list((tmp_path / "state/refresh_tmp").iterdir()) == []
+
+    assert loaded(builder, dataset, sql, deadline(), served=served).file != served.file
+    for other_sql in {None, SQL, f"{SQL} ORDER BY a"} - {sql}:
+        assert again(dataset, served, other_sql) is not None
+    assert again(dataset, replace(served, source_version=None), sql) is not None
+    other = replace(dataset, acceleration=AccelerationConfig(refresh_sql="FROM d"))
+    assert again(other, served, sql) is not None
+    put(tmp_path, "new.csv", "a,b\n3,z\n").rename(tmp_path / "a.csv")
+    assert rows(tmp_path, again(dataset, served, sql), "SELECT a FROM d") == [(3,)]

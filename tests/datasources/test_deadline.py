@@ -10,16 +10,13 @@ from datasources.errors import INTERRUPTED, SnapshotError
 ENDLESS = "SELECT count(*) FROM range(1000000000000) a"
 
 
-def test_work_continues_before_the_deadline() -> None:
+def test_work_continues_before_the_deadline_which_names_its_setting() -> None:
     deadline = Deadline(60, threading.Event())
 
     deadline.check()
     deadline.sleep(0)
 
     assert not deadline.passed
-
-
-def test_a_deadline_that_passed_names_the_setting() -> None:
     with pytest.raises(SnapshotError, match=r"^The load was stopped after 0 s, the refresh_timeout of the dataset\.$"):
         Deadline(0, threading.Event()).check()
 

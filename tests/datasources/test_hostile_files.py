@@ -5,7 +5,6 @@ Each is loaded in the process that loads under `serve`. What comes of it is one 
 memory than a load may, and the next load finds everything as it was.
 """
 
-import io
 import json
 import random
 import re
@@ -15,16 +14,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from datasources.errors import DatasetError, SnapshotError, SourceError
 from datasources.loading.columns import MAX_COLUMNS, MAX_SCHEMA_LENGTH
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.loader_process import SPARE_BYTES
-from datasources.snapshots.snapshot import Order, SnapshotBuilder
-from queryengine.manifest import SNAPSHOT_DIRECTORY, snapshot_path
+from datasources.snapshots.snapshot import Order
+from queryengine.manifest import snapshot_path
 from runtimeconf.model import GIB
 from tests.datasources.hostile import (
     BYTE_ARRAY,
@@ -41,7 +38,7 @@ from tests.datasources.hostile import (
 from tests.datasources.support import MIB, builder, deadline, declare, files_below, loaded, rows
 from tests.datasources.test_loader import child_of, peak_bytes, peaks_of
 
-MEMORY_LIMIT_BYTES = 64 * MIB
+MEMORY_LIMIT_MIB = 64
 
 TOO_LARGE = (
     "The load needs more memory than query.memory_limit, or more temporary space than query.temp_directory_limit."
@@ -56,13 +53,8 @@ class Process:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        (directory / "state" / SNAPSHOT_DIRECTORY).mkdir(parents=True)
-        builds = SnapshotBuilder(
-            state_dir=directory / "state",
-            memory_limit_bytes=MEMORY_LIMIT_BYTES,
-            temp_directory_limit_bytes=MEMORY_LIMIT_BYTES,
-        )
-        self.loader = LoaderProcess(builds)
+        made = builder(directory, MEMORY_LIMIT_MIB)
+        self.loader = LoaderProcess(replace(made, temp_directory_limit_bytes=MEMORY_LIMIT_MIB * MIB))
         assert self.rows_of("good.parquet", GOOD.content()) == GOOD_ROWS
         self._base_bytes = peak_bytes(child_of(self.loader))
 
@@ -79,7 +71,7 @@ class Process:
         self.loader.start()
         with peaks_of(child_of(self.loader)) as peaks, pytest.raises(DatasetError) as caught:
             self.loader.build(Order(declare(self.directory, name)), deadline(limit_s))
-        assert max(peaks, default=0) < self._base_bytes + 1.25 * MEMORY_LIMIT_BYTES + SPARE_BYTES
+        assert max(peaks, default=0) < self._base_bytes + 1.25 * MEMORY_LIMIT_MIB * MIB + SPARE_BYTES
         assert files_below(self.directory) == []
         assert re.fullmatch(r"[^\n]{1,500}\.", str(caught.value))
         assert str(self.directory) not in str(caught.value)
@@ -204,16 +196,7 @@ def test_r07_an_inconsistency_in_unused_fields_changes_no_row(process: Process, 
 
 
 def test_r06_parquet_cut_short_anywhere_is_refused(process: Process) -> None:
-    table = pa.table(
-        {
-            "i": range(500),
-            "t": [f"text {i % 7}" for i in range(500)],
-            "l": [[{"x": i, "y": str(i)}] for i in range(500)],
-        }
-    )
-    written = io.BytesIO()
-    pq.write_table(table, written, compression="zstd", row_group_size=100, data_page_size=200)
-    content = written.getvalue()
+    content = GOOD.content()
 
     for cut in (1, 4, 11, 12, 100, len(content) // 3, len(content) // 2, len(content) - 8, len(content) - 1):
         (process.directory / "a.parquet").write_bytes(content[:cut])
@@ -310,10 +293,9 @@ def test_more_columns_than_a_dataset_may_have_are_refused(tmp_path: Path) -> Non
     sql = f"SELECT {', '.join(f'a AS {name}' for name in _keys(MAX_COLUMNS + 1))} FROM d"
     made = builder(tmp_path, memory_mib=1024)
 
-    with pytest.raises(SourceError, match=r"^The source of d has 10001 columns: a dataset has at most 10000\.$"):
-        made.build(Order(declare(tmp_path, "a.parquet")), deadline())
-    with pytest.raises(SourceError, match=r"^The source of d has 10001 columns: a dataset has at most 10000\.$"):
-        made.build(Order(declare(tmp_path, "b.csv"), sql), deadline())
+    for order in (Order(declare(tmp_path, "a.parquet")), Order(declare(tmp_path, "b.csv"), sql)):
+        with pytest.raises(SourceError, match=r"^The source of d has 10001 columns: a dataset has at most 10000\.$"):
+            made.build(order, deadline())
 
     assert files_below(tmp_path) == []
 

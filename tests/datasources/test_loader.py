@@ -128,19 +128,10 @@ def test_an_idle_loader_process_ends(process: LoaderProcess, tmp_path: Path, mon
     assert service.stop(30)
 
 
-@pytest.mark.parametrize(
-    ("kind", "sql"),
-    [
-        ("parquet", None),
-        ("csv", "SELECT a + 1 AS n FROM d WHERE a > 1"),
-    ],
-)
-def test_a_loader_process_builds_the_same_snapshot(
-    process: LoaderProcess, tmp_path: Path, kind: str, sql: str | None
-) -> None:
-    for format_ in ("csv", "parquet"):
-        duckdb.execute(f"COPY (SELECT i AS a, 'text ' || i AS b FROM range(5000) t(i)) TO '{tmp_path}/s.{format_}'")
-    dataset = declare(tmp_path, f"s.{kind}")
+@pytest.mark.parametrize("sql", [None, "SELECT a + 1 AS n FROM d WHERE a > 1"])
+def test_a_loader_process_builds_the_same_snapshot(process: LoaderProcess, tmp_path: Path, sql: str | None) -> None:
+    duckdb.execute(f"COPY (SELECT i AS a, 'text ' || i AS b FROM range(5000) t(i)) TO '{tmp_path}/s.parquet'")
+    dataset = declare(tmp_path, "s.parquet")
 
     made = loaded(process, dataset, sql, deadline())
     here = builder(tmp_path).build(Order(dataset, sql), deadline())
@@ -155,9 +146,6 @@ def test_a_loader_process_builds_the_same_snapshot(
     ("file", "sql"),
     [
         pytest.param("absent.csv", None, id="absent"),
-        pytest.param("b.csv", None, id="damaged"),
-        pytest.param("a.csv", "SELECT nope FROM d", id="binder"),
-        pytest.param("a.csv", "SELECT b::INTEGER AS n FROM d", id="conversion"),
         pytest.param("a.csv", "SELECT * FROM read_text('/etc/passwd')", id="forbidden"),
         pytest.param("a.csv", "SELECT repeat('x', 900000) || i AS x FROM range(9000) t(i) ORDER BY x", id="memory"),
     ],
@@ -165,7 +153,6 @@ def test_a_loader_process_builds_the_same_snapshot(
 def test_an_error_keeps_its_class_and_its_sentence(
     process: LoaderProcess, tmp_path: Path, file: str, sql: str | None
 ) -> None:
-    put(tmp_path, "b.csv", "a,b\n1,2\n1\n")
     dataset = declare(tmp_path, file)
     with pytest.raises(DatasetError) as here:
         builder(tmp_path).build(Order(dataset, sql), deadline())
@@ -178,31 +165,31 @@ def test_an_error_keeps_its_class_and_its_sentence(
     assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
 
-def test_an_unexpected_error_is_logged_and_ends_the_process(process: LoaderProcess, tmp_path: Path) -> None:
-    with pytest.raises(LoaderFaultError, match=r"(?s)^Traceback .*snapshots/snapshot\.py.*RuntimeError: std::bad_cast"):
-        loaded(process, declare(tmp_path, "a.csv"), "SELECT '\ud800' AS n FROM d", deadline())
-
-    assert children() == set()
-    assert files_below(tmp_path) == []
-    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
-
-
-def test_s27_an_unexpected_error_is_logged_without_secrets(process: LoaderProcess, tmp_path: Path) -> None:
+def test_s27_an_unexpected_error_is_logged_without_secrets_and_ends_the_process(
+    process: LoaderProcess, tmp_path: Path
+) -> None:
     # An error of the interpreter that repeats a value, which is a secret too here.
     params = {"client_timeout": "p%ss wörd", "http_bearer_token": "p%ss wörd"}
     dataset = replace(declare(tmp_path, "a.csv"), connector="http", location="//127.0.0.1:9/a.csv", params=params)
 
-    with pytest.raises(LoaderFaultError) as caught:
+    with pytest.raises(LoaderFaultError, match=r"(?s)^Traceback .*snapshots/snapshot\.py") as caught:
         loaded(process, dataset, None, deadline())
 
     assert str(caught.value).endswith("ValueError: could not convert string to float: '<secret>'\n")
+    assert children() == set()
+    assert files_below(tmp_path) == []
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
 
 def test_the_process_is_confined_and_serves_one_load_after_the_other(process: LoaderProcess, tmp_path: Path) -> None:
     process.start()
     child = child_of(process)
 
-    assert [loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows for _ in range(3)] == [2, 2, 2]
+    assert [loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows for _ in range(2)] == [2, 2]
+    # Signals for the whole group are its parent's business.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(child, number)
+    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
 
     assert children() == {child}
     assert status(child, "NoNewPrivs") == "1"
@@ -213,18 +200,6 @@ def test_the_process_is_confined_and_serves_one_load_after_the_other(process: Lo
     assert data is not None
     assert int(data[1]) < 1.25 * 256 * MIB + SPARE_BYTES + 128 * MIB
     assert os.getpriority(os.PRIO_PROCESS, child) == max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
-
-
-@pytest.mark.exhaustive
-def test_signals_for_the_whole_group_are_the_parents_business(process: LoaderProcess, tmp_path: Path) -> None:
-    loaded(process, declare(tmp_path, "a.csv"), None, deadline())
-    child = child_of(process)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        os.kill(child, number)
-
-    assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2
-    assert children() == {child}
 
 
 def test_a_load_that_ignores_interrupts_is_killed_and_the_next_works(process: LoaderProcess, tmp_path: Path) -> None:
@@ -307,10 +282,8 @@ def test_a_file_of_many_columns_loads_where_the_engine_alone_would(tmp_path: Pat
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("after", ["begin", "some"])
-def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp_path: Path, after: str) -> None:
-    if after == "some":
-        loaded(process, declare(tmp_path, "a.csv"), None, deadline())
+def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp_path: Path) -> None:
+    loaded(process, declare(tmp_path, "a.csv"), None, deadline())
     before = files_below(tmp_path)
 
     with (

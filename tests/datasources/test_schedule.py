@@ -24,20 +24,20 @@ def test_r16_the_pause_grows_with_failures_in_a_row(interval_s: float, pauses_s:
     assert pause_s(acceleration, 10_000, must_load=True) == pauses_s[-1]
 
 
-@pytest.mark.parametrize("acceleration", [AccelerationConfig(), AccelerationConfig(enabled=False)])
+@pytest.mark.parametrize(
+    "acceleration",
+    [
+        AccelerationConfig(),
+        AccelerationConfig(enabled=False),
+        AccelerationConfig(enabled=False, refresh_check_interval_s=0.1),
+    ],
+)
 def test_without_an_interval_only_what_must_load_is_tried_again(acceleration: AccelerationConfig) -> None:
-    assert pause_s(acceleration, 3, must_load=False) is None
+    assert [pause_s(acceleration, failures, must_load=False) for failures in (0, 3)] == [None, None]
 
     pauses = [pause_s(acceleration, failures, must_load=True) or 0.0 for failures in range(1, 8)]
     assert pauses == [2, 4, 8, 16, 32, 60, 60]
     assert all(shorter <= longer for shorter, longer in pairwise(pauses))
-
-
-def test_an_interval_that_is_off_does_not_count() -> None:
-    off = AccelerationConfig(enabled=False, refresh_check_interval_s=0.1, refresh_jitter_enabled=True)
-
-    assert pause_s(off, 0, must_load=False) is None
-    assert jitter_s(off, 1.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,11 @@ def test_an_interval_that_is_off_does_not_count() -> None:
             id="as written",
         ),
         pytest.param(AccelerationConfig(refresh_jitter_enabled=True), 0, id="no interval"),
+        pytest.param(
+            AccelerationConfig(enabled=False, refresh_check_interval_s=50, refresh_jitter_enabled=True),
+            0,
+            id="an interval that is off",
+        ),
     ],
 )
 def test_the_jitter(acceleration: AccelerationConfig, most_s: float) -> None:

@@ -1,14 +1,10 @@
 import os
-import random
 import shutil
-import signal
 import stat
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,33 +12,18 @@ import pytest
 
 from datasources.control import AdmittedSql
 from datasources.errors import AccelerationDisabledError, DatasetsUnavailableError, UnknownDatasetError
-from datasources.refresh import refresher, schedule
+from datasources.refresh import control_socket, refresher, schedule
 from datasources.refresh import service as module
 from datasources.refresh.control_socket import SOCKET_NAME, ControlClient
 from datasources.refresh.service import DatasetService
+from datasources.state import get_datasets, set_datasets, start_on_demand
 from queryengine.manifest import MANIFEST_NAME, SNAPSHOT_DIRECTORY, ManifestError, read_manifest
-from runtimeconf.model import AccelerationConfig, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 from system.errors import StateDirectoryError
-from system.lock import StateLock
-from tests.datasources.sources.test_files import put, put_parquet
-from tests.datasources.support import configure, declare, files_below, finished, served, wait_for
+from system.lock import LOCK_NAME, StateLock
+from tests.datasources.sources.test_files import put
+from tests.datasources.support import accelerated, configure, declare, finished, served, wait_for
 from tests.datasources.test_snapshot import flip
-
-#: A runtime in a process of its own that refreshes without end; it says "loaded" once its data is there.
-RUNTIME = """
-import sys
-from pathlib import Path
-from datasources.refresh.service import DatasetService
-from tests.datasources.support import configure, declare, finished, wait_for
-directory = Path(sys.argv[1])
-service = DatasetService(configure(directory, declare(directory, sys.argv[2])), exclusive=True)
-service.start()
-wait_for(service.is_loaded, "the load")
-print("loaded", flush=True)
-while True:
-    finished(service, service.request_refresh("d"))
-"""
-
 
 #: Starts services over the state directory of a test: see the fixture `start`.
 Start = Callable[..., DatasetService]
@@ -88,20 +69,30 @@ def test_a_runtime_without_datasets_is_loaded_at_once(tmp_path: Path, start: Sta
     assert service.datasets() == ()
 
 
-def test_after_a_stop_nobody_answers_and_the_directory_is_free(tmp_path: Path, start: Start) -> None:
+def test_a_client_asks_the_service_and_after_a_stop_nobody_answers_and_the_directory_is_free(
+    tmp_path: Path, start: Start
+) -> None:
     put(tmp_path, "a.csv")
+    client = ControlClient(tmp_path / "state")
+    assert not client.is_loaded()
+    with pytest.raises(DatasetsUnavailableError):
+        client.datasets()
+
     others = set(threading.enumerate())
     service = start()
-    wait_for(service.is_loaded, "the load")
-    service.stop(30)
+    wait_for(lambda: service.is_loaded() and client.is_loaded(), "the load")
+    assert [state.name for state in client.datasets()] == ["d"]
 
-    with pytest.raises(DatasetsUnavailableError):
-        service.datasets()
-    assert service.is_loaded()
+    service.stop(30)
+    for control in (service, client):
+        with pytest.raises(DatasetsUnavailableError):
+            control.datasets()
+        assert control.is_loaded()
     assert not (tmp_path / "state" / SOCKET_NAME).exists()
     left = {thread.name for thread in set(threading.enumerate()) - others}
     assert left.isdisjoint({"refresher", "control-server"})
     assert start().is_loaded()
+    assert client.datasets()[0].rows == 1
 
 
 def test_r14_a_second_exclusive_runtime_is_refused_by_the_holder_s_name(
@@ -144,31 +135,52 @@ def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "FIRST_RETRY_S", 0.02)
 
 
-_DAMAGE: dict[str, Callable[[Path], object]] = {
-    "deleted": Path.unlink,
-    "truncated": lambda path: os.truncate(path, 4096),
-    "overwritten": lambda path: flip(path, path.stat().st_size // 2),
-    "its directory is gone": lambda path: shutil.rmtree(path.parent),
-}
-
-
 @pytest.mark.usefixtures("watchful")
 @pytest.mark.parametrize("enabled", [True, False], ids=["accelerated", "read once"])
-@pytest.mark.parametrize("damage", _DAMAGE)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(Path.unlink, id="deleted"),
+        pytest.param(lambda path: os.truncate(path, 4096), id="truncated"),
+        pytest.param(lambda path: flip(path, path.stat().st_size // 2), id="overwritten"),
+        pytest.param(lambda path: shutil.rmtree(path.parent), id="its directory is gone"),
+    ],
+)
 def test_r18_a_lost_snapshot_is_loaded_again(
-    tmp_path: Path, start: Start, caplog: pytest.LogCaptureFixture, damage: str, enabled: bool
+    tmp_path: Path, start: Start, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], object], enabled: bool
 ) -> None:
     put(tmp_path, "a.csv")
-    service = start(configure(tmp_path, declare(tmp_path, "a.csv", acceleration=AccelerationConfig(enabled=enabled))))
+    service = start(configure(tmp_path, accelerated(tmp_path, enabled=enabled)))
     wait_for(lambda: service.datasets()[0].status == "Ready", "the load")
     (before,) = read_manifest(tmp_path / "state").snapshots
 
-    _DAMAGE[damage](tmp_path / "state" / SNAPSHOT_DIRECTORY / before.file)
+    damage(tmp_path / "state" / SNAPSHOT_DIRECTORY / before.file)
 
     wait_for(lambda: service.datasets()[0].snapshot not in {Path(before.file).stem, None}, "another snapshot")
     wait_for(lambda: service.datasets()[0].status == "Ready", "the end of the load")
     assert served(tmp_path) == [(1, "x")]
     assert "It is loaded from the source again." in caplog.text
+
+
+@pytest.mark.usefixtures("watchful")
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: flip(path, 10)], ids=["deleted", "overwritten"])
+def test_r18_a_manifest_that_is_lost_is_written_again(
+    tmp_path: Path, start: Start, damage: Callable[[Path], object]
+) -> None:
+    put(tmp_path, "a.csv")
+    service = start()
+    wait_for(lambda: service.datasets()[0].status == "Ready", "the load")
+    whole = read_manifest(tmp_path / "state")
+
+    damage(tmp_path / "state" / MANIFEST_NAME)
+
+    def is_back() -> bool:
+        with suppress(ManifestError):
+            return read_manifest(tmp_path / "state").snapshots == whole.snapshots
+        return False
+
+    wait_for(is_back, "the manifest")
+    assert service.is_loaded()
 
 
 @pytest.mark.usefixtures("watchful")
@@ -190,37 +202,16 @@ def test_r18_a_snapshot_that_is_lost_with_its_source_is_missed_until_that_return
     assert served(tmp_path) == [(2, "back")]
 
 
-@pytest.mark.usefixtures("watchful")
-@pytest.mark.parametrize("damage", ["deleted", "overwritten"])
-def test_r18_a_manifest_that_is_lost_is_written_again(tmp_path: Path, start: Start, damage: str) -> None:
-    put(tmp_path, "a.csv")
-    service = start()
-    wait_for(lambda: service.datasets()[0].status == "Ready", "the load")
-    whole = read_manifest(tmp_path / "state")
-
-    _DAMAGE[damage](tmp_path / "state" / MANIFEST_NAME)
-
-    def is_back() -> bool:
-        try:
-            return read_manifest(tmp_path / "state").snapshots == whole.snapshots
-        except ManifestError:
-            return False
-
-    wait_for(is_back, "the manifest")
-    assert service.is_loaded()
-
-
 # --- followers --------------------------------------------------------------------------------------------------------
 
 
-def test_a_follower_asks_the_holder(tmp_path: Path, start: Start) -> None:
+def test_a_follower_asks_the_holder_and_takes_over_when_that_stops(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(tmp_path, "a.csv")
     put(tmp_path, "b.csv")
-    config = configure(
-        tmp_path,
-        declare(tmp_path, "a.csv"),
-        declare(tmp_path, "b.csv", name="once", acceleration=AccelerationConfig(enabled=False)),
-    )
+    config = configure(tmp_path, accelerated(tmp_path), accelerated(tmp_path, "b.csv", name="once", enabled=False))
+    monkeypatch.setattr(module, "_POLL_S", 0.1)
     holder, follower = start(config), start(config, exclusive=False)
     wait_for(follower.is_loaded, "the load")
     put(tmp_path, "a.csv", "a,b\n2,y\n")
@@ -237,24 +228,19 @@ def test_a_follower_asks_the_holder(tmp_path: Path, start: Start) -> None:
     with pytest.raises(AccelerationDisabledError):
         follower.request_refresh("once")
 
+    holder.stop(30)
+    put(tmp_path, "a.csv", "a,b\n3,z\n")
 
-def test_a_client_asks_the_holder_and_never_takes_over(tmp_path: Path, start: Start) -> None:
-    put(tmp_path, "a.csv")
-    client = ControlClient(tmp_path / "state")
-    assert not client.is_loaded()
-    with pytest.raises(DatasetsUnavailableError):
-        client.datasets()
+    def answers() -> bool:
+        with suppress(DatasetsUnavailableError):
+            return follower.history("d")[0].finished_at is not None
+        return False
 
-    service = start()
-    wait_for(client.is_loaded, "the load")
-    assert [state.name for state in client.datasets()] == ["d"]
+    wait_for(answers, "the follower to take over")
+    finished(follower, follower.request_refresh("d"))
 
-    service.stop(30)
-    assert client.is_loaded()
-    with pytest.raises(DatasetsUnavailableError):
-        client.datasets()
-    start()
-    assert client.datasets()[0].rows == 1
+    assert follower.is_loaded()
+    assert served(tmp_path) == [(3, "z")]
 
 
 def test_r12_twenty_requests_through_several_processes_need_two_reads_at_most(tmp_path: Path, start: Start) -> None:
@@ -273,29 +259,6 @@ def test_r12_twenty_requests_through_several_processes_need_two_reads_at_most(tm
     assert len({run.id for run in runs}) <= 2
     assert len(services[0].history("d")) <= 3
     assert served(tmp_path) == [(2, "newest")]
-
-
-def test_a_follower_takes_over_when_the_holder_stops(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_POLL_S", 0.1)
-    put(tmp_path, "a.csv")
-    holder, follower = start(), start(exclusive=False)
-    wait_for(follower.is_loaded, "the load")
-    holder.stop(30)
-    put(tmp_path, "a.csv", "a,b\n2,y\n")
-
-    def answers() -> bool:
-        try:
-            return follower.history("d")[0].finished_at is not None
-        except DatasetsUnavailableError:
-            return False
-
-    wait_for(answers, "the follower to take over")
-    finished(follower, follower.request_refresh("d"))
-
-    assert follower.is_loaded()
-    assert served(tmp_path) == [(2, "y")]
 
 
 def test_a_follower_of_a_silent_holder_takes_over_as_soon_as_it_can(
@@ -321,42 +284,6 @@ def test_a_follower_of_a_silent_holder_takes_over_as_soon_as_it_can(
 
 
 # --- hard ends --------------------------------------------------------------------------------------------------------
-
-
-def start_process(directory: Path, text: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUNTIME, str(directory), text],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "loaded\n"
-    return process
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2, 3))])
-def test_r02_a_runtime_killed_while_it_refreshes_leaves_old_or_new_and_no_rest(
-    tmp_path: Path, start: Start, seed: int
-) -> None:
-    old, new = [0] * 200_000, [1] * 200_000
-    put_parquet(tmp_path, "a.parquet", version=old)
-    process = start_process(tmp_path, "a.parquet")
-    put_parquet(tmp_path, "new.parquet", version=new).replace(tmp_path / "a.parquet")
-    time.sleep(random.Random(seed).uniform(0, 0.6))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    (tmp_path / "a.parquet").rename(tmp_path / "away.parquet")
-
-    service = start(configure(tmp_path, declare(tmp_path, "a.parquet")))
-
-    (snapshot,) = read_manifest(tmp_path / "state").snapshots
-    assert service.is_loaded()
-    assert served(tmp_path, sql="SELECT DISTINCT version FROM d") in ([(0,)], [(1,)])
-    assert snapshot.rows == 200_000
-    wait_for(lambda: service.history("d")[0].finished_at, "the refresh behind it")
-    assert files_below(tmp_path) == [MANIFEST_NAME, "refreshes.json", f"{SNAPSHOT_DIRECTORY}/{snapshot.file}"]
-    assert not [run for run in service.history("d") if run.finished_at is None]
 
 
 def test_a_load_that_does_not_end_keeps_the_lock(service: DatasetService, caplog: pytest.LogCaptureFixture) -> None:
@@ -386,3 +313,46 @@ def test_loading_once_locks_the_state_directory(tmp_path: Path, monkeypatch: pyt
     lock.release()
     ((name, run),) = module.load_once(config, ["D"], [])
     assert (name, run.status, run.unchanged) == ("d", "succeeded", False)
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_deleted_files_of_the_state_directory_come_back(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, exclusive: bool
+) -> None:
+    monkeypatch.setattr(module, "_POLL_S", 0.05)
+    monkeypatch.setattr(control_socket, "_POLL_S", 0.05)
+    put(tmp_path, "a.csv")
+    state_dir = tmp_path / "state"
+    client = ControlClient(state_dir)
+    service = start(exclusive=exclusive)
+    wait_for(service.is_loaded, "the load")
+
+    def is_whole() -> bool:
+        with suppress(DatasetsUnavailableError):
+            return all(state.rows for state in client.datasets()) and StateLock(state_dir).is_taken()
+        return False
+
+    for swept in (SOCKET_NAME, LOCK_NAME):
+        (state_dir / swept).unlink()
+        wait_for(is_whole, f"another {swept}")
+        assert not StateLock(state_dir).acquire()
+    (state_dir / SOCKET_NAME).unlink()
+    (state_dir / SOCKET_NAME).mkdir()
+    assert not is_whole()
+    (state_dir / SOCKET_NAME).rmdir()
+    wait_for(is_whole, "another socket")
+
+    state_dir.rename(tmp_path / "gone")  # at once: `rmtree` would race with the files that come back
+
+    wait_for(is_whole, "another state directory")
+    assert served(tmp_path) == [(1, "x")]
+
+
+def test_a_control_is_started_on_demand_and_not_again_after_it_was_removed(tmp_path: Path) -> None:
+    control = DatasetService(configure(tmp_path), exclusive=False)
+    start_on_demand(lambda: set_datasets(control))
+
+    assert get_datasets() is get_datasets() is control
+    set_datasets(None)
+    with pytest.raises(DatasetsUnavailableError):
+        get_datasets()

@@ -76,12 +76,10 @@ class Endpoint:
         """Start a call of *path* and return gRPC's call object, an iterator over the answers."""
         return self.channel.stream_stream(path)(iter(requests), metadata=metadata, timeout=timeout_s)
 
-    def call(
-        self, method: str, *requests: bytes, metadata: Metadata | None = None, timeout_s: float = PATIENCE_S
-    ) -> Answer | Refused:
+    def call(self, method: str, *requests: bytes, metadata: Metadata | None = None) -> Answer | Refused:
         """Call an RPC by its name, or anything by its path, with the first key by default."""
         path = PATHS.get(method, method)
-        call = self.begin(path, requests, bearer(K1) if metadata is None else metadata, timeout_s)
+        call = self.begin(path, requests, bearer(K1) if metadata is None else metadata)
         received: list[bytes] = []
         try:
             received.extend(call)
@@ -121,15 +119,13 @@ class Endpoint:
 
     def prepare(self, statement: str, metadata: Metadata | None = None) -> Any:
         """Prepare a statement."""
-        request = messages.ActionCreatePreparedStatementRequest(query=statement)
-        (message,) = self.works(
-            "DoAction", action("CreatePreparedStatement", pack(request)), metadata=metadata
-        ).messages
+        body = pack(messages.ActionCreatePreparedStatementRequest(query=statement))
+        (message,) = self.works("DoAction", action("CreatePreparedStatement", body), metadata=metadata).messages
         return unpacked(messages.ActionCreatePreparedStatementResult, message)
 
-    def bind(self, handle: bytes, row: pa.Table, metadata: Metadata | None = None) -> bytes:
+    def bind(self, handle: bytes, row: pa.Table) -> bytes:
         """Bind the parameters of a prepared statement and return its new handle."""
-        (message,) = self.works("DoPut", *upload(handle, row), metadata=metadata).messages
+        (message,) = self.works("DoPut", *upload(handle, row)).messages
         result = messages.parse(messages.PutResult, message)
         bound = messages.parse(messages.DoPutPreparedStatementResult, result.app_metadata)
         return bytes(bound.prepared_statement_handle)

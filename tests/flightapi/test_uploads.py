@@ -65,10 +65,6 @@ def test_a_row_of_each_supported_type(column: pa.Array) -> None:
     assert row.column(0).to_pylist() == column.to_pylist()
 
 
-def test_a_row_with_all_types_at_once() -> None:
-    assert read_row(upload(*TAKEN.values()), LIMIT).num_columns == len(TAKEN)
-
-
 def edited(message: bytes, **fields: bytes) -> bytes:
     """Return a FlightData message with other *fields*."""
     data = messages.FlightData.FromString(message)

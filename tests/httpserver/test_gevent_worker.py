@@ -5,7 +5,6 @@ import select
 import signal
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,26 +12,16 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-import trustme
-import yaml
 
 from tests.httpserver.web_tier import WebTier
-from tests.system.harness import K1, PATIENCE_S, PYTHON, REPOSITORY, example_config, free_port, wait_for
+from tests.system.harness import K1, PATIENCE_S, wait_for
 
 KEY = f"X-API-Key: {K1}"
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebTier]:
-    directory = tmp_path_factory.mktemp("secured")
-    authority = trustme.CA()
-    issued = authority.issue_cert("localhost")
-    certificate, key = directory / "certificate.pem", directory / "key.pem"
-    issued.private_key_pem.write_to_path(key)
-    for pem in (*issued.cert_chain_pems, authority.cert_pem):
-        pem.write_to_path(certificate, append=True)
-    key.chmod(0o600)
-    with WebTier(directory, tls_files=(certificate, key)) as server:
+def secured(tmp_path_factory: pytest.TempPathFactory, tls_files: tuple[Path, Path]) -> Iterator[WebTier]:
+    with WebTier(tmp_path_factory.mktemp("secured"), tls_files=tls_files) as server:
         yield server
 
 
@@ -43,15 +32,10 @@ def server(request: pytest.FixtureRequest) -> WebTier:
     return found
 
 
-def test_a_connection_takes_many_requests(server: WebTier) -> None:
+def test_a_connection_takes_many_requests_and_http_10_closes_it_unless_asked_otherwise(server: WebTier) -> None:
     with server.connection() as client:
-        pids = {client.get("/pid").body for _ in range(20)}
-
-    assert len(pids) == 1
-
-
-def test_http_10_closes_unless_the_client_asks_for_keep_alive(plain: WebTier) -> None:
-    with plain.connection() as client:
+        # An expectation without a body is ignored.
+        assert len({client.get("/pid", "Expect: 100-continue").body for _ in range(20)}) == 1
         client.send(b"GET /pid HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         assert client.reply().headers["connection"] == "keep-alive"
         client.send(b"GET /pid HTTP/1.0\r\n\r\n")
@@ -59,25 +43,13 @@ def test_http_10_closes_unless_the_client_asks_for_keep_alive(plain: WebTier) ->
         assert client.rest() == b""
 
 
-@pytest.mark.exhaustive
-def test_head_has_no_body(runtime: WebTier) -> None:
-    with runtime.connection() as client:
-        client.send(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert client.reply(has_body=False).headers["content-length"] == "3"
-        assert client.get("/health").body == b"ok\n"
-
-
-def test_expect_100_continue(server: WebTier) -> None:
+def test_bodies_arrive_that_are_asked_for_large_or_chunked(server: WebTier) -> None:
+    size, chunk = 3_000_000, 1_000_000
     with server.connection() as client:
         client.send(b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
         assert client.reply(has_body=False).status == 100
         client.send(b"hello")
         assert client.reply().body == b"5"
-
-
-def test_a_large_body_arrives(server: WebTier) -> None:
-    size, chunk = 3_000_000, 1_000_000
-    with server.connection() as client:
         client.send(b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
         assert client.reply().body == b"%d" % size
         client.send(b"POST /body HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -85,51 +57,45 @@ def test_a_large_body_arrives(server: WebTier) -> None:
         assert client.reply().body == b"%d" % (6 * chunk)
 
 
-def test_h14_pipelined_requests_are_answered_in_order(runtime: WebTier) -> None:
+def test_h14_pipelined_requests_are_answered_in_order_and_head_without_a_body(runtime: WebTier) -> None:
     with_key = f"GET /v1/catalogs HTTP/1.1\r\nHost: localhost\r\n{KEY}\r\n\r\n".encode()
     without = b"GET /v1/catalogs HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
     with runtime.connection() as client:
         client.send((with_key + without) * 50)
         assert [client.reply().status for _ in range(100)] == [200, 401] * 50
+        client.send(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.reply(has_body=False).headers["content-length"] == "3"
+        assert client.get("/health").body == b"ok\n"
 
 
 @pytest.mark.exhaustive
-def test_pipelined_requests_do_not_starve_other_clients(tmp_path: Path) -> None:
-    with (
-        WebTier(tmp_path, "runtime", {"workers": 1}) as server,
-        server.connection() as greedy,
-        server.connection() as other,
-    ):
-        requests = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000
-        sender = threading.Thread(target=greedy.send, args=(requests,))
-        sender.start()
-        assert greedy.reply().status == 200
-        assert other.get("/health").status == 200
-        answered = server.output().count("route=/health")
-        for _ in range(4999):
-            greedy.reply()
-        sender.join()
-
-    assert answered < 4500
-
-
-@pytest.mark.exhaustive
-def test_a_long_answer_does_not_starve_other_clients(tmp_path: Path) -> None:
+def test_neither_pipelined_requests_nor_a_long_answer_starve_other_clients(tmp_path: Path) -> None:
     with (
         WebTier(tmp_path, settings={"workers": 1}) as server,
         server.connection() as greedy,
         server.connection() as other,
     ):
+        requests = b"GET /stream?chunks=1 HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000
+        sender = threading.Thread(target=greedy.send, args=(requests,))
+        sender.start()
+        assert greedy.reply().status == 200
+        assert other.get("/pid").status == 200
+        assert server.output().count("closed") < 4500
+        for _ in range(4999):
+            greedy.reply()
+        sender.join()
+
         done = threading.Event()
 
         def read() -> None:
             assert greedy.get("/stream?chunks=50000&size=20000").is_complete
             done.set()
 
+        used = server.cpu_s()
         reader = threading.Thread(target=read)
         reader.start()
-        wait_for(lambda: server.cpu_s() > 0.2 or None, "the answer to begin")
+        wait_for(lambda: server.cpu_s() > used + 0.2 or None, "the answer to begin")
         assert other.get("/pid").status == 200
         assert not done.is_set()
         reader.join(PATIENCE_S)
@@ -152,43 +118,24 @@ def test_a_truncated_answer_never_looks_complete(server: WebTier, path: str) -> 
             client.rest()
 
 
-def test_a_complete_answer_may_end_by_closing_the_connection(server: WebTier) -> None:
-    with server.connection() as client:
-        client.send(b"GET /stream?chunks=3 HTTP/1.0\r\n\r\n")
-        # Under TLS too, where closing without a close_notify would be an error.
-        assert len(client.reply().body) == 3 * 65536
-
-
-def test_an_answer_that_ends_by_closing_is_reset_if_its_worker_dies(server: WebTier, tmp_path: Path) -> None:
-    with WebTier(tmp_path, tls_files=server.tls_files) as dying, dying.connection() as client:
-        client.send(b"GET /stream?chunks=1000000&size=10&pause=0.01 HTTP/1.0\r\n\r\n")
-        assert client.connection.recv(1)
-        for worker in dying.workers():
-            os.kill(worker, signal.SIGKILL)
-
-        with pytest.raises((ConnectionResetError, ssl.SSLError)):
-            client.rest()
-
-
-def test_a_complete_answer_survives_its_worker(tmp_path: Path) -> None:
-    with WebTier(tmp_path) as dying, dying.connection() as client:
-        client.send(b"GET /stream?chunks=3&size=1000 HTTP/1.0\r\n\r\n")
+def test_if_a_worker_dies_a_complete_answer_survives_and_one_that_would_end_by_closing_is_reset(
+    server: WebTier, tmp_path: Path
+) -> None:
+    with WebTier(tmp_path, tls_files=server.tls_files) as dying, ExitStack() as stack:
+        complete, begun = (stack.enter_context(dying.connection()) for _ in range(2))
+        complete.send(b"GET /stream?chunks=3&size=1000 HTTP/1.0\r\n\r\n")
+        begun.send(b"GET /stream?chunks=1000000&size=10&pause=0.01 HTTP/1.0\r\n\r\n")
+        assert begun.connection.recv(1)
         ended = select.poll()
-        ended.register(client.connection, select.POLLRDHUP)
+        ended.register(complete.connection, select.POLLRDHUP)
         assert ended.poll(60_000), "no end of the answer"
         for worker in dying.workers():
             os.kill(worker, signal.SIGKILL)
 
-        assert len(client.reply().body) == 3000
-
-
-def test_an_application_that_fails_is_500(server: WebTier) -> None:
-    with server.connection() as client:
-        answer = client.get("/fail")
-        assert client.rest() == b""
-
-    assert (answer.status, answer.code) == (500, "internal_error")
-    assert answer.headers["connection"] == "close"
+        # Under TLS too, where closing without a close_notify would be an error.
+        assert len(complete.reply().body) == 3000
+        with pytest.raises((ConnectionResetError, ssl.SSLError)):
+            begun.rest()
 
 
 @pytest.mark.parametrize(
@@ -199,6 +146,7 @@ def test_an_application_that_fails_is_500(server: WebTier) -> None:
         (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", 414, "uri_too_long"),
         (b"GET / HTTP/1.1\r\nExpect: wonders\r\n\r\n", 417, "expectation_failed"),
         (b"GET / HTTP/1.1\r\nTransfer-Encoding: smoke\r\n\r\n", 501, "unsupported_transfer_coding"),
+        (b"GET /fail HTTP/1.1\r\nHost: localhost\r\n\r\n", 500, "internal_error"),
     ],
 )
 def test_server_refusals_have_problem_bodies(server: WebTier, request_bytes: bytes, status: int, code: str) -> None:
@@ -207,29 +155,25 @@ def test_server_refusals_have_problem_bodies(server: WebTier, request_bytes: byt
         answer = client.reply()
         assert client.rest() == b""
 
-    assert (answer.status, answer.code) == (status, code)
+    assert (answer.status, answer.code, answer.headers["connection"]) == (status, code, "close")
     assert b"a" * 33 not in answer.body  # a request id may hold 32
     line = f"status={status} code={code} request_id={answer.headers['x-request-id']}"
     assert f"sqlapi.access: request refused by the server peer=127.0.0.1 method=- route=- {line}\n" in server.output()
 
 
-def test_an_answer_reaches_a_client_that_is_still_sending(server: WebTier) -> None:
-    with server.connection() as client:
-        client.send(b"POST /close HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\n\r\n" + bytes(2_000_000))
-        answer = client.reply()
-        assert client.rest() == b""
-
-    assert answer.headers["connection"] == "close"
-    assert answer.body == b"closing"
-
-
-def test_an_unread_body_is_skipped_unless_it_is_malformed(server: WebTier) -> None:
+def test_an_unread_body_is_skipped_unless_it_is_malformed_or_the_connection_closes(server: WebTier) -> None:
     with server.connection() as client:
         client.send(b"POST /pid HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000\r\n\r\n" + bytes(30_000))
         assert client.reply().status == 200
         client.send(b"POST /pid HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
         assert client.reply().status == 200
         assert client.rest() == b""
+
+    with server.connection() as client:
+        client.send(b"POST /close HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\n\r\n" + bytes(2_000_000))
+        answer = client.reply()
+        assert client.rest() == b""
+    assert (answer.headers["connection"], answer.body) == ("close", b"closing")
 
 
 @pytest.mark.exhaustive
@@ -246,8 +190,7 @@ def test_l10_a_slow_reader_costs_no_memory(server: WebTier) -> None:
 
     assert answer.is_complete
     assert len(answer.body) == chunks * size
-    assert while_it_waits - before < 30
-    assert after - before < 30
+    assert max(while_it_waits, after) - before < 30
 
 
 def test_a_disconnect_during_an_answer_ends_it(plain: WebTier) -> None:
@@ -271,16 +214,6 @@ def test_a_disconnect_before_the_answer_is_detected(server: WebTier, *, half: bo
             wait_for(lambda: server.output().count("gone") > before, "the server to notice")
 
     wait_for(lambda: server.output().count("gone") > before, "the server to notice")
-
-
-def test_a_waiting_client_is_not_reported_as_gone(plain: WebTier) -> None:
-    before = plain.output().count("stayed")
-    with plain.connection() as client, plain.connection() as other:
-        client.send(b"GET /watch?s=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert other.get("/pid").status == 200
-        assert client.reply().body == b"watched"
-
-    assert plain.output().count("stayed") == before + 1
 
 
 def test_plain_http_on_the_tls_port_logs_one_line(secured: WebTier) -> None:
@@ -339,11 +272,18 @@ def test_running_out_of_descriptors_uses_no_cpu(tmp_path: Path) -> None:
     assert "Traceback" not in server.output()
 
 
-def test_a_worker_survives_a_failed_accept(tmp_path: Path) -> None:
+def test_a_worker_survives_a_failed_accept_and_is_replaced_when_it_dies(tmp_path: Path) -> None:
     settings = {"workers": 1, "worker_class": "tests.httpserver.web_server.StumblingWorker"}
-    with WebTier(tmp_path, settings=settings) as server, server.connection() as client:
-        assert client.get("/pid").status == 200
+    with WebTier(tmp_path, settings=settings) as server:
+        (first,) = server.workers()
+        with server.connection() as client:
+            assert int(client.get("/pid").body) == first
         assert "a connection could not be accepted: LookupError('an unexpected error')" in server.output()
+        os.kill(first, signal.SIGKILL)
+
+        wait_for(lambda: [pid for pid in server.workers() if pid != first], "another worker")
+        with server.connection() as client:
+            assert int(client.get("/pid").body) != first
 
 
 def test_a_stop_waits_for_requests_but_not_for_idle_connections(server: WebTier, tmp_path: Path) -> None:
@@ -380,38 +320,18 @@ def test_a_stop_waits_for_requests_but_not_for_idle_connections(server: WebTier,
 @pytest.mark.exhaustive
 def test_a_stop_aborts_requests_that_do_not_finish(tmp_path: Path) -> None:
     with WebTier(tmp_path, settings={"graceful_timeout": 2}) as server, ExitStack() as stack:
-        sleeping, streaming = (stack.enter_context(server.connection()) for _ in range(2))
-        sleeping.send(b"GET /sleep?s=600 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        held, streaming = (stack.enter_context(server.connection()) for _ in range(2))
+        held.send(b"GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n")
         streaming.send(b"GET /stream?chunks=1000000&size=10&pause=0.1 HTTP/1.0\r\n\r\n")
         assert streaming.connection.recv(1000)
         server.process.send_signal(signal.SIGTERM)
 
-        assert sleeping.rest() == b""
+        assert held.rest() == b""
         with pytest.raises(ConnectionResetError):
             streaming.rest()
         assert server.process.wait(PATIENCE_S) == 0
     assert "requests were cut off" in server.output()
     assert "closed" in server.output()
-
-
-@pytest.mark.exhaustive
-def test_workers_die_with_their_arbiter(tmp_path: Path) -> None:
-    with WebTier(tmp_path) as server:
-        workers = server.workers()
-        assert len(workers) == len(os.sched_getaffinity(0))
-        server.stop(signal.SIGKILL)
-
-        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers) or None, "the workers' end")
-
-
-def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
-    with WebTier(tmp_path, settings={"workers": 1}) as server:
-        (first,) = server.workers()
-        os.kill(first, signal.SIGKILL)
-
-        wait_for(lambda: [pid for pid in server.workers() if pid != first], "another worker")
-        with server.connection() as client:
-            assert int(client.get("/pid").body) != first
 
 
 def times_waited(pid: int) -> int:
@@ -420,9 +340,10 @@ def times_waited(pid: int) -> int:
 
 
 @pytest.mark.exhaustive
-def test_suspended_workers_are_not_killed_for_missing_heartbeats(tmp_path: Path) -> None:
+def test_suspended_workers_are_not_killed_for_missing_heartbeats_but_die_with_their_arbiter(tmp_path: Path) -> None:
     with WebTier(tmp_path, settings={"timeout": 4}) as server:
         workers = server.workers()
+        assert len(workers) == len(os.sched_getaffinity(0))
         everybody = [*workers, server.process.pid]
         for pid in everybody:
             os.kill(pid, signal.SIGSTOP)
@@ -438,17 +359,5 @@ def test_suspended_workers_are_not_killed_for_missing_heartbeats(tmp_path: Path)
             assert int(client.get("/pid").body) in workers
         assert server.workers() == workers
 
-
-def test_an_in_process_engine_refuses_gevent(tmp_path: Path) -> None:
-    config = example_config(free_port(), datasets=[], views=[])
-    (tmp_path / "runtime.yaml").write_text(yaml.safe_dump(config))
-
-    ended = subprocess.run(
-        [PYTHON, "-m", "gunicorn", "-k", "gevent", "runtime_site.wsgi"],
-        cwd=REPOSITORY, env={**os.environ, "RUNTIME_CONFIG": str(tmp_path / "runtime.yaml")},
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-
-    assert ended.returncode != 0
-    assert "gevent" in ended.stderr
-    assert "Traceback" not in ended.stderr
+        server.stop(signal.SIGKILL)
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers) or None, "the workers' end")

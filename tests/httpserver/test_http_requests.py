@@ -29,12 +29,6 @@ def test_100_continue_is_not_sent_for_a_body_that_is_not_read(runtime: WebTier, 
     assert (answer.status, answer.headers["connection"]) == (status, "close")
 
 
-def test_an_expectation_without_a_body_is_ignored(runtime: WebTier) -> None:
-    with runtime.connection() as client:
-        assert client.get("/health", "Expect: 100-continue").status == 200
-        assert client.get("/health").status == 200
-
-
 CHUNKED = f"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\n{KEY}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
 
 

@@ -45,32 +45,16 @@ class WebServer(BaseApplication):  # type: ignore[misc]
         return ApiHandler()
 
 
-class _FailsOnce:
-    """A listening socket whose first accept raises an error that no socket raises."""
-
-    def __init__(self, listener: Any) -> None:
-        self._listener = listener
-        self._failed = False
-
-    def accept(self) -> Any:
-        accepted = self._listener.accept()
-        if not self._failed:
-            self._failed = True
-            raise LookupError("an unexpected error")
-        return accepted
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._listener, name)
-
-
 class StumblingWorker(GeventWebWorker):
-    """The worker of the web tier with such sockets."""
+    """The worker of the web tier, whose first accept raises an error that no socket raises."""
 
-    sockets: list[Any]
+    _stumbled = False
 
-    def run(self) -> None:
-        self.sockets = [_FailsOnce(listener) for listener in self.sockets]
-        super().run()
+    def _accept_one(self, listener: Any) -> None:
+        super()._accept_one(listener)
+        if not self._stumbled:
+            self._stumbled = True
+            raise LookupError("an unexpected error")
 
 
 def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -87,8 +71,8 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     if path == "/close":
         environ[CLOSE_CONNECTION] = True
         return _whole(start_response, "closing")
-    if path in {"/sleep", "/hold"}:
-        return _whole(start_response, _slept(asked["s"]) if path == "/sleep" else _held())
+    if path == "/hold":
+        return _whole(start_response, _held())
     if path == "/watch":
         return _watched(environ, start_response, asked["s"])
     if path == "/pid":
@@ -96,17 +80,12 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     if path == "/fail":
         raise RuntimeError("the application fails")
     start_response("200 OK", [("Content-Type", "application/octet-stream")])
-    return _Stream(path, round(asked.get("chunks", 10)), round(asked.get("size", 65536)), asked.get("pause", 0.0))
+    return _stream(path, round(asked.get("chunks", 10)), round(asked.get("size", 65536)), asked.get("pause", 0.0))
 
 
 def _whole(start_response: Any, text: str) -> list[bytes]:
     start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
     return [text.encode()]
-
-
-def _slept(seconds: float) -> str:
-    time.sleep(seconds)
-    return "slept"
 
 
 def _held() -> str:
@@ -121,7 +100,7 @@ def _held() -> str:
 def _watched(environ: dict[str, Any], start_response: Any, seconds: float) -> list[bytes]:
     """Wait at most *seconds* for the client to disconnect, and print whether it did."""
     gone: list[float] = []
-    watch = disconnects.watch(disconnects.connection_of(environ), lambda: gone.append(time.monotonic()))
+    watch = disconnects.watch(environ, lambda: gone.append(time.monotonic()))
     began = time.monotonic()
     while not gone and time.monotonic() < began + seconds:
         time.sleep(0.01)
@@ -130,25 +109,17 @@ def _watched(environ: dict[str, Any], start_response: Any, seconds: float) -> li
     return _whole(start_response, "watched")
 
 
-class _Stream:
-    """Chunks of zeros; after the last one, "/cut" is truncated, and "/break" raises an unexpected error."""
-
-    def __init__(self, path: str, chunks: int, size: int, pause_s: float) -> None:
-        self._path = path
-        self._chunks = chunks
-        self._size = size
-        self._pause_s = pause_s
-
-    def __iter__(self) -> Iterator[bytes]:
-        for _ in range(self._chunks):
-            time.sleep(self._pause_s)
-            yield bytes(self._size)
-        if self._path == "/cut":
+def _stream(path: str, chunks: int, size: int, pause_s: float) -> Iterator[bytes]:
+    """Give chunks of zeros; after the last one, "/cut" is truncated, and "/break" raises an unexpected error."""
+    try:
+        for _ in range(chunks):
+            time.sleep(pause_s)
+            yield bytes(size)
+        if path == "/cut":
             raise AnswerCutError
-        if self._path == "/break":
+        if path == "/break":
             raise RuntimeError("the answer fails")
-
-    def close(self) -> None:
+    finally:
         _say("closed")
 
 

@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import socket
 import ssl
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -14,11 +12,13 @@ from typing import Any, Literal, Self
 
 import yaml
 
-from tests.system.harness import K1, K2, PATIENCE_S, PYTHON, REPOSITORY, free_port, wait_for
+from benchmarks.processes import cpu_s
+from tests.system.harness import K1, K2, PATIENCE_S, PYTHON, Program, free_port, wait_for
+from tests.system.processes import memory_bytes
 
 
 @dataclass
-class WebTier:
+class WebTier(Program):
     """The web tier without an engine. Use it as a context manager."""
 
     directory: Path
@@ -41,14 +41,7 @@ class WebTier:
         file.chmod(0o600)
         self.log = self.directory / "server.log"
         command = [PYTHON, "-m", "tests.httpserver.web_server", self.application, json.dumps(self.settings)]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                ["sh", "-c", f'{self._limit} exec "$@"', "sh", *command],
-                cwd=REPOSITORY,
-                env={**os.environ, "RUNTIME_CONFIG": str(file)},
-                stdout=log,
-                stderr=log,
-            )
+        self.run(["sh", "-c", f'{self._limit} exec "$@"', "sh", *command], {**os.environ, "RUNTIME_CONFIG": str(file)})
         wait_for(self._answers, "the web tier to answer")
         return self
 
@@ -64,23 +57,6 @@ class WebTier:
         except OSError:
             return False
 
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Stop the server and return its exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(how)
-        try:
-            return self.process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-
-    def output(self) -> str:
-        """Return everything that the server printed."""
-        return self.log.read_text()
-
     def release(self) -> None:
         """Let "/hold" answer."""
         (self.directory / "released").touch()
@@ -92,19 +68,11 @@ class WebTier:
 
     def worker_memory_mb(self) -> float:
         """Return the sum of the workers' resident memory, in MB."""
-        total_kb = 0
-        for pid in self.workers():
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-            total_kb += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
-        return total_kb / 1024
+        return sum(memory_bytes(pid, "VmRSS") for pid in self.workers()) / 1024**2
 
     def cpu_s(self) -> float:
         """Return the CPU time that the workers have used, in seconds."""
-        ticks = 0
-        for pid in self.workers():
-            values = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(values[11]) + int(values[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return sum(cpu_s(pid) for pid in self.workers())
 
     @contextmanager
     def connection(self) -> "Iterator[Client]":

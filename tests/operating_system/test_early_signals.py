@@ -1,11 +1,10 @@
 """What a signal does to a server that only starts, whatever code it comes into."""
 
 import signal
-import subprocess
 
 import pytest
 
-from tests.system.harness import PATIENCE_S, PYTHON, REPOSITORY
+from tests.operating_system.programs import run
 
 #: A start that gets a signal while the engine, which judges the SQL of the YAML, computes.
 START = """
@@ -28,9 +27,6 @@ engine.execute("SELECT count(*) FROM range(1000000000000)").fetchall()
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_the_engine_computes(number: signal.Signals) -> None:
-    ended = subprocess.run(
-        [PYTHON, "-c", START, str(int(number))],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    ended = run(START, str(int(number)))
 
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,5 +1,6 @@
 import fcntl
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -12,74 +13,55 @@ import pytest
 
 from system.errors import StateDirectoryError
 from system.lock import FLIGHT_LOCK_NAME, LOCK_NAME, StateLock
-from tests.datasources.support import wait_for
 
+#: A holder with a child that outlives it.
 HOLD = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from system.lock import StateLock
 lock = StateLock(Path(sys.argv[1]))
 assert lock.acquire()
-{more}
-print("held", flush=True)
+child = os.fork()
+if child == 0:
+    os.close(1)
+    assert not lock.held
+    time.sleep(600)
+print(child, flush=True)
 time.sleep(600)
 """
 
 
-def hold_elsewhere(directory: Path, more: str = "") -> subprocess.Popen[str]:
-    """Start a process that holds the lock when this returns."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD.format(more=more), str(directory)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    return process
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
-
-
-def test_only_one_holds_the_lock(tmp_path: Path) -> None:
+def test_only_one_holds_the_lock_and_another_waits_for_it(tmp_path: Path) -> None:
     first, second = StateLock(tmp_path), StateLock(tmp_path)
 
     assert first.acquire()
     assert not second.acquire()
     assert second.holder() == f"process {os.getpid()}"
+    threading.Timer(0.2, first.release).start()
+    began = time.monotonic()
+    assert second.acquire(30)
+    assert time.monotonic() - began < 20
     first.release()
-    first.release()
-    assert second.acquire()
     assert (first.held, second.held) == (False, True)
     second.release()
     assert stat.S_IMODE((tmp_path / LOCK_NAME).stat().st_mode) == 0o600
 
 
 def test_r14_the_holder_in_another_process_is_named_and_its_death_frees_the_lock(tmp_path: Path) -> None:
-    process = hold_elsewhere(tmp_path)
     lock = StateLock(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        try:
+            assert not lock.acquire(0.2)
+            assert lock.holder() == f"process {process.pid}"
+            process.kill()
 
-    assert not lock.acquire(0.2)
-    assert lock.holder() == f"process {process.pid}"
-    end(process)
-    assert lock.acquire()
-    lock.release()
-
-
-def test_a_child_that_outlives_the_holder_does_not_keep_the_lock(tmp_path: Path) -> None:
-    fork = "import os\nif os.fork() == 0:\n    os.close(1)\n    assert not lock.held\n    time.sleep(600)"
-    process = hold_elsewhere(tmp_path, fork)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    child = int(wait_for(children.read_text, "the child"))
-    lock = StateLock(tmp_path)
-    try:
-        assert not lock.acquire()
-        end(process)
-
-        assert lock.acquire(5)
-    finally:
-        os.kill(child, 9)
-        lock.release()
+            assert lock.acquire(5)
+        finally:
+            process.kill()
+            os.kill(child, signal.SIGKILL)
+            lock.release()
 
 
 def test_acquire_retries_if_the_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,17 +80,6 @@ def test_acquire_retries_if_the_file_is_replaced(tmp_path: Path, monkeypatch: py
     assert lock.acquire(30)
     assert (tmp_path / LOCK_NAME).read_text() == f"{os.getpid()}\n"
     assert (tmp_path / "old").read_text() == ""
-    lock.release()
-
-
-def test_acquire_waits_for_a_stopping_predecessor(tmp_path: Path) -> None:
-    predecessor, lock = StateLock(tmp_path), StateLock(tmp_path)
-    predecessor.acquire()
-    threading.Timer(0.2, predecessor.release).start()
-    began = time.monotonic()
-
-    assert lock.acquire(30)
-    assert time.monotonic() - began < 20
     lock.release()
 
 

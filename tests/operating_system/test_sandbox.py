@@ -16,11 +16,10 @@ from queryengine.engine import Query
 from queryengine.pool.client import EngineClient
 from system import sandbox
 from system.scratch import SCRATCH_DIRECTORY
+from tests.operating_system.programs import ROOT, printed
 from tests.queryengine.bare_engine import running
 from tests.queryengine.engine_process import LONG_S, config_of
 from tests.queryengine.publishing import wait_until
-
-ROOT = Path(__file__).parents[2]
 
 #: Earlier kernels refuse less: Linux 6.7 began with sockets, 6.12 with signals.
 LANDLOCK = sandbox._landlock()
@@ -95,13 +94,8 @@ def test_landlock_holds_without_seccomp(tmp_path: Path, asked: dict[str, Any]) -
         print(json.dumps(attempts(**asked)))
         """
 
-    finished = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), json.dumps(asked)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    outcomes = json.loads(printed(code, json.dumps(asked)))
 
-    assert finished.returncode == 0, finished.stderr
-    outcomes = json.loads(finished.stdout)
     expected = FILES | NEEDED | ALONE | {"execute": "EACCES", "connect": "EACCES" if LANDLOCK >= 4 else "ok"}
     assert {name: outcomes[name] for name in expected} == expected
 
@@ -111,7 +105,7 @@ OLDER = """
     import os, platform, sys
     from system import process_limits
     from system import sandbox
-    process_limits._set_no_new_privileges()
+    process_limits._prctl(process_limits._PR_SET_NO_NEW_PRIVS, 1)
     machine, seccomp, _ = sandbox._REFUSED[platform.machine()]
     sandbox._refuse_calls(machine, seccomp, (sandbox._CREATE_RULESET,))
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])

@@ -1,10 +1,9 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from system.scratch import ScratchDirectory
+from tests.operating_system.programs import run
 
 
 def test_it_is_private_and_removed_with_its_contents(tmp_path: Path) -> None:
@@ -20,29 +19,25 @@ def test_it_is_private_and_removed_with_its_contents(tmp_path: Path) -> None:
     assert list((tmp_path / "state" / "tmp").iterdir()) == []
 
 
-def test_the_directory_of_another_engine_is_kept(tmp_path: Path) -> None:
+def test_the_directory_of_a_killed_process_is_removed_and_that_of_another_engine_kept(tmp_path: Path) -> None:
+    code = """
+        import os, signal, sys
+        from pathlib import Path
+        from system.scratch import ScratchDirectory
+        scratch = ScratchDirectory(Path(sys.argv[1]))
+        (scratch.path / "spilled").write_text("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    run(code, str(tmp_path))
+    (left,) = (tmp_path / "tmp").iterdir()
+
     one, other = ScratchDirectory(tmp_path), ScratchDirectory(tmp_path)
 
-    assert one.path != other.path
+    assert not left.exists()
     assert one.path.is_dir()
     one.close()
     assert other.path.is_dir()
     other.close()
-
-
-def test_the_directory_of_a_killed_process_is_removed(tmp_path: Path) -> None:
-    code = (
-        "import os, signal, sys; from pathlib import Path; from system.scratch import ScratchDirectory;"
-        "scratch = ScratchDirectory(Path(sys.argv[1])); (scratch.path / 'spilled').write_text('x');"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, cwd=Path(__file__).parents[2], timeout=120)
-    (left,) = (tmp_path / "tmp").iterdir()
-
-    scratch = ScratchDirectory(tmp_path)
-
-    assert not left.exists()
-    scratch.close()
 
 
 def test_entries_with_other_names_are_kept(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from tests.queryengine.publishing import PATIENCE_S
 
 def ask(engine: QueryEngine, sql: str, parameters: Parameters | None = None, encoding: Encoding = "json") -> bytes:
     """Return the whole answer."""
-    with closing(engine.run(Query(sql=sql, parameters=parameters, encoding=encoding))) as result:
-        return b"".join(result)
+    return ask_cached(engine, sql, parameters, encoding, "none")[0]
 
 
 _T = TypeVar("_T")

@@ -23,8 +23,10 @@ from queryengine.pool import gunicorn_worker
 from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
 from queryengine.pool.slots import ENGINE_SOCKET
 from runtime_site.logs import logging_config
-from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
+from tests.queryengine.engine_process import config_of
 from tests.queryengine.heartbeats import state_of
+from tests.queryengine.publishing import wait_until
 
 #: The grace period of a stopped statement before its worker dies; long, for slow machines.
 GRACE_S = 20.0
@@ -44,12 +46,7 @@ def main(state_dir: str, query: str, constants: str) -> None:
     logging.config.dictConfig(logging_config(os.environ))
     for name, value in json.loads(constants).items():
         setattr(queryengine.pool.worker, name, value)
-    config = RuntimeConfig(
-        file=Path(state_dir) / "runtime.yaml",
-        state_dir=Path(state_dir),
-        query=QueryConfig(**json.loads(query)),
-        datasets=(DatasetConfig(name="flights", from_="file:flights.csv", location="/flights.csv"),),
-    )
+    config = config_of(Path(state_dir), **json.loads(query))
     runtimeconf.state.set_config(config)
     Arbiter(Application(config)).run()
 
@@ -176,11 +173,8 @@ def running(
     )
     engine = Engine(process, state_dir, query["timeout_s"])
     try:
-        until = time.monotonic() + 60
-        while not engine.listens:
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_until(lambda: engine.listens or process.poll() is not None)
+        assert process.poll() is None
         yield engine
     finally:
         process.send_signal(signal.SIGTERM)

@@ -17,6 +17,7 @@ from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import DatasetConfig, QueryConfig, RuntimeConfig, ViewConfig
 from tests.queryengine import worker_engine
 from tests.queryengine.encoders.answers import connect
+from tests.queryengine.execution.instances import declared
 from tests.queryengine.publishing import Publisher, wait_until
 from tests.queryengine.statements import TABLES, VIEWS
 
@@ -52,10 +53,7 @@ def config_of(
         datasets=tuple(
             DatasetConfig(name=name, from_=f"file:{name}.csv", location=f"/{name}.csv") for name in datasets
         ),
-        views=tuple(
-            ViewConfig(name=name, sql=sql, line=number + 1, yaml_path=f"views[{number}].sql")
-            for number, (name, sql) in enumerate((views or {}).items())
-        ),
+        views=tuple(declared(**(views or {}))),
     )
 
 
@@ -67,13 +65,7 @@ def make_config(publisher: Publisher) -> MakeConfig:
 @pytest.fixture
 def make_engine(make_config: MakeConfig) -> Iterator[MakeEngine]:
     with ExitStack() as engines:
-
-        def make(*args: Any, **kwargs: Any) -> InProcessEngine:
-            engine = InProcessEngine(make_config(*args, **kwargs))
-            engines.callback(engine.close)
-            return engine
-
-        yield make
+        yield lambda *args, **kwargs: engines.enter_context(closing(InProcessEngine(make_config(*args, **kwargs))))
 
 
 @pytest.fixture
@@ -85,9 +77,8 @@ def open_session(make_config: MakeConfig, publisher: Publisher, tmp_path: Path) 
             datasets = frozenset(dataset.name for dataset in config.datasets)
             views = gate_views(config.views, datasets, Gate(), config.file)
             newest = manifest or read_manifest(publisher.state_dir)
-            session = EngineInstance.open(config, newest, views, tmp_path / "scratch", tolerant=tolerant)
-            sessions.callback(session.close)
-            return session
+            session = EngineInstance(config, newest, views, tmp_path / "scratch", tolerant=tolerant)
+            return sessions.enter_context(closing(session))
 
         yield open_
 
@@ -115,7 +106,7 @@ def make_manager(
 
             def open_session(manifest: Manifest, tolerant: bool) -> EngineInstance:
                 before_open()
-                session = EngineInstance.open(
+                session = EngineInstance(
                     config, manifest, gated, tmp_path / f"scratch-{len(opened)}", tolerant=tolerant
                 )
                 opened.append(manifest.generation)

@@ -1,5 +1,6 @@
 """Active statements and descriptions on each kind of engine: in this process, and in worker processes."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,29 +10,11 @@ import pyarrow as pa
 import pytest
 
 from queryengine.cancellation import CancelSource
-from queryengine.engine import (
-    ACTIVE_SQL_CHARACTERS,
-    ArrowParameters,
-    Description,
-    Parameters,
-    Query,
-    QueryEngine,
-)
-from queryengine.errors import (
-    ParameterError,
-    QueryCancelledError,
-    SqlError,
-    StatementError,
-)
+from queryengine.engine import ACTIVE_SQL_CHARACTERS, ArrowParameters, Description, Parameters, Query, QueryEngine
+from queryengine.errors import ParameterError, QueryCancelledError, QueryTimeoutError, SqlError, StatementError
 from tests.queryengine.asking import ask, begin, error_of, rows
 from tests.queryengine.conftest import StartEngine
-from tests.queryengine.publishing import (
-    ENDLESS,
-    ENDLESS_ROWS,
-    PATIENCE_S,
-    SLOW_TO_DESCRIBE,
-    wait_until,
-)
+from tests.queryengine.publishing import ENDLESS, ENDLESS_ROWS, PATIENCE_S, SLOW_TO_DESCRIBE, wait_until
 from tests.queryengine.statements import READS
 
 # Active statements.
@@ -42,25 +25,16 @@ def listed(engine: QueryEngine, fingerprint: str) -> list[tuple[str, str, str]]:
 
 
 def test_a_statement_is_active_until_it_ends(engine: QueryEngine) -> None:
-    sql = ENDLESS_ROWS
+    sql = f"/* {'é😀' * 1000} */ {ENDLESS_ROWS}"
     before = datetime.now(UTC)
     result = engine.run(Query(sql=sql, query_id="the-id", fingerprint="mine"))
 
     (active,) = engine.active("mine")
-    assert (active.query_id, active.state, active.sql) == ("the-id", "running", sql)
+    assert (active.query_id, active.state, active.sql) == ("the-id", "running", sql[:ACTIVE_SQL_CHARACTERS])
     assert active.started.endswith("Z")
     assert before - timedelta(milliseconds=1) <= datetime.fromisoformat(active.started) <= datetime.now(UTC)
     result.close()
     wait_until(lambda: not engine.active("mine"))
-
-
-def test_the_text_of_an_active_statement_is_cut(engine: QueryEngine) -> None:
-    sql = f"/* {'é😀' * 1000} */ SELECT * FROM range(200000000)"
-
-    result = engine.run(Query(sql=sql, fingerprint="mine"))
-
-    assert [one.sql for one in engine.active("mine")] == [sql[:ACTIVE_SQL_CHARACTERS]]
-    result.close()
 
 
 def test_a_key_sees_and_cancels_only_its_own_statements(engine: QueryEngine) -> None:
@@ -76,6 +50,7 @@ def test_a_key_sees_and_cancels_only_its_own_statements(engine: QueryEngine) -> 
     with pytest.raises(QueryCancelledError):
         list(one)
     assert [row[0] for row in listed(engine, "yours")] == ["b"]
+    assert sum(len(chunk) for chunk, _ in zip(other, range(9), strict=False)), "it still runs"
     other.close()
     wait_until(lambda: not engine.active("mine") and not engine.active("yours"))
     assert not engine.cancel("a", "mine")
@@ -95,20 +70,17 @@ def test_a_queued_statement_is_active_and_can_be_cancelled(start_engine: StartEn
 
 
 #: Calls that do not end by themselves.
-NEVER_ENDING = [
-    pytest.param(lambda engine, query, cancel: engine.run(replace(query, sql=ENDLESS), cancel), id="run"),
-    pytest.param(
-        lambda engine, query, cancel: engine.describe(replace(query, sql=SLOW_TO_DESCRIBE), cancel), id="describe"
+NEVER_ENDING: dict[str, Callable[[QueryEngine, Query, CancelSource], object]] = {
+    "run": lambda engine, query, cancel: engine.run(replace(query, sql=ENDLESS), cancel),
+    "describe": lambda engine, query, cancel: engine.describe(replace(query, sql=SLOW_TO_DESCRIBE), cancel),
+    "speculate": lambda engine, query, cancel: engine.describe(
+        replace(query, sql=ENDLESS), cancel, speculate_s=PATIENCE_S
     ),
-    pytest.param(
-        lambda engine, query, cancel: engine.describe(replace(query, sql=ENDLESS), cancel, speculate_s=PATIENCE_S),
-        id="speculate",
-    ),
-]
+}
 
 
 @pytest.mark.parametrize("by", ["token", "id"])
-@pytest.mark.parametrize("call", NEVER_ENDING)
+@pytest.mark.parametrize("call", NEVER_ENDING.values(), ids=NEVER_ENDING)
 def test_a_statement_without_a_row_yet_is_cancelled(engine: QueryEngine, call: Callable[..., object], by: str) -> None:
     cancel = CancelSource()
     running = begin(lambda: call(engine, Query(sql="", query_id="slow", fingerprint="mine"), cancel))
@@ -122,13 +94,24 @@ def test_a_statement_without_a_row_yet_is_cancelled(engine: QueryEngine, call: C
     wait_until(lambda: not engine.active("mine"))
 
 
-@pytest.mark.parametrize("call", NEVER_ENDING)
-def test_a_cancelled_token_stops_a_statement_before_it_begins(engine: QueryEngine, call: Callable[..., object]) -> None:
+def test_a_cancelled_token_stops_a_statement_before_it_begins(engine: QueryEngine) -> None:
     cancel = CancelSource()
     cancel.cancel()
 
-    with pytest.raises(QueryCancelledError):
-        call(engine, Query(sql=""), cancel)
+    for call in NEVER_ENDING.values():
+        with pytest.raises(QueryCancelledError):
+            call(engine, Query(sql=""), cancel)
+
+
+def test_a_statement_ends_at_its_time_limit(start_engine: StartEngine) -> None:
+    engine = start_engine(timeout_s=0.5)
+
+    for call in NEVER_ENDING.values():
+        started = time.monotonic()
+        with pytest.raises(QueryTimeoutError, match=r"0\.5 s"):
+            call(engine, Query(sql=""), CancelSource())
+        assert 0.5 <= time.monotonic() - started < PATIENCE_S
+    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
 
 
 # Descriptions.
@@ -162,11 +145,9 @@ def test_a_description_is_what_the_answer_begins_with(engine: QueryEngine, sql: 
     assert described(engine, sql).equals(arrow_schema(engine, sql), check_metadata=True)
 
 
-@pytest.mark.parametrize(
-    "sql", [ENDLESS, f"EXPLAIN ANALYZE {ENDLESS}", f"EXPLAIN (ANALYZE, FORMAT json) {ENDLESS}", f"SUMMARIZE {ENDLESS}"]
-)
-def test_a_description_runs_nothing(engine: QueryEngine, sql: str) -> None:
-    assert described(engine, sql).names
+@pytest.mark.parametrize("prefix", ["", "EXPLAIN ANALYZE ", "EXPLAIN (ANALYZE, FORMAT json) ", "SUMMARIZE "])
+def test_a_description_runs_nothing(engine: QueryEngine, prefix: str) -> None:
+    assert described(engine, prefix + ENDLESS).names
 
 
 def test_a_description_names_the_parameters(engine: QueryEngine) -> None:
@@ -181,14 +162,9 @@ def test_a_description_names_the_parameters(engine: QueryEngine) -> None:
     assert engine.describe(Query(sql="SELECT 1")).parameters == ()
 
 
-@pytest.mark.parametrize(
-    "sql", ["SELECT * FROM unnest($1)", "SELECT quantile_cont(id, $x) FROM flights"], ids=["a list", "no null"]
-)
-def test_a_schema_may_depend_on_values(engine: QueryEngine, sql: str) -> None:
-    assert engine.describe(Query(sql=sql)).schema is None
-
-
-def test_values_decide_the_schema(engine: QueryEngine) -> None:
+def test_a_schema_may_depend_on_values(engine: QueryEngine) -> None:
+    for sql in ("SELECT * FROM unnest($1)", "SELECT quantile_cont(id, $x) FROM flights"):
+        assert engine.describe(Query(sql=sql)).schema is None
     for values in ([1], ["x"], [[1, 2]]):
         assert described(engine, "SELECT $1 AS a", values) == arrow_schema(engine, "SELECT $1 AS a", values)
 
@@ -260,48 +236,36 @@ def test_speculation_takes_parameters(engine: QueryEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    "sql",
+    ("sql", "speculate_s"),
     [
-        pytest.param(ENDLESS_ROWS, id="many rows"),
-        pytest.param("SELECT repeat('x', 100000) AS a", id="many bytes"),
+        pytest.param(ENDLESS_ROWS, PATIENCE_S, id="many rows"),
+        pytest.param("SELECT repeat('x', 100000) AS a", PATIENCE_S, id="many bytes"),
+        pytest.param(ENDLESS, 0.02, id="slow"),
+        pytest.param(f"EXPLAIN ANALYZE {ENDLESS}", 0.02, id="slow to explain"),
     ],
 )
-def test_a_large_result_does_not_come_with_its_description(engine: QueryEngine, sql: str) -> None:
-    found = speculate(engine, sql)
+def test_a_large_or_slow_result_does_not_come_with_its_description(
+    engine: QueryEngine, sql: str, speculate_s: float
+) -> None:
+    found = engine.describe(Query(sql=sql, encoding="flight"), speculate_s=speculate_s)
 
     assert found.answer is None
     assert found.schema == engine.describe(Query(sql=sql)).schema
 
 
-@pytest.mark.parametrize("sql", [ENDLESS, f"EXPLAIN ANALYZE {ENDLESS}"])
-def test_a_slow_statement_is_described(engine: QueryEngine, sql: str) -> None:
-    found = engine.describe(Query(sql=sql, encoding="flight"), speculate_s=0.02)
-
-    assert found.answer is None
-    assert found.schema == engine.describe(Query(sql=sql)).schema
-
-
-@pytest.mark.parametrize(
-    ("sql", "is_cacheable"),
-    [
-        ("SELECT id FROM few", True),
-        ("SELECT now()", False),
-        ("SELECT random()", False),
-        ("SHOW TABLES", False),
-        ("EXPLAIN SELECT 1", False),
-    ],
-)
-def test_a_description_says_whether_the_result_is_cacheable(engine: QueryEngine, sql: str, is_cacheable: bool) -> None:
-    assert engine.describe(Query(sql=sql)).is_cacheable is is_cacheable
-
-
-def test_a_view_over_the_clock_is_not_cacheable(start_engine: StartEngine) -> None:
-    engine = start_engine(views={"clock": "SELECT now() AS t", "over": "SELECT * FROM clock"})
-
-    assert not engine.describe(Query(sql="FROM over")).is_cacheable
+def test_a_description_says_whether_the_result_is_cacheable(engine: QueryEngine) -> None:
+    assert engine.describe(Query(sql="SELECT id FROM few")).is_cacheable
+    for sql in ("SELECT now()", "SELECT random()", "SHOW TABLES", "EXPLAIN SELECT 1"):
+        assert not engine.describe(Query(sql=sql)).is_cacheable
 
 
 def test_speculation_reports_a_failure(engine: QueryEngine) -> None:
     with pytest.raises(SqlError, match="Could not convert"):
         speculate(engine, "SELECT name::INTEGER FROM few")
     assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_a_view_over_the_clock_is_not_cacheable(start_engine: StartEngine) -> None:
+    engine = start_engine(views={"clock": "SELECT now() AS t", "over": "SELECT * FROM clock"})
+
+    assert not engine.describe(Query(sql="FROM over")).is_cacheable

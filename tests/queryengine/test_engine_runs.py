@@ -2,20 +2,13 @@
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from queryengine.engine import (
-    Query,
-    QueryEngine,
-)
+from queryengine.engine import Query, QueryEngine
 from queryengine.errors import (
-    DatasetNotLoadedError,
-    EngineBusyError,
     EngineUnavailableError,
     QueryCancelledError,
     QueryError,
@@ -29,92 +22,21 @@ from queryengine.manifest import SNAPSHOT_DIRECTORY
 from tests.open_files import open_files
 from tests.queryengine.asking import ask, begin, error_of, rows
 from tests.queryengine.conftest import FLIGHTS, StartEngine
-from tests.queryengine.publishing import (
-    ENDLESS,
-    ENDLESS_AFTER_ROWS,
-    PATIENCE_S,
-    SLOW_TO_DESCRIBE,
-    Publisher,
-    wait_until,
-)
-
-# Missing data.
-
-
-@pytest.mark.exhaustive
-def test_statements_without_data_run_before_anything_is_loaded(start_engine: StartEngine) -> None:
-    engine = start_engine(
-        views={"ids": "SELECT id FROM flights", "twice": "SELECT * FROM ids", "free": "SELECT 1 AS a"}
-    )
-
-    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
-    assert rows(engine, "FROM free") == [{"a": 1}]
-    assert engine.is_alive()
-    with pytest.raises(DatasetNotLoadedError, match=r"Dataset 'flights' is not loaded yet\."):
-        ask(engine, "SELECT * FROM flights")
-    for view in ("ids", "twice"):
-        with pytest.raises(DatasetNotLoadedError, match=rf"View '{view}' .*Dataset 'flights' is not loaded yet\."):
-            ask(engine, f"SELECT * FROM {view}")
-
-
-def test_a_dataset_can_be_read_as_soon_as_it_is_published(publisher: Publisher, start_engine: StartEngine) -> None:
-    engine = start_engine(("flights", "planes"))
-    publisher.publish(planes="SELECT 7 AS seats")
-
-    assert rows(engine, "FROM planes") == [{"seats": 7}]
-    with pytest.raises(DatasetNotLoadedError, match="'flights'"):
-        ask(engine, "FROM flights")
-
-
-@pytest.mark.exhaustive
-def test_a_view_that_does_not_fit_the_data_fails_alone(publisher: Publisher, start_engine: StartEngine) -> None:
-    publisher.publish(flights="SELECT 1 AS other")
-    others = "SELECT COLUMNS(*) FROM flights"
-    engine = start_engine(views={"ids": "SELECT id FROM flights", "twice": "FROM ids", "others": others})
-
-    with pytest.raises(SqlError, match=r"View 'ids' does not fit the data: .*id") as caught:
-        ask(engine, "FROM ids")
-
-    assert "CREATE VIEW" not in str(caught.value)
-    assert rows(engine, "FROM flights") == [{"other": 1}]
-    with pytest.raises(SqlError, match=r"View 'twice' cannot be read: View 'ids' does not fit the data: .*id"):
-        ask(engine, "FROM twice")
-    assert rows(engine, "FROM others") == [{"other": 1}]
-    assert rows(engine, "SELECT table_name AS t FROM information_schema.tables ORDER BY 1") == [
-        {"t": "flights"},
-        {"t": "others"},
-    ]
-    publisher.publish(flights="SELECT 2 AS id")
-    assert rows(engine, "FROM ids") == rows(engine, "FROM twice") == [{"id": 2}]
-
+from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, ENDLESS_ROWS, PATIENCE_S, Publisher, wait_until
 
 # Streaming, time and cancellation.
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        pytest.param(lambda engine: ask(engine, ENDLESS), id="run"),
-        pytest.param(lambda engine: engine.describe(Query(sql=SLOW_TO_DESCRIBE)), id="describe"),
-        pytest.param(lambda engine: engine.describe(Query(sql=ENDLESS), speculate_s=PATIENCE_S), id="speculate"),
-    ],
-)
-def test_a_statement_ends_at_its_time_limit(start_engine: StartEngine, call: Callable[[QueryEngine], object]) -> None:
-    engine = start_engine(timeout_s=0.5)
-    started = time.monotonic()
-
-    with pytest.raises(QueryTimeoutError, match=r"0\.5 s"):
-        call(engine)
-
-    assert 0.5 <= time.monotonic() - started < PATIENCE_S
-    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
-
-
 @pytest.mark.exhaustive
-def test_the_time_limit_holds_during_a_stream(start_engine: StartEngine) -> None:
-    engine = start_engine(timeout_s=2)
-    result = engine.run(Query(sql=ENDLESS_AFTER_ROWS))
+@pytest.mark.parametrize(
+    ("sql", "reads_slowly"), [(ENDLESS_AFTER_ROWS, False), (ENDLESS_ROWS, True)], ids=["reading", "reading slowly"]
+)
+def test_the_time_limit_holds_during_a_stream(start_engine: StartEngine, sql: str, reads_slowly: bool) -> None:
+    engine = start_engine(timeout_s=3)
+    result = engine.run(Query(sql=sql))
     read = [next(iter(result))]
+    if reads_slowly:
+        wait_until(lambda: not engine.active(""))
 
     with pytest.raises(QueryTimeoutError):
         read.extend(result)
@@ -122,18 +44,6 @@ def test_the_time_limit_holds_during_a_stream(start_engine: StartEngine) -> None
     assert not b"".join(read).endswith(b"]")
     with pytest.raises(QueryError):
         next(iter(result))
-
-
-@pytest.mark.exhaustive
-def test_a_slow_reader_holds_no_slot_beyond_the_time_limit(start_engine: StartEngine) -> None:
-    engine = start_engine(timeout_s=5)
-    result = engine.run(Query(sql="SELECT * FROM range(2000000000)"))
-    next(iter(result))
-
-    wait_until(lambda: not engine.active(""))
-
-    with pytest.raises(QueryTimeoutError):
-        list(result)
 
 
 @pytest.mark.parametrize("stop", ["cancel", "close"])
@@ -185,51 +95,29 @@ def test_a_small_result_holds_no_slot_while_it_is_read(engine: QueryEngine) -> N
     result.close()
 
 
-@pytest.mark.exhaustive
-def test_an_interrupt_reaches_one_statement_only(engine: QueryEngine) -> None:
-    one = engine.run(Query(sql="SELECT * FROM range(10000000)"))
-    other = engine.run(Query(sql="SELECT * FROM range(3000000)"))
-    next(iter(one))
-
-    one.cancel()
-
-    assert b"".join(other).endswith(b'{"range":2999999}]')
-
-
-@pytest.mark.exhaustive
-def test_a_full_engine_says_so(start_engine: StartEngine) -> None:
-    engine = start_engine(workers=1, max_queued=0)
-    result = engine.run(Query(sql="SELECT * FROM range(200000000)"))
-
-    with pytest.raises(EngineBusyError):
-        ask(engine, "SELECT 1")
-
-    assert engine.is_alive()
-    result.close()
-    wait_until(lambda: not engine.active(""))
-    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
-
-
 # Limits.
 
 
 @pytest.mark.exhaustive
-def test_memory_used_up_is_a_typed_error(start_engine: StartEngine) -> None:
-    engine = start_engine(memory_limit_bytes=64 * 2**20, temp_directory_limit_bytes=2**20)
+@pytest.mark.parametrize(
+    ("limits_mib", "sql", "message"),
+    [
+        ((64, 1), "SELECT len(list(range)) AS n FROM range(100000000)", "64 MiB"),
+        (
+            (100, 8),
+            "SELECT v, count(*) FROM (SELECT md5(range::VARCHAR) AS v FROM range(4000000)) GROUP BY v",
+            "temporary space",
+        ),
+    ],
+    ids=["memory", "temporary space"],
+)
+def test_a_limit_that_is_used_up_is_a_typed_error(
+    start_engine: StartEngine, publisher: Publisher, limits_mib: tuple[int, int], sql: str, message: str
+) -> None:
+    memory_bytes, space_bytes = (limit * 2**20 for limit in limits_mib)
+    engine = start_engine(memory_limit_bytes=memory_bytes, temp_directory_limit_bytes=space_bytes)
 
-    with pytest.raises(ResourceLimitError, match="64 MiB"):
-        ask(engine, "SELECT len(list(range)) AS n FROM range(100000000)")
-
-    assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
-
-
-@pytest.mark.exhaustive
-def test_temporary_space_used_up_is_a_typed_error(start_engine: StartEngine, publisher: Publisher) -> None:
-    engine = start_engine(memory_limit_bytes=100 * 2**20, temp_directory_limit_bytes=8 * 2**20)
-
-    sql = "SELECT v, count(*) FROM (SELECT md5(range::VARCHAR) AS v FROM range(4000000)) GROUP BY v"
-
-    with pytest.raises(ResourceLimitError, match="temporary space") as caught:
+    with pytest.raises(ResourceLimitError, match=message) as caught:
         ask(engine, sql)
 
     assert str(publisher.state_dir) not in str(caught.value)
@@ -237,14 +125,6 @@ def test_temporary_space_used_up_is_a_typed_error(start_engine: StartEngine, pub
 
 
 # Data versions.
-
-
-def test_a_statement_sees_what_was_published_before_it(publisher: Publisher, start_engine: StartEngine) -> None:
-    engine = start_engine()
-    for number in range(5):
-        publisher.publish(flights=f"SELECT {number} AS id")
-
-        assert rows(engine, "FROM flights") == [{"id": number}]
 
 
 def test_a_superseded_file_is_freed_without_a_statement(publisher: Publisher, start_engine: StartEngine) -> None:
@@ -369,3 +249,25 @@ def test_a_flood_of_one_key_leaves_a_slot_to_another(start_engine: StartEngine) 
     assert answer == b'[{"a":1}]'
     engine.close()
     assert [error_of(one) for one in flood] == [EngineUnavailableError] * 3
+
+
+@pytest.mark.exhaustive
+def test_a_view_that_does_not_fit_the_data_fails_alone(publisher: Publisher, start_engine: StartEngine) -> None:
+    publisher.publish(flights="SELECT 1 AS other")
+    others = "SELECT COLUMNS(*) FROM flights"
+    engine = start_engine(views={"ids": "SELECT id FROM flights", "twice": "FROM ids", "others": others})
+
+    with pytest.raises(SqlError, match=r"View 'ids' does not fit the data: .*id") as caught:
+        ask(engine, "FROM ids")
+
+    assert "CREATE VIEW" not in str(caught.value)
+    assert rows(engine, "FROM flights") == [{"other": 1}]
+    with pytest.raises(SqlError, match=r"View 'twice' cannot be read: View 'ids' does not fit the data: .*id"):
+        ask(engine, "FROM twice")
+    assert rows(engine, "FROM others") == [{"other": 1}]
+    assert rows(engine, "SELECT table_name AS t FROM information_schema.tables ORDER BY 1") == [
+        {"t": "flights"},
+        {"t": "others"},
+    ]
+    publisher.publish(flights="SELECT 2 AS id")
+    assert rows(engine, "FROM ids") == rows(engine, "FROM twice") == [{"id": 2}]

@@ -7,12 +7,7 @@ def test_new_ids_differ_and_are_well_formed() -> None:
     ids = {new_id() for _ in range(1000)}
 
     assert len(ids) == 1000
-    assert all(accepted_id(text) == text for text in ids)
-
-
-@pytest.mark.parametrize("text", ["a", "x" * 128, "3f2c-9.A_z", "0"])
-def test_well_formed(text: str) -> None:
-    assert accepted_id(text) == text
+    assert all(accepted_id(text) == text for text in (*ids, "a", "x" * 128, "3f2c-9.A_z", "0"))
 
 
 @pytest.mark.parametrize("text", [None, "", "x" * 129, "a b", "a\n", "\n", "é", "a,b", "a/b", "<b>", "a\r\nX: y", "٣"])

@@ -29,6 +29,7 @@ FLIGHTS = Snapshot(
 
 def test_reads_what_was_written(tmp_path: Path) -> None:
     manifest = Manifest(generation=7, snapshots=(FLIGHTS,))
+    assert module.read_manifest(tmp_path) == Manifest(generation=0), "nothing is published yet"
 
     assert module.write_manifest(tmp_path, manifest)
 
@@ -36,22 +37,6 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
     assert module.snapshot_path(tmp_path, FLIGHTS) == tmp_path / "snapshots" / "flights-1.duckdb"
     assert [entry.name for entry in tmp_path.iterdir()] == [module.MANIFEST_NAME]
     assert stat.S_IMODE(module.manifest_path(tmp_path).stat().st_mode) == 0o600
-
-
-def test_nothing_published_yet_is_generation_0(tmp_path: Path) -> None:
-    assert module.read_manifest(tmp_path) == Manifest(generation=0)
-
-
-def test_a_publication_replaces_the_file_so_that_readers_can_tell(tmp_path: Path) -> None:
-    module.write_manifest(tmp_path, Manifest(generation=1))
-    first = module.manifest_path(tmp_path).stat().st_ino
-    held = module.manifest_path(tmp_path).open("rb")
-
-    module.write_manifest(tmp_path, Manifest(generation=2))
-
-    assert module.manifest_path(tmp_path).stat().st_ino != first
-    assert json.loads(held.read())["content"]["generation"] == 1
-    held.close()
 
 
 @pytest.mark.parametrize(
@@ -62,32 +47,22 @@ def test_a_publication_replaces_the_file_so_that_readers_can_tell(tmp_path: Path
         pytest.param({"content": {"generation": 2, "snapshots": []}}, "damaged", id="content edited by hand"),
         pytest.param({"content": None}, "damaged", id="no content"),
         pytest.param({"content": []}, "damaged", id="content is a list"),
+        pytest.param(b"", "damaged", id="empty"),
+        pytest.param(b"null", "damaged", id="null"),
+        pytest.param(b"[]", "damaged", id="list"),
+        pytest.param(b"{}", "damaged", id="no version"),
+        pytest.param(b"\xff\xfe", "damaged", id="not UTF-8"),
+        pytest.param(b"[" * 200_000, "damaged", id="nested beyond the parser"),
     ],
 )
-def test_r18_a_changed_manifest_is_refused(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
+def test_r18_a_changed_manifest_is_refused(tmp_path: Path, changes: dict[str, Any] | bytes, complaint: str) -> None:
     module.write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
     path = module.manifest_path(tmp_path)
-    path.write_text(json.dumps({**json.loads(path.read_bytes()), **changes}))
+    if isinstance(changes, dict):
+        changes = json.dumps({**json.loads(path.read_bytes()), **changes}).encode()
+    path.write_bytes(changes)
 
     with pytest.raises(ManifestError, match=complaint):
-        module.read_manifest(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"null", id="null"),
-        pytest.param(b"[]", id="list"),
-        pytest.param(b"{}", id="no version"),
-        pytest.param(b"\xff\xfe", id="not UTF-8"),
-        pytest.param(b"[" * 200_000, id="nested beyond the parser"),
-    ],
-)
-def test_a_manifest_of_anything_else_is_refused(tmp_path: Path, text: bytes) -> None:
-    module.manifest_path(tmp_path).write_bytes(text)
-
-    with pytest.raises(ManifestError, match="damaged"):
         module.read_manifest(tmp_path)
 
 
@@ -189,15 +164,10 @@ def test_a_pin_keeps_its_inode_from_every_later_manifest(tmp_path: Path) -> None
 
     for generation in range(2, 10):
         module.write_manifest(tmp_path, Manifest(generation=generation))
-        assert path.stat().st_ino != path_inode(pin)
+        assert path.stat().st_ino != (pin.signature and pin.signature[1])
 
     pin.close()
     pin.close()
-
-
-def path_inode(pin: module.Pin) -> int:
-    assert pin.signature is not None
-    return pin.signature[1]
 
 
 def test_what_is_not_there_or_cannot_be_opened_is_not_held(tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
 """`manage.py help` lists the available commands, ours first, and all of them work."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,23 +7,9 @@ from django.db import connections
 
 from runtime_site.management.command_line import CommandLine, listed_commands
 from runtimeclient import CLIENT_COMMANDS
+from tests.system.harness import REPOSITORY, run_program
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def manage(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in a directory without a YAML."""
-    environ = {name: text for name, text in os.environ.items() if not name.startswith(("RUNTIME_", "DJANGO_"))}
-    return subprocess.run(
-        [sys.executable, str(ROOT / "manage.py"), *arguments],
-        cwd=directory,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+MANAGE = str(REPOSITORY / "manage.py")
 
 
 def test_our_commands_are_listed_first_and_none_needs_a_database() -> None:
@@ -44,12 +27,12 @@ def test_our_commands_are_listed_first_and_none_needs_a_database() -> None:
 
 @pytest.mark.exhaustive
 def test_help_shows_the_list(tmp_path: Path) -> None:
-    done = manage("help", directory=tmp_path)
+    done = run_program(MANAGE, "help", cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("[")] == ["[server]", "[client]", "[django]"]
     assert "dbshell" not in done.stdout
-    assert manage("--help", directory=tmp_path).stdout == manage(directory=tmp_path).stdout == done.stdout
+    assert run_program(MANAGE, "--help", cwd=tmp_path).stdout == run_program(MANAGE, cwd=tmp_path).stdout == done.stdout
 
 
 TEST = """
@@ -71,7 +54,7 @@ def test_the_listed_commands_of_django_work(tmp_path: Path, command: str) -> Non
     (tmp_path / "runtime.yaml").write_text("{}\n")
     (tmp_path / "test_own.py").write_text(TEST)
 
-    done = manage(command, directory=tmp_path)
+    done = run_program(MANAGE, command, cwd=tmp_path, stdin="")
 
     assert done.returncode == 0, done.stderr
     assert command != "test" or "Ran 1 test" in done.stderr
@@ -82,8 +65,8 @@ def test_client_commands_run_through_django_without_reading_the_yaml(tmp_path: P
     (tmp_path / "runtime.yaml").write_text("not: [a runtime\n")
     program = (
         "import sys, runpy\n"
-        f"sys.argv = [{str(ROOT / 'manage.py')!r}, 'sql', '--http-endpoint', 'http://127.0.0.1:1', 'SELECT 1']\n"
-        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        f"sys.argv = [{MANAGE!r}, 'sql', '--http-endpoint', 'http://127.0.0.1:1', 'SELECT 1']\n"
+        f"sys.path.insert(0, {str(REPOSITORY)!r})\n"
         "try:\n"
         "    runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "except SystemExit as end:\n"
@@ -94,9 +77,7 @@ def test_client_commands_run_through_django_without_reading_the_yaml(tmp_path: P
         "print(*heavy & set(sys.modules))\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_program("-c", program, cwd=tmp_path)
 
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["runtime.yaml"]

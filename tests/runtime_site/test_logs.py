@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime_site.logs import JsonFormatter, TextFormatter, bounded, escaped, logging_config
+from runtime_site.logs import JsonFormatter, TextFormatter, bounded, logging_config
 
 
 def record(message: str, fields: dict[Any, object] | None = None) -> logging.LogRecord:
@@ -112,11 +112,6 @@ def test_no_text_breaks_the_line(message: str, fields: dict[str, object]) -> Non
     for name, value in fields.items():
         # A field with the name of a standard member is renamed.
         assert not isinstance(value, str) or value in (parsed.get(name), parsed.get(f"{name}_"))
-
-
-@given(st.text())
-def test_escaping_keeps_printable_text(text: str) -> None:
-    assert (escaped(text) == text) is text.isprintable()
 
 
 @given(st.floats(0, 4e9))

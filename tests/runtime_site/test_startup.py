@@ -1,7 +1,5 @@
 """The runtime in one process: it starts and stops, and does not keep the keys."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +14,8 @@ from queryengine.errors import EngineUnavailableError
 from runtime_site import startup
 from runtimeconf.loader import load
 from runtimeconf.model import AuthConfig
-from system.errors import StateDirectoryError
 from system.lock import StateLock
+from tests.system.harness import run_program
 
 KEY = "key-4Qw8Zr2Vb6Nm1Xc5Lp9Kj3Hg7Fd0Sa"
 
@@ -36,14 +34,6 @@ def configured(tmp_path: Path) -> Iterator[Path]:
     authkeys.state.set_access(None)
 
 
-def run(program: str, file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program that uses the YAML *file*."""
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env={"RUNTIME_CONFIG": str(file), "PATH": ""}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-
-
 def test_the_configuration_is_checked_once_and_the_keys_are_described(configured: Path) -> None:
     config = startup.checked_config()
 
@@ -59,7 +49,7 @@ def test_the_configuration_is_checked_once_and_the_keys_are_described(configured
 
 
 def test_a_runtime_starts_and_stops(configured: Path) -> None:
-    runtime = startup.Runtime(startup.checked_config(), exclusive=True)
+    runtime = startup.Runtime(startup.checked_config())
 
     assert queryengine.state.get_engine().is_alive()
     assert datasources.state.get_datasets().is_loaded()
@@ -87,7 +77,7 @@ def test_a_start_warns_of_too_few_descriptors_for_the_datasets(tmp_path: Path, h
         "startup.log_warnings(config)\n"
     )
 
-    done = run(program, file, str(hard))
+    done = run_program("-c", program, str(hard), RUNTIME_CONFIG=str(file))
 
     said = (
         "WARNING 10 datasets take up to 62 file descriptors in a process, and the system allows 61 (ulimit -Hn): new "
@@ -96,27 +86,13 @@ def test_a_start_warns_of_too_few_descriptors_for_the_datasets(tmp_path: Path, h
     assert (done.returncode, done.stderr) == (0, said * warnings)
 
 
-def test_a_state_directory_in_use_is_an_error(configured: Path) -> None:
-    config = startup.checked_config()
-    lock = StateLock(config.state_dir)
-    assert lock.acquire()
-
-    with pytest.raises(StateDirectoryError, match="in use by process"):
-        startup.Runtime(config, exclusive=True)
-
-    lock.release()
-
-
 def test_under_gevent_the_engine_refuses_to_start(configured: Path) -> None:
     """The datasets, already started, are then stopped, and the lock is released."""
     program = (
-        "from gevent import monkey\n"
-        "monkey.patch_all()\n"
-        "from runtime_site import startup\n"
-        "startup.start_or_exit(exclusive=True)\n"
+        "from gevent import monkey\nmonkey.patch_all()\nfrom runtime_site import startup\nstartup.start_or_exit()\n"
     )
 
-    done = run(program, configured / "runtime.yaml")
+    done = run_program("-c", program, RUNTIME_CONFIG=str(configured / "runtime.yaml"))
 
     assert done.returncode != 0
     assert "gevent has replaced" in done.stderr

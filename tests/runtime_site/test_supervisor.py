@@ -123,9 +123,9 @@ class Supervised:
         """Wait until the parts have logged all of *said*."""
         wait_for(lambda: set(said) <= set(self.said()), f"{said}, not {self.output()}")
 
-    def delays(self) -> list[str]:
-        """Return the delay of each restart."""
-        return re.findall(r"delay_s=(\S+)", self.output())
+    def delays(self, part: str) -> list[str]:
+        """Return the delay of each restart of *part*."""
+        return re.findall(rf"part={part} .*delay_s=(\S+)", self.output())
 
 
 Start = Callable[..., Supervised]
@@ -165,53 +165,51 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def test_parts_run_concurrently_and_stop_in_order(start: Start) -> None:
-    supervised = start({"a": SERVES, "b": SERVES, "c": SERVES}, stop_order=("b", "c", "a"))
-    supervised.wait_for("a starts", "b starts", "c starts")
+def test_parts_run_concurrently_and_a_stop_waits_for_each_in_order(start: Start, tmp_path: Path) -> None:
+    waits = WAITS.format(go=str(tmp_path / "go"))
+    supervised = start({"a": SERVES, "b": waits, "c": SERVES}, stop_order=("b", "c", "a"))
+    supervised.wait_for("a starts", "b serves", "c starts")
     children = children_of(supervised.process.pid)
     assert len({os.getsid(child) for child in children}) == 3
 
-    assert supervised.stop()[3:] == ["b ends", "c ends", "a ends"]
-    assert all(is_gone(child) for child in children)
-
-
-def test_a_stop_waits_for_each_part(start: Start, tmp_path: Path) -> None:
-    waits = WAITS.format(go=str(tmp_path / "go"))
-    supervised = start({"a": waits, "b": SERVES})
-    supervised.wait_for("a serves", "b starts")
-
     supervised.signal(signal.SIGINT)
-    supervised.wait_for("a drains")
-    assert "b ends" not in supervised.said()
+    supervised.wait_for("b drains")
+    assert "c ends" not in supervised.said()
     (tmp_path / "go").touch()
 
     assert supervised.ends() == 0
-    assert supervised.said()[-1] == "b ends"
+    assert supervised.said()[-3:] == ["b drains", "c ends", "a ends"]
+    assert all(is_gone(child) for child in children)
 
 
-@pytest.mark.parametrize(
-    ("end", "reason"),
-    [
-        ("sys.exit(0)", '"exit code 0"'),
-        ("sys.exit(3)", '"exit code 3"'),
-        ("os.kill(os.getpid(), signal.SIGKILL)", '"signal SIGKILL"'),
-        ("os.kill(os.getpid(), 40)", '"signal 40"'),
-    ],
-)
-def test_a_part_that_exits_is_restarted_with_a_growing_delay(start: Start, end: str, reason: str) -> None:
-    supervised = start({"a": end, "b": SERVES})
-    wait_for(lambda: len(supervised.delays()) >= 3, "three new starts")
+def test_parts_that_exit_or_cannot_be_started_are_restarted_with_a_growing_delay(start: Start, tmp_path: Path) -> None:
+    fails_later = f"""
+        if os.path.exists({str(tmp_path / "again")!r}): sys.exit(78)
+        open({str(tmp_path / "again")!r}, "w").close()
+    """
+    ends = {
+        "a": ("sys.exit(0)", "exit code 0"),
+        "b": ("sys.exit(3)", "exit code 3"),
+        "c": ("os.kill(os.getpid(), signal.SIGKILL)", "signal SIGKILL"),
+        "d": ("os.kill(os.getpid(), 40)", "signal 40"),
+        "e": (fails_later, "exit code 78"),  # After a restart this code does not stop the runtime.
+        "f": ("", "No such file or directory"),
+    }
+    programs = {name: program for name, (program, _) in ends.items() if program}
+    supervised = start({**programs, "g": SERVES}, commands={"f": [str(tmp_path / "absent")]})
 
-    assert supervised.delays()[:3] == ["0.2", "0.4", "0.8"]
-    assert f"part=a reason={reason}" in supervised.output()
-    assert supervised.stop().count("b starts") == 1
+    for name, (_, reason) in ends.items():
+        wait_for(lambda: len(supervised.delays(name)) >= 3, f"three new starts of {name}")  # noqa: B023 (called at once)
+        assert supervised.delays(name)[:3] == ["0.2", "0.4", "0.8"]
+        assert f'part={name} reason="{reason}"' in supervised.output()
+    assert supervised.stop().count("g starts") == 1
 
 
 def test_the_delay_starts_over_after_a_long_life(start: Start) -> None:
     supervised = start({"a": "sys.exit(1)"}, good_life_s=0.0)
-    wait_for(lambda: len(supervised.delays()) >= 3, "three new starts")
+    wait_for(lambda: len(supervised.delays("a")) >= 3, "three new starts")
 
-    assert supervised.delays()[:3] == ["0.2", "0.2", "0.2"]
+    assert supervised.delays("a")[:3] == ["0.2", "0.2", "0.2"]
 
 
 def test_processes_left_by_a_part_are_killed(start: Start, tmp_path: Path) -> None:
@@ -240,25 +238,6 @@ def test_a_part_that_cannot_start_stops_the_runtime(start: Start) -> None:
     assert "cannot start" in supervised.output()
     assert supervised.said().count("b starts") == 1
     assert supervised.said()[-1] == "a ends"
-
-
-def test_a_restarted_part_may_fail_without_stopping_the_runtime(start: Start, tmp_path: Path) -> None:
-    later = f"""
-        if os.path.exists({str(tmp_path / "again")!r}): sys.exit(78)
-        open({str(tmp_path / "again")!r}, "w").close()
-    """
-    supervised = start({"a": later})
-
-    wait_for(lambda: len(supervised.delays()) >= 3, "three new starts")
-    assert supervised.process.poll() is None
-
-
-def test_a_missing_program_is_retried(start: Start, tmp_path: Path) -> None:
-    supervised = start({"a": SERVES}, commands={"b": [str(tmp_path / "absent")]})
-
-    wait_for(lambda: len(supervised.delays()) >= 2, "two new starts")
-    assert 'part=b reason="No such file or directory"' in supervised.output()
-    supervised.stop()
 
 
 STUBBORN = 'signal.signal(signal.SIGTERM, lambda *_: say("hears")); say("serves")\nwhile True: time.sleep(60)'

@@ -2,6 +2,7 @@
 
 import io
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -110,53 +111,53 @@ def refuse_other_keys(reply: Reply) -> Callable[[Request], Reply]:
     return check
 
 
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    runtime: Remote
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name in the base class)
+        """Keep quiet."""
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except ConnectionError:  # The client may disconnect during a reply.
+            self.close_connection = True
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        reply = self.runtime.reply(Request(self.command, self.path, dict(self.headers.items()), body))
+        self.send_response(reply.status)
+        framing = {"Transfer-Encoding": "chunked"} if reply.has_end else {"Connection": "close"}
+        for name, value in {"Content-Type": reply.content_type, **reply.headers, **framing}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if not reply.has_end:
+            self.wfile.write(reply.body)
+            return
+        for start in range(0, len(reply.body), 1 << 16):
+            chunk = reply.body[start : start + (1 << 16)]
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        if reply.is_cut:
+            self.close_connection = True
+        else:
+            self.wfile.write(b"0\r\n\r\n")
+
+    do_POST = do_GET  # noqa: N815 (its name in the base class)
+
+
 @contextmanager
-def serve(remote: Remote, server: ThreadingHTTPServer | None = None) -> Iterator[Remote]:
-    """Serve *remote* on a free port of 127.0.0.1."""
+def serve(remote: Remote, tls: ssl.SSLContext | None = None) -> Iterator[Remote]:
+    """Serve *remote* on a free port of 127.0.0.1, with TLS if there is a context."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Handler(_Handler):
+        runtime = remote
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name in the base class)
-            """Keep quiet."""
-
-        def handle_one_request(self) -> None:
-            try:
-                super().handle_one_request()
-            except ConnectionError:  # The client may disconnect during a reply.
-                self.close_connection = True
-
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            reply = remote.reply(Request(self.command, self.path, dict(self.headers.items()), body))
-            self.send_response(reply.status)
-            self.send_header("Content-Type", reply.content_type)
-            for name, value in reply.headers.items():
-                self.send_header(name, value)
-            self._send_body(reply)
-
-        do_POST = do_GET  # noqa: N815 (its name in the base class)
-
-        def _send_body(self, reply: Reply) -> None:
-            if not reply.has_end:
-                self.send_header("Connection", "close")
-                self.end_headers()
-                self.wfile.write(reply.body)
-                return
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for start in range(0, len(reply.body), 1 << 16):
-                chunk = reply.body[start : start + (1 << 16)]
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
-            if reply.is_cut:
-                self.close_connection = True
-            else:
-                self.wfile.write(b"0\r\n\r\n")
-
-    server = server or ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.RequestHandlerClass = Handler
-    scheme = remote.url or "http"
-    remote.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        # Accepting includes the handshake. One that fails is ignored, like any error of accept().
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    remote.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

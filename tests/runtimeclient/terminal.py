@@ -18,8 +18,7 @@ from pexpect import fdpexpect
 from tests.runtimeclient.conftest import MANAGE, clean_environment
 
 PATIENCE_S = 60.0
-ENTER, TAB, UP = "\r", "\t", "\x1b[A"
-CTRL_A, CTRL_C, CTRL_D, CTRL_R = "\x01", "\x03", "\x04", "\x12"
+ENTER, TAB, CTRL_C, CTRL_D = "\r", "\t", "\x03", "\x04"
 
 # Make it the controlling terminal, so that Ctrl-C sends a signal.
 _TAKE_TERMINAL = (

@@ -8,7 +8,7 @@ import pytest
 from runtimeclient import argv
 from runtimeclient.argv import hide_api_keys
 from tests.runtimeclient.calling import call
-from tests.runtimeclient.conftest import MANAGE, ROOT, clean_environment
+from tests.runtimeclient.conftest import MANAGE, clean_environment, run_python
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, refuse_other_keys
 
 
@@ -57,14 +57,7 @@ def test_x01_a_key_that_cannot_be_hidden_is_a_warning(remote: Remote) -> None:
         f"import runpy, sys; sys.argv[1:] = ['status', '--api-key', '{API_KEY}', '--http-endpoint', '{remote.url}']"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", f"{program}; runpy.run_path({MANAGE[1]!r}, run_name='__main__')"],
-        env=clean_environment(PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    done = run_python(f"{program}; runpy.run_path({MANAGE[1]!r}, run_name='__main__')")
 
     assert done.stderr.startswith("Warning: other users of this machine can see the API key")
     assert "RUNTIME_API_KEY" in done.stderr

@@ -1,6 +1,5 @@
 import gzip
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -14,13 +13,11 @@ from runtimeclient.errors import (
     UsageError,
 )
 from runtimeclient.http.answers import CSV, JSON_WITH_SCHEMA
-from runtimeclient.http.resources import ComponentStatus, DatasetStatus, RefreshRun
 from tests.runtimeclient.remote import (
     API_KEY,
     VND,
     Remote,
     Reply,
-    as_reply,
     problem,
     refuse_other_keys,
     serve,
@@ -35,7 +32,8 @@ def client(remote: Remote) -> Iterator[RuntimeClient]:
 
 
 def test_a_statement_is_sent_unchanged_with_the_key(remote: Remote, client: RuntimeClient) -> None:
-    remote.on_sql(refuse_other_keys(Reply(body='[{"a":1,"ä":"x"},{"a":2.50,"ä":null}]'.encode())))
+    body = '[{"a":1,"ä":"x"},{"a":2.50,"ä":null}]'.encode()
+    remote.on_sql(refuse_other_keys(Reply(body=body, content_type="text/plain; charset=utf-8")))
 
     with client.sql("SELECT 'ä' ;\n") as answer:
         rows = list(answer.rows())
@@ -47,15 +45,6 @@ def test_a_statement_is_sent_unchanged_with_the_key(remote: Remote, client: Runt
     assert request.body == "SELECT 'ä' ;\n".encode()
     assert request.headers["X-API-Key"] == API_KEY
     assert "Authorization" not in request.headers
-
-
-def test_without_a_key_no_key_is_sent(remote: Remote) -> None:
-    remote.on_sql(Reply(body=b"[]", content_type="text/plain; charset=utf-8"))
-
-    with RuntimeClient(remote.url) as client, client.sql("SELECT 1") as answer:
-        assert list(answer.rows()) == []
-
-    assert "X-API-Key" not in remote.requests[0].headers
 
 
 @pytest.mark.parametrize(
@@ -144,15 +133,15 @@ def test_another_server_is_not_a_runtime(remote: Remote, client: RuntimeClient, 
     "body",
     [
         *(b"", b"nonsense", b"7", b"{}", b"[7]", b'[{"name":1}]', b'[{"name":"http"}]', b"[" * 100_000, b"\xff"),
-        *(b'{"refresh":{"id":"7","status":"queued"}}', b'{"message":"x","refresh":{}}'),
+        *(b'{"refresh":{"id":"7","status":"queued"}}', b'{"message":"x","refresh":{}}', b'[{"query_id":null}]'),
     ],
 )
 def test_an_unexpected_body_is_not_from_a_runtime(remote: Remote, client: RuntimeClient, body: bytes) -> None:
-    for path in ("/v1/status", "/v1/datasets"):
+    for path in ("/v1/status", "/v1/datasets", "/v1/sql/active"):
         remote.on("GET", path, Reply(body=body))
     remote.on("POST", "/v1/datasets/a/acceleration/refresh", Reply(201, body))
 
-    for call in (client.status, client.datasets, lambda: client.request_refresh("a")):
+    for call in (client.status, client.datasets, client.active_queries, lambda: client.request_refresh("a")):
         with pytest.raises(NotARuntimeError):
             call()
 
@@ -187,46 +176,9 @@ def test_a_path_prefix_is_kept(remote: Remote) -> None:
         assert client.status() == ()
 
 
-def test_components_and_datasets_are_values(remote: Remote, client: RuntimeClient) -> None:
-    component: dict[str, Any] = {"name": "http", "endpoint": "127.0.0.1:8090", "status": "Ready"}
-    dataset: dict[str, Any] = {
-        "name": "a",
-        "acceleration_enabled": False,
-        "status": "Error",
-        "rows": None,
-        "error": "no",
-    }
-    remote.on("GET", "/v1/status", as_reply([component | {"new": 1}]))
-    remote.on("GET", "/v1/datasets", as_reply([dataset | {"from": "file:a"}]))
-
-    assert client.status() == (ComponentStatus(**component),)
-    absent = {"refreshed_at": None, "snapshot": None}
-    assert client.datasets() == (DatasetStatus(**(dataset | absent), from_="file:a"),)
-
-
-def run_of(status: str, **fields: object) -> dict[str, object]:
-    return {"id": "7", "status": status} | fields
-
-
-def test_a_refresh_is_requested_and_polled(remote: Remote, client: RuntimeClient) -> None:
-    remote.on_refreshes(
-        "flights", run_of("queued"), run_of("running"), run_of("succeeded", rows=336_776, duration_ms=1234)
-    )
-    seen: list[RefreshRun] = []
-
-    request = client.request_refresh("flights")
-    run = client.wait_for_refresh("flights", request.id, seen.append)
-
-    assert request.message == "Dataset refresh triggered for flights."
-    assert (run.rows, run.duration_ms) == (336_776, 1234)
-    assert [look.status for look in seen] == ["queued", "running", "succeeded"]
-    assert [request.method for request in remote.requests] == ["POST", "GET", "GET", "GET"]
-    assert remote.requests[0].body == b""
-
-
 def test_a_failed_refresh_says_why(remote: Remote, client: RuntimeClient) -> None:
-    runs = (run_of("failed", error="The file is gone."), run_of("interrupted"), run_of("queued"))
-    remote.on_refreshes("flights", *runs)
+    ends: tuple[dict[str, str], ...] = ({"status": "failed", "error": "The file is gone."}, {"status": "interrupted"})
+    remote.on_refreshes("flights", *({"id": "7"} | end for end in (*ends, {"status": "queued"})))
 
     for id_, reason in (
         ("7", "flights failed: The file is gone"),

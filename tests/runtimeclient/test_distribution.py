@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtimeclient.distribution import PROJECT, install_command, requirements_of, version
-from tests.runtimeclient.conftest import ROOT, clean_environment
+from tests.runtimeclient.conftest import ROOT, run_python
 from tests.runtimeclient.remote import Remote
 
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -26,11 +26,7 @@ _SHOW = (
 
 def show(*path: Path) -> list[str]:
     """What a program says that finds packages in *path* first: where the client is, its version, and a hint."""
-    program = f"import sys; sys.path[:1] = {list(map(str, path))}; {_SHOW}"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True, check=True
-    )
-    return done.stdout.splitlines()
+    return run_python(f"import sys; sys.path[:1] = {list(map(str, path))}; {_SHOW}").stdout.splitlines()
 
 
 def put_distribution(directory: Path) -> None:

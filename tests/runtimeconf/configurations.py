@@ -1,9 +1,9 @@
 """Configurations as text, tables of invalid ones with their faults, and the types of the fixtures that load them."""
 
 import json
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Protocol
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -13,27 +13,12 @@ from runtimeconf.model import DatasetConfig, RuntimeConfig
 #: A long random key that causes no warning.
 KEY = "Zk3vT9qLm2XwR7bN4cYh8dPf"
 
-NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
-
-
-class Load(Protocol):
-    """Writes a text to `runtime.yaml` and loads it."""
-
-    def __call__(
-        self, text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES, mode: int = 0o600
-    ) -> RuntimeConfig: ...
-
-
-class Faults(Protocol):
-    """Writes a text to `runtime.yaml`, which must have faults, and returns them."""
-
-    def __call__(self, text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES) -> tuple[ConfigFault, ...]: ...
-
-
-class Fault(Protocol):
-    """Writes a text to `runtime.yaml`, which must have one fault, and returns it as `line: path: message`."""
-
-    def __call__(self, text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES) -> str: ...
+#: Writes a text to `runtime.yaml` and loads it: see the fixture `load_text`.
+Load = Callable[..., RuntimeConfig]
+#: The same with a text that must have faults, which it returns: see the fixture `faults`.
+Faults = Callable[..., tuple[ConfigFault, ...]]
+#: The same with a text that must have one fault, which it returns as `line: path: message`.
+Fault = Callable[..., str]
 
 
 def with_keys(items: str, *, enabled: str = "true") -> str:
@@ -46,13 +31,12 @@ def fault_cases(table: str) -> list[Any]:
     """
     Return parameters (text, faults) from a table.
 
-    A case is a line `# id`, the YAML, and one line `=> line: path: message` for each fault.
+    A case is perhaps a comment, the YAML, and one line `=> line: path: message` for each fault.
     """
     found = []
-    for case in table.strip().removeprefix("# ").split("\n# "):
-        name, *lines = case.splitlines()
-        text = "".join(f"{line}\n" for line in lines if not line.startswith("=> "))
-        found.append(pytest.param(text, [line[3:] for line in lines if line.startswith("=> ")], id=name))
+    for case, faults in re.findall(r"((?:(?!=> ).*\n)+)((?:=> .*\n)+)", table.lstrip()):
+        text = re.sub("^# .*\n", "", case)
+        found.append(pytest.param(text, re.findall("=> (.*)", faults), id=case.partition("\n")[0]))
     return found
 
 
@@ -65,9 +49,7 @@ def dataset_text(source: str, params: Mapping[str, str]) -> str:
     return json.dumps({"datasets": [{"from": source, "name": "d"} | ({"params": dict(params)} if params else {})]})
 
 
-def load_dataset(
-    load_text: Load, source: str, params: Mapping[str, str] = NO_VARIABLES, /, **more: str
-) -> DatasetConfig:
+def load_dataset(load_text: Load, source: str, params: Mapping[str, str]) -> DatasetConfig:
     """Load a configuration with one dataset; `${ env:TOKEN }` is SECRET."""
-    (dataset,) = load_text(dataset_text(source, {**params, **more}), {"TOKEN": SECRET}).datasets
+    (dataset,) = load_text(dataset_text(source, params), {"TOKEN": SECRET}).datasets
     return dataset

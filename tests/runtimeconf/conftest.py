@@ -1,14 +1,16 @@
 """A configuration in a fresh directory, loaded from its text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runtimeconf.errors import ConfigError, ConfigFault
 from runtimeconf.loader import load
 from runtimeconf.model import RuntimeConfig
-from tests.runtimeconf.configurations import NO_VARIABLES, Fault, Faults, Load
+from runtimeconf.state import set_config
+from tests.runtimeconf.configurations import Fault, Faults, Load
 
 
 @pytest.fixture
@@ -17,20 +19,29 @@ def yaml_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def named(yaml_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the environment name the YAML, which this process has not read yet and forgets afterwards."""
+    monkeypatch.setenv("RUNTIME_CONFIG", str(yaml_file))
+    set_config(None)
+    yield
+    set_config(None)
+
+
+@pytest.fixture
 def load_text(yaml_file: Path) -> Load:
-    def load_text(text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES, mode: int = 0o600) -> RuntimeConfig:
+    def load_text(text: str | bytes, environ: dict[str, str] | None = None, mode: int = 0o600) -> RuntimeConfig:
         yaml_file.write_bytes(text.encode() if isinstance(text, str) else text)
         yaml_file.chmod(mode)
-        return load(yaml_file, environ)
+        return load(yaml_file, environ or {})
 
     return load_text
 
 
 @pytest.fixture
 def faults(load_text: Load) -> Faults:
-    def faults(text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES) -> tuple[ConfigFault, ...]:
+    def faults(*arguments: Any) -> tuple[ConfigFault, ...]:
         with pytest.raises(ConfigError) as caught:
-            load_text(text, environ)
+            load_text(*arguments)
         return caught.value.faults
 
     return faults
@@ -38,8 +49,8 @@ def faults(load_text: Load) -> Faults:
 
 @pytest.fixture
 def fault(faults: Faults) -> Fault:
-    def fault(text: str | bytes, environ: Mapping[str, str] = NO_VARIABLES) -> str:
-        (only,) = faults(text, environ)
+    def fault(*arguments: Any) -> str:
+        (only,) = faults(*arguments)
         return f"{only.line}: {only.yaml_path}: {only.message}"
 
     return fault

@@ -53,8 +53,13 @@ def required(source: str) -> dict[str, str]:
         ),
         *(
             (f"file:{path}", "{directory}/" + path.removeprefix("//"))
-            for path in ("//a@b/c.parquet", "a:b@c.parquet", "data/20??/year=*/a.parquet", "a b@c:d/e.csv")
+            for path in (
+                *("//a@b/c.parquet", "a:b@c.parquet", "data/20??/year=*/a.parquet", "a b@c:d/e.csv", "//a.csv"),
+                *("a.csv", "data/", "./a.csv", "data/*.csv"),
+            )
         ),
+        ("file:/data/a.csv", "/data/a.csv"),
+        ("file:///data/a.csv", "/data/a.csv"),
         *(
             (f"{connector}:{text}", location)
             for connector in ("delta", "delta_lake", "iceberg")
@@ -73,6 +78,7 @@ def test_valid_locations(load_text: Load, tmp_path: Path, source: str, location:
     dataset = load_dataset(load_text, source, required(source))
 
     assert (dataset.from_, dataset.location) == (source, location.replace("{directory}", str(tmp_path)))
+    assert source.partition(":")[0] in REQUIRED or dataset.params == {}
 
 
 NO_USER = "no user, password or port before the path: everybody who may ask for the datasets sees this"
@@ -83,6 +89,10 @@ NO_CREDENTIALS = "; a part that holds = or @ stands in double quotes"
 INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "file: and the path of a file": (
         (f"file://user:{SECRET}@host/a.parquet", "no user and password before the path: everybody who may ask"),
+        *(
+            (source, "a file, a directory or a glob (there is no path after the colon)")
+            for source in ("file:", "file://", "file: ")
+        ),
     ),
     "https: and the rest of the URL of a file, such as //host/data/flights.parquet": (
         (f"https://user:{SECRET}@host/a.csv", "no user or password before the host: parameters hold these"),
@@ -144,6 +154,9 @@ INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (f"mysql://user:{SECRET}@host/db", "can be installed by pip; export the table to Parquet and write file:)"),
         (f"S3://{SECRET}@bucket", ""),
         (f"ftp:{SECRET}", ""),
+        ("snowflake:x", f"(the connector snowflake is not supported; the connectors are: {', '.join(CONNECTORS)})"),
+        *((source, "(write file: before a path)") for source in ("FILE:a.csv", "data/a.csv", "file")),
+        ("file:${ env:x }", "(a secret reference is resolved in API keys and dataset params only)"),
     ),
 }
 
@@ -376,54 +389,50 @@ def test_an_invalid_credential_is_not_shown(fault: Fault, source: str, name: str
     assert "canary" not in message
 
 
-HTTP_SAFE = ("https://example.org/a.csv", "http://127.0.0.1:80/a.csv", "http://LOCALHOST/a.csv", "http://[::1]/a")
+SAFE = {
+    "a URL": ("https://example.org", "http://127.0.0.1:80", "http://LOCALHOST", "http://[::1]"),
+    "a flightsql_endpoint": (
+        *("grpc+tls://host", "https://host"),
+        *(f"{scheme}://{host}" for scheme in ("grpc", "grpc+tcp", "http") for host in ("localhost", "[::1]")),
+    ),
+}
+
+
+def read_from(what: str, url: str, params: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Return a source and its parameters; *url* is that of the source or of its endpoint, as *what* says."""
+    if what == "a URL":
+        return f"{url}/a.csv", params
+    return "flightsql:t", {**params, "flightsql_endpoint": f"{url}:1"}
 
 
 @pytest.mark.parametrize(
-    ("params", "shown"),
+    ("what", "scheme", "params"),
     [
-        ({"http_username": "u", "http_password": TOKEN}, "http_username and http_password"),
-        ({"http_bearer_token": TOKEN}, "http_bearer_token"),
-        ({"http_headers": f"X-A: {TOKEN}", "allow_http": "false"}, "http_headers"),
-    ],
-)
-def test_credentials_over_http_need_tls_unless_allow_http_is_set(
-    fault: Fault, load_text: Load, params: dict[str, str], shown: str
-) -> None:
-    said = fault(dataset_text("http://127.example.org/a.csv", params), {"TOKEN": SECRET})
-
-    assert said == (
-        f"1: datasets[0].params: has a URL without TLS: everybody on the way reads {shown}; allow_http: true allows it"
-    )
-    assert load_dataset(load_text, "http://example.org/a.csv", **{**params, "allow_http": "true"})
-    assert all(load_dataset(load_text, url, **params) for url in HTTP_SAFE)
-    assert load_dataset(load_text, "http://example.org/a.csv", http_query="a=b")
-
-
-@pytest.mark.parametrize("scheme", ["grpc", "grpc+tcp", "http"])
-@pytest.mark.parametrize(
-    ("credentials", "shown"),
-    [
-        ({"flightsql_token": TOKEN}, "flightsql_token"),
-        (
-            {"flightsql_username": "u", "flightsql_password": TOKEN},
-            "flightsql_username and flightsql_password",
+        ("a URL", "http", {"http_username": "u", "http_password": TOKEN}),
+        ("a URL", "http", {"http_bearer_token": TOKEN}),
+        ("a URL", "http", {"http_headers": f"X-A: {TOKEN}", "allow_http": "false"}),
+        *(
+            ("a flightsql_endpoint", scheme, params)
+            for scheme in ("grpc", "grpc+tcp", "http")
+            for params in ({"flightsql_token": TOKEN}, {"flightsql_username": "u", "flightsql_password": TOKEN})
         ),
     ],
 )
-def test_credentials_over_flight_sql_need_tls_unless_allow_http_is_set(
-    fault: Fault, load_text: Load, scheme: str, credentials: dict[str, str], shown: str
+def test_credentials_need_tls_unless_allow_http_is_set(
+    fault: Fault, load_text: Load, what: str, scheme: str, params: dict[str, str]
 ) -> None:
-    plain = {"flightsql_endpoint": f"{scheme}://127.example.org:1"}
+    shown = " and ".join(name for name in params if name != "allow_http")
+    remote = f"{scheme}://127.example.org"
+    harmless = {"http_query": "a=b"} if what == "a URL" else {}
 
-    assert fault(dataset_text("flightsql:t", {**plain, **credentials}), {"TOKEN": SECRET}) == (
-        "1: datasets[0].params: has a flightsql_endpoint without TLS: everybody on the way reads "
-        f"{shown}; allow_http: true allows it"
+    said = fault(dataset_text(*read_from(what, remote, params)), {"TOKEN": SECRET})
+
+    assert said == (
+        f"1: datasets[0].params: has {what} without TLS: everybody on the way reads {shown}; allow_http: true allows it"
     )
-    assert load_dataset(load_text, "flightsql:t", {**plain, **credentials, "allow_http": "true"})
-    for endpoint in (f"{scheme}://localhost:1", f"{scheme}://[::1]:1", "grpc+tls://host:1", "https://host:1"):
-        assert load_dataset(load_text, "flightsql:t", {**credentials, "flightsql_endpoint": endpoint})
-    assert load_dataset(load_text, "flightsql:t", plain)
+    assert load_dataset(load_text, *read_from(what, remote, {**params, "allow_http": "true"}))
+    assert all(load_dataset(load_text, *read_from(what, url, params)) for url in SAFE[what])
+    assert load_dataset(load_text, *read_from(what, remote, harmless))
 
 
 def test_connectors_that_share_a_parameter_share_its_declaration() -> None:
@@ -458,5 +467,5 @@ def test_a_missing_library_is_a_fault_with_its_install_command(
 def test_a_table_on_disk_needs_no_library_to_sign_requests(load_text: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore", None)  # as where it is not installed
 
-    assert load_dataset(load_text, "delta:t").location
+    assert load_dataset(load_text, "delta:t", {}).location
     assert CONNECTORS["duckdb"].packages == ()

@@ -76,14 +76,6 @@ def test_c09_a_misspelt_reference_is_never_a_literal(text: str) -> None:
     assert text not in str(caught.value.args)
 
 
-def test_a_value_is_used_verbatim_and_never_expanded_again() -> None:
-    values = {"a": "${ secrets:b }\\1", "b": "never", "c": "$ {x"}
-
-    assert expand("<${ s:a }|${ s:c }>", lambda _, name: values[name]) == "<${ secrets:b }\\1|$ {x>"
-    with pytest.raises(KeyError, match="missing"):
-        expand("${ s:missing }", lambda _, name: values[name])
-
-
 @given(st.text())
 def test_any_text_without_a_reference_is_unchanged_or_refused(text: str) -> None:
     try:

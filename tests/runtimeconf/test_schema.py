@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import serialization
 
 from runtimeconf.connectors import CONNECTORS
 from runtimeconf.errors import ConfigError
-from runtimeconf.fields import AddressField
+from runtimeconf.fields import ADDRESS
 from runtimeconf.loader import load
 from runtimeconf.model import (
     AccelerationConfig,
@@ -139,25 +139,18 @@ def test_everything_may_be_left_out(load_text: Load, tmp_path: Path, text: str) 
 
 
 FAULTS = """
-# version
 version: v3
 => 1: version: must be v1 or v2; found 'v3'
-# version as a number
 version: 1
 => 1: version: must be v1 or v2; found '1' (did you mean v1?)
-# kind
 kind: spicepod
 => 1: kind: must be Spicepod; found 'spicepod' (did you mean Spicepod?)
-# runtime null
 runtime:
 => 1: runtime: is empty: fill it in, or leave it out
-# runtime a list
 runtime: []
 => 1: runtime: must be a mapping; found a list
-# datasets null
 datasets:
 => 1: datasets: is empty: it must be a list, one item a line after a dash, or be left out
-# compatibility 1.1
 runtime: {compatibility: 1.1}
 => 1: runtime.compatibility: must be 2.0 or 1.10; found '1.1' (did you mean 1.10?)
 # ready_state of Spice.ai
@@ -166,43 +159,34 @@ runtime: {ready_state: on_registration}
 # only a port
 runtime: {http: {bind: 8090}}
 => 1: runtime.http.bind: must be ADDRESS; found '8090'
-# no allowed host
 runtime: {http: {allowed_hosts: []}}
 => 1: runtime.http.allowed_hosts: is an empty list: give at least 1, or leave it out
-# no worker
 runtime: {query: {workers: 0}}
 => 1: runtime.query.workers: must be a whole number from 1 to 64; found '0'
-# no time to shut down
 runtime: {shutdown_timeout: 0s}
 => 1: runtime.shutdown_timeout: must be a duration such as 30s, 500ms, 1.5m, 1h or 1d, from 1ms to 1h; found '0s'
-# several
 runtime:
   tls: {enabled: true}
   state_dir: ''
 => 2: runtime.tls: lacks the field certificate_file, which TLS needs
 => 2: runtime.tls: lacks the field key_file, which TLS needs
 => 3: runtime.state_dir: must be the path of a directory that is the runtime's alone; found '' (it is blank)
-# results cache
 runtime: {results_cache: {max_bytes: 1KiB, item_ttl: 1s}}
 => 1: runtime.results_cache.item_ttl: unknown field; the fields here are: enabled, max_bytes
 => 1: runtime.results_cache: lacks the field enabled: true or false
 => 1: runtime.results_cache.max_bytes: must be SIZE, from 64KiB to 1TiB; found '1KiB'
-# results cache empty
 runtime: {results_cache: {}}
 => 1: runtime.results_cache: is empty: fill it in, or leave it out
 # a field one level too high
 runtime: {timeout: 3s}
 => 1: runtime.timeout: unknown field; did you mean runtime.query.timeout?
-# misspelt
 runtime: {http: {bnid: x}}
 => 1: runtime.http.bnid: unknown field; did you mean bind?
-# control character
 name: "a\\nb"
 => 1: name: must be a name; found 'a\\nb' (it holds a control character)
-# a name with a line break
 runtime: {http: {"a b\\n": x}}
 => 1: runtime.http.'a b\\n': unknown field; the fields here are: bind, max_body_bytes, allowed_hosts
-""".replace("ADDRESS", AddressField.expected).replace("SIZE", "a size in bytes such as 1048576, 128MiB or 1GiB")
+""".replace("ADDRESS", ADDRESS.expected).replace("SIZE", "a size in bytes such as 1048576, 128MiB or 1GiB")
 
 
 @pytest.mark.parametrize(("text", "expected"), fault_cases(FAULTS))
@@ -327,18 +311,21 @@ TLS = "runtime:\n  tls:\n    enabled: true\n    certificate_file: {cert}\n    ke
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> trustme.CA:
-    """Files of two certificates, `a` and `b`."""
+def tls_files(tmp_path: Path) -> None:
+    """Files of two certificates, `a` and `b`, and the key of `a` with a passphrase."""
     authority = trustme.CA()
     for name in ("a", "b"):
         certificate = authority.issue_cert("localhost")
         certificate.private_key_pem.write_to_path(tmp_path / f"{name}.key")
         for blob in certificate.cert_chain_pems:
             blob.write_to_path(tmp_path / f"{name}.crt", append=True)
-    return authority
+    key = serialization.load_pem_private_key((tmp_path / "a.key").read_bytes(), password=None)
+    encryption = serialization.BestAvailableEncryption(b"passphrase")
+    encrypted = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    (tmp_path / "encrypted.key").write_bytes(encrypted)
 
 
-@pytest.mark.usefixtures("authority")
+@pytest.mark.usefixtures("tls_files")
 def test_tls_files_that_belong_together(load_text: Load, tmp_path: Path) -> None:
     assert load_text(TLS.format(cert="a.crt", key="a.key")).tls == TlsConfig(
         enabled=True, certificate_file=tmp_path / "a.crt", key_file=tmp_path / "a.key"
@@ -349,7 +336,7 @@ CERTIFICATE, KEY_FILE = "4: runtime.tls.certificate_file:", "5: runtime.tls.key_
 NOT_PEM = f"{KEY_FILE} and the certificate cannot be used: one of them is not valid PEM"
 
 
-@pytest.mark.usefixtures("authority")
+@pytest.mark.usefixtures("tls_files")
 @pytest.mark.parametrize(
     ("cert", "key", "message"),
     [
@@ -360,26 +347,16 @@ NOT_PEM = f"{KEY_FILE} and the certificate cannot be used: one of them is not va
         ("a.crt", "b.key", f"{KEY_FILE} does not belong to the certificate"),
         ("a.crt", "a.crt", NOT_PEM),
         ("a.key", "a.key", NOT_PEM),
+        # Nobody is asked for the passphrase.
+        (
+            "a.crt",
+            "encrypted.key",
+            f"{KEY_FILE} is encrypted: give a key without a passphrase, readable by this user only",
+        ),
     ],
 )
 def test_tls_files_that_cannot_be_used(fault: Fault, cert: str, key: str, message: str) -> None:
     assert fault(TLS.format(cert=cert, key=key)) == message
-
-
-@pytest.mark.usefixtures("authority")
-def test_an_encrypted_key_is_a_fault_without_a_password_prompt(fault: Fault, tmp_path: Path) -> None:
-    private_key = serialization.load_pem_private_key((tmp_path / "a.key").read_bytes(), password=None)
-    (tmp_path / "a.key").write_bytes(
-        private_key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.BestAvailableEncryption(b"password"),
-        )
-    )
-
-    assert fault(TLS.format(cert="a.crt", key="a.key")) == (
-        "5: runtime.tls.key_file: is encrypted: give a key without a passphrase, readable by this user only"
-    )
 
 
 @pytest.mark.parametrize(

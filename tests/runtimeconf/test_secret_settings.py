@@ -7,13 +7,12 @@ from types import ModuleType
 
 import pytest
 
+from runtimeconf.secret_stores import KeyringStore, SecretError
 from tests.runtimeconf.configurations import KEY, Fault, Load, fault_cases, with_keys
 
 FAULTS = """
-# misspelt
 {from: enf, name: a}
 => secrets[0].from: must be env, file or keyring; found a text (did you mean env?)
-# unknown
 {from: canary, name: a}
 => secrets[0].from: must be env, file or keyring; found a text
 # store of Spice.ai
@@ -22,28 +21,22 @@ FAULTS = """
 # a selector
 {from: 'env:canary', name: a}
 => secrets[0].from: must be env, file or keyring; found a text (did you mean env?)
-# no name
 {from: env}
 => secrets[0]: lacks the field name: NAME
-# no kind
 {name: a}
 => secrets[0]: lacks the field from: env, file or keyring
 # reserved name
 {from: env, name: secrets}
 => secrets[0].name: must be NAME; found a text (the name secrets asks all stores)
-# bad name
 {from: env, name: 'can ary'}
 => secrets[0].name: must be NAME; found a text
-# a number
 {from: env, name: 1}
 => secrets[0].name: must be NAME; found a number
 # parameter of another store
 {from: env, name: a, params: {directory: canary}}
 => secrets[0].params.directory: is not a parameter of the store env
-# unknown parameter
 {from: env, name: a, params: {file_path: canary}}
 => secrets[0].params: unknown field; the fields here are: directory, service
-# file without a directory
 {from: file, name: a}
 => secrets[0].params: lacks the field directory: where the secret files are
 # a file as directory
@@ -52,13 +45,10 @@ FAULTS = """
 # keyring not installed
 {from: keyring, name: a}
 => secrets[0].from: the keyring store needs the keyring package: python -m pip install 'keyring~=25.7'
-# null params
 {from: env, name: a, params: ~}
 => secrets[0].params: is empty: fill it in, or leave it out
-# a text
 canary
 => secrets[0]: must be a mapping; found a text
-# unknown field
 {from: env, name: a, canary: x}
 => secrets[0]: unknown field; the fields here are: from, name, params
 """.replace("NAME", "a store name of letters, digits, _ and -, with a letter first")
@@ -87,24 +77,33 @@ def test_listing_stores_replaces_the_default_one(fault: Fault) -> None:
     assert fault(text + with_keys("- ${ env:x }"), {"X": KEY}).endswith(
         "refers to a secret store that is not configured; the stores are: secrets, files"
     )
-    assert fault(text + with_keys("- ${ secrets:x }"), {"X": KEY}).endswith(
-        "secret 'x' was not found; stores asked: files"
-    )
+    assert fault(text + with_keys("- ${ secrets:x }"), {"X": KEY}).endswith("not found; stores asked: files")
+    assert fault("secrets: []\n" + with_keys("- ${ secrets:x }"), {"X": KEY}).endswith("not found; stores asked: none")
 
 
 def test_the_keyring_is_a_store_where_its_package_is_installed(
-    load_text: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    load_text: Load, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def get_password(service: str, name: str) -> str | None:
+        if name == "locked":
+            raise RuntimeError("canary")
+        return {("runtime", "x"): KEY, ("mine", "y"): f"{KEY}-mine"}.get((service, name))
+
     keyring = ModuleType("keyring")
     keyring.__spec__ = ModuleSpec("keyring", None)
-    passwords = {("runtime", "x"): KEY, ("mine", "x"): f"{KEY}-mine"}
-    vars(keyring)["get_password"] = lambda *entry: passwords.get(entry)
+    vars(keyring)["get_password"] = get_password
     monkeypatch.setitem(sys.modules, "keyring", keyring)
+    with pytest.raises(SecretError) as caught:
+        KeyringStore("k", "runtime").get("locked")
+    assert caught.value.__context__ is None  # which may hold the secret
     text = "secrets: [{from: keyring, name: k}, {from: keyring, name: m, params: {service: mine}}]\n"
 
-    config = load_text(text + with_keys("- ${ k:x }\n- ${ secrets:x }"))
+    config = load_text(text + with_keys("- ${ secrets:x }\n- ${ m:y }"))
 
     assert [key.reveal() for key in config.auth.keys] == [KEY, f"{KEY}-mine"]
+    assert fault(text + with_keys("- ${ k:locked }")).endswith(
+        ": secret 'locked' in store k: the keyring does not answer (RuntimeError); is a backend installed and unlocked?"
+    )
 
 
 def test_a_directory_of_secrets_with_an_impossible_name_has_no_secrets(fault: Fault) -> None:
@@ -120,7 +119,3 @@ def test_the_order_of_sections_does_not_matter(load_text: Load, tmp_path: Path) 
     text = with_keys("- ${ files:x }") + "secrets:\n  - {from: file, name: files, params: {directory: .}}\n"
 
     assert [key.reveal() for key in load_text(text).auth.keys] == [KEY]
-
-
-def test_no_store_at_all(fault: Fault) -> None:
-    assert fault("secrets: []\n" + with_keys("- ${ secrets:x }"), {"X": KEY}).endswith("stores asked: none")

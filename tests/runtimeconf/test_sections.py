@@ -7,7 +7,7 @@ import pytest
 from runtimeconf.fields import Section
 from runtimeconf.model import AccelerationConfig, FlightConfig
 from runtimeconf.schema import ROOT
-from tests.runtimeconf.configurations import Fault, Faults, Load
+from tests.runtimeconf.configurations import Fault, Faults
 from tests.runtimeconf.test_documents import ROWS
 
 SECTIONS: dict[str, Section[Any]] = {path: field for path, field in ROOT.walk("") if isinstance(field, Section)}
@@ -81,12 +81,3 @@ def test_no_hint_suggests_the_refused_field_itself(faults: Faults, name: str) ->
     said = [fault for text in texts for fault in faults(f"{text}no_such_part: x\n")]
 
     assert [fault for fault in said if f"did you mean {name}?" in fault.message] == []
-
-
-def test_a_jitter_that_is_off_is_a_warning(load_text: Load) -> None:
-    config = load_text(f"{DATASET}    acceleration: {{refresh_jitter_max: 5s}}\n")
-
-    where = f"{config.file}:4: datasets[0].acceleration.refresh_jitter_max"
-    assert [line for line in config.warnings if "jitter" in line] == [
-        f"{where}: has no effect without refresh_jitter_enabled: true"
-    ]

@@ -16,7 +16,7 @@ from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import AccelerationConfig, AuthConfig, DatasetConfig, QueryConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 from tests.datasources.support import wait_for
-from tests.sqlapi.harness import K1, K2
+from tests.system.harness import K1, K2
 
 PATIENCE_S = 60.0
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_to_bytes
+from wsgiref.util import setup_testing_defaults
+
+import pytest
 
 from sqlapi.errors import AnswerCutError
 from sqlapi.urls import Route
 from sqlapi.wsgi_handler import ApiHandler
-
-K1 = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
-K2 = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
-WRONG = K1[:-1] + "F"
+from tests.system.harness import K1
 
 Header = tuple[str, str | bytes]
 WITH_KEY: Header = ("X-API-Key", K1)
@@ -55,20 +55,12 @@ def environ_of(method: str, target: str, headers: Iterable[Header], body: bytes)
         "SCRIPT_NAME": "",
         "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
         "QUERY_STRING": query,
-        "SERVER_NAME": "127.0.0.1",
-        "SERVER_PORT": "8090",
-        "SERVER_PROTOCOL": "HTTP/1.1",
         "REMOTE_ADDR": "127.0.0.1",
         "HTTP_HOST": "localhost:8090",
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": "http",
         "wsgi.input": io.BytesIO(body),
         "wsgi.input_terminated": True,
-        "wsgi.errors": io.StringIO(),
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
     }
+    setup_testing_defaults(environ)
     if body:
         environ["CONTENT_LENGTH"] = str(len(body))
     given: dict[str, str] = {}
@@ -136,3 +128,8 @@ def sql(statement: str | bytes, *headers: Header, key: str | None = K1, **option
     given: list[Header] = [] if key is None else [("X-API-Key", key)]
     body = statement.encode() if isinstance(statement, str) else statement
     return call("POST", "/v1/sql", *given, *headers, body=body, **options)
+
+
+def logged(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    """Return the fields of each line of the logger *name*."""
+    return [record.fields for record in caplog.records if record.name == name]  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 import csv
 import io
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,8 @@ from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from sqlapi.errors import AnswerCutError
 from tests.datasources.support import wait_for
-from tests.sqlapi.harness import K1, K2, WITH_KEY, Answer, Header, begin, call, environ_of, sql
+from tests.sqlapi.harness import WITH_KEY, Answer, Header, begin, call, environ_of, logged
+from tests.system.harness import K1, K2
 
 ACTIVE = "/v1/sql/active"
 WITH_OTHER_KEY: Header = ("X-API-Key", K2)
@@ -44,18 +44,6 @@ def streaming(statement: str = ENDLESS, *headers: Header) -> Iterator[tuple[Answ
         yield answer, pieces
     finally:
         pieces.close()
-
-
-@contextmanager
-def in_background(statement: str) -> Iterator[list[Answer]]:
-    """Send a statement from another thread, which appends its answer to the list."""
-    answers: list[Answer] = []
-    thread = threading.Thread(target=lambda: answers.append(sql(statement)))
-    thread.start()
-    try:
-        yield answers
-    finally:
-        thread.join()
 
 
 @pytest.mark.usefixtures("runtime")
@@ -106,40 +94,11 @@ def test_a_cancelled_answer_is_truncated(caplog: pytest.LogCaptureFixture) -> No
     assert (cancelled.status, cancelled.headers["Content-Type"]) == (200, "application/json")
     assert cancelled.json() == {"message": f"Query {query_id} is being cancelled."}
     assert cancelled.headers["X-Query-Id"] == query_id
-    fields = [(record.name, record.fields) for record in caplog.records]  # type: ignore[attr-defined]
-    assert [line["outcome"] for name, line in fields if name == "sqlapi.queries"] == ["query_cancelled"]
-    assert {line["query_id"] for _, line in fields} == {query_id}
-    assert {line["route"] for name, line in fields if name == "sqlapi.access"} == {
-        "/v1/sql",
-        "/v1/sql/{query_id}/cancel",
-    }
+    queries, requests = logged(caplog, "sqlapi.queries"), logged(caplog, "sqlapi.access")
+    assert [line["outcome"] for line in queries] == ["query_cancelled"]
+    assert {line["query_id"] for line in queries + requests} == {query_id}
+    assert {line["route"] for line in requests} == {"/v1/sql", "/v1/sql/{query_id}/cancel"}
     wait_for(lambda: not active(), "its end")
-
-
-@pytest.mark.usefixtures("runtime")
-def test_queued_statements_are_listed_and_cancelled() -> None:
-    # One key gets at most one of two execution slots.
-    with streaming() as (first, _), in_background("SELECT 1") as answers:
-        running, queued = wait_for(lambda: rows if len(rows := active()) == 2 else None, "both")
-
-        assert (running["id"], running["state"]) == (first.headers["X-Query-Id"], "running")
-        assert (queued["sql"], queued["state"]) == ("SELECT 1", "queued")
-        assert cancel(queued["id"]).status == 200
-        (answer,) = wait_for(lambda: answers, "the answer")
-
-    assert (answer.status, answer.code) == (503, "query_cancelled")
-    assert answer.headers["X-Query-Id"] == queued["id"]
-    assert "Retry-After" not in answer.headers
-
-
-@pytest.mark.usefixtures("runtime")
-def test_a_statement_without_its_first_row_is_cancelled() -> None:
-    with in_background("SELECT count(*) FROM range(1000000000000)") as answers:
-        (running,) = wait_for(lambda: [row for row in active() if row["state"] == "running"], "its start")
-        assert cancel(running["id"]).status == 200
-
-    assert [answer.code for answer in answers] == ["query_cancelled"]
-    assert active() == []
 
 
 @pytest.mark.usefixtures("runtime")
@@ -156,37 +115,6 @@ def test_odd_ids_are_not_found(query_id: str) -> None:
 
     assert (answer.status, answer.code) == (404, "query_not_found")
     assert "X-Query-Id" not in answer.headers
-
-
-@pytest.mark.usefixtures("runtime")
-def test_other_methods_are_405() -> None:
-    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-        assert call(method, ACTIVE, WITH_KEY).headers["Allow"] == "GET, HEAD"
-    for method in ("GET", "HEAD", "DELETE", "OPTIONS"):
-        assert call(method, "/v1/sql/x/cancel", WITH_KEY).headers["Allow"] == "POST"
-    assert call("GET", f"{ACTIVE}/", WITH_KEY).code == "not_found"
-    assert call("POST", "/v1/sql//cancel", WITH_KEY).code == "not_found"
-    assert call("GET", f"{ACTIVE}?format=xml", WITH_KEY).code == "invalid_parameter"
-    head = call("HEAD", ACTIVE, WITH_KEY)
-    assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", "2")
-
-
-@pytest.mark.usefixtures("runtime")
-def test_listing_and_cancelling_need_the_key() -> None:
-    expected = call("GET", "/nope")
-
-    with streaming() as (running, _):
-        for method, path in (("GET", ACTIVE), ("POST", f"/v1/sql/{running.headers['X-Query-Id']}/cancel")):
-            answer = call(method, path)
-            assert (answer.status, answer.code) == (401, "missing_key")
-            assert answer.without_request_id() == expected.without_request_id()
-        assert len(active()) == 1
-
-
-@pytest.mark.usefixtures("idle")
-def test_without_an_engine_listing_and_cancelling_are_503() -> None:
-    for answer in (call("GET", ACTIVE, WITH_KEY), cancel("0" * 32)):
-        assert (answer.status, answer.code) == (503, "engine_unavailable")
 
 
 @pytest.mark.usefixtures("auth_off")

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import QueryConfig, RuntimeConfig
 from sqlapi.answers import READ_AHEAD_BYTES
 from tests.datasources.support import wait_for
-from tests.sqlapi.harness import WITH_KEY, begin, call, environ_of, sql
+from tests.sqlapi.harness import WITH_KEY, begin, call, environ_of, logged, sql
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -39,16 +39,12 @@ def _log_everything(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
 
 
-def lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
-    return [record.fields for record in caplog.records if record.name == name]  # type: ignore[attr-defined]
-
-
 def test_a_small_answer_has_a_length_and_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     answer = sql("SELECT 1 AS a", ("X-Request-Id", "short"))
 
     assert answer.headers["Content-Length"] == "9"
-    (query,) = lines(caplog, "sqlapi.queries")
-    (access,) = lines(caplog, "sqlapi.access")
+    (query,) = logged(caplog, "sqlapi.queries")
+    (access,) = logged(caplog, "sqlapi.access")
     assert query["outcome"] == "ok"
     assert query["request_id"] == access["request_id"] == "short"
     assert query["query_id"] == access["query_id"] == answer.headers["X-Query-Id"]
@@ -64,8 +60,8 @@ def test_a_large_answer_is_streamed_and_counted(caplog: pytest.LogCaptureFixture
     assert not answer.is_cut
     assert "Content-Length" not in answer.headers
     assert json.loads(answer.body) == [{"a": number} for number in range(100_000)]
-    (query,) = lines(caplog, "sqlapi.queries")
-    (access,) = lines(caplog, "sqlapi.access")
+    (query,) = logged(caplog, "sqlapi.queries")
+    (access,) = logged(caplog, "sqlapi.access")
     assert (query["outcome"], query["rows"]) == ("ok", 100_000)
     assert query["bytes"] == access["bytes"] == len(answer.body)
     assert access["complete"] is True
@@ -85,43 +81,11 @@ def test_l12_a_late_failure_truncates_the_answer_and_is_logged(accept: str, capl
     assert answer.is_cut
     with pytest.raises(json.JSONDecodeError):
         json.loads(answer.body)
-    (query,) = lines(caplog, "sqlapi.queries")
-    (access,) = lines(caplog, "sqlapi.access")
+    (query,) = logged(caplog, "sqlapi.queries")
+    (access,) = logged(caplog, "sqlapi.access")
     assert query["outcome"] == "sql_error"
     assert access["complete"] is False
     assert access["bytes"] == len(answer.body)
-
-
-@contextmanager
-def limited_to(config: RuntimeConfig, **query: Any) -> Iterator[None]:
-    """Use another engine, with these limits."""
-    with closing(InProcessEngine(replace(config, query=QueryConfig(**query)))) as engine:
-        queryengine.state.set_engine(engine)
-        yield
-
-
-def test_l01_l12_the_time_limit_is_504_or_truncates_a_streamed_answer(
-    config: RuntimeConfig, caplog: pytest.LogCaptureFixture
-) -> None:
-    with limited_to(config, timeout_s=0.5, workers=2):
-        answer = sql(ENDLESS)
-        assert (answer.status, answer.code) == (504, "query_timeout")
-        assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["query_timeout"]
-        assert sql("SELECT 1 AS a").status == 200
-        streamed = sql("SELECT * FROM range(10000000000)", CSV)
-        assert (streamed.status, streamed.is_cut) == (200, True)
-
-
-def test_l15_a_full_queue_is_503_with_retry_after(config: RuntimeConfig) -> None:
-    with limited_to(config, workers=1, max_queued=1, queue_timeout_s=0.05):
-        streaming = hold_open("SELECT * FROM range(10000000000)")
-
-        answer = sql("SELECT 1")
-
-        assert (answer.status, answer.code) == (503, "engine_busy")
-        assert int(answer.headers["Retry-After"]) >= 1
-        streaming.close()
-        assert sql("SELECT 1 AS a").status == 200
 
 
 def hold_open(statement: str) -> Any:
@@ -160,7 +124,9 @@ def test_a_queued_statement_stopped_by_the_server_is_logged_as_such(
         wait_for(lambda: sys._current_frames()[asking].f_code.co_filename == waits, "the wait for a slot")
         os.kill(os.getpid(), signal.SIGALRM)
 
-    with limited_to(config, workers=1, max_queued=1, queue_timeout_s=PATIENCE_S):
+    limits = QueryConfig(workers=1, max_queued=1, queue_timeout_s=PATIENCE_S)
+    with closing(InProcessEngine(replace(config, query=limits))) as engine:
+        queryengine.state.set_engine(engine)
         streaming = hold_open("SELECT * FROM range(10000000000)")
         ender = threading.Thread(target=end_when_it_waits)
         ender.start()
@@ -169,7 +135,7 @@ def test_a_queued_statement_stopped_by_the_server_is_logged_as_such(
         ender.join()
         streaming.close()
 
-    outcomes = [line["outcome"] for line in lines(caplog, "sqlapi.queries")]
+    outcomes = [line["outcome"] for line in logged(caplog, "sqlapi.queries")]
     assert outcomes == ["server_stopped", "client_closed_request"]
 
 
@@ -180,7 +146,7 @@ def test_an_answer_stopped_by_the_server_is_logged_as_such(caplog: pytest.LogCap
         with pytest.raises(ServerEndsError):
             end_and_close(pieces, ends_while_rows_are_made=ends_while_rows_are_made)
 
-    assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["server_stopped"] * 2
+    assert [line["outcome"] for line in logged(caplog, "sqlapi.queries")] == ["server_stopped"] * 2
 
 
 def end_and_close(pieces: Any, *, ends_while_rows_are_made: bool) -> None:
@@ -203,9 +169,9 @@ def test_l17_a_disconnect_during_an_answer_releases_the_slot(
         assert answer.status == 200
 
     assert sql("SELECT 1 AS a").json() == [{"a": 1}]
-    outcomes = [line["outcome"] for line in lines(caplog, "sqlapi.queries")]
+    outcomes = [line["outcome"] for line in logged(caplog, "sqlapi.queries")]
     assert outcomes == ["client_closed_request"] * (config.query.workers + 1) + ["ok"]
-    assert lines(caplog, "sqlapi.access")[0]["complete"] is False
+    assert logged(caplog, "sqlapi.access")[0]["complete"] is False
 
 
 @pytest.mark.parametrize("name", ["runtime.socket", "gunicorn.socket"])
@@ -225,7 +191,7 @@ def test_l17_a_disconnect_before_the_answer_stops_the_statement(
 
     assert time.monotonic() - began < 30
     assert (answer.status, answer.code) == (499, "client_closed_request")
-    assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["client_closed_request"]
+    assert [line["outcome"] for line in logged(caplog, "sqlapi.queries")] == ["client_closed_request"]
 
 
 def test_l17_a_disconnect_while_streaming_truncates_the_answer(caplog: pytest.LogCaptureFixture) -> None:
@@ -239,7 +205,7 @@ def test_l17_a_disconnect_while_streaming_truncates_the_answer(caplog: pytest.Lo
     ours.close()
 
     assert answer.is_cut or answer.status == 499
-    assert [line["outcome"] for line in lines(caplog, "sqlapi.queries")] == ["client_closed_request"]
+    assert [line["outcome"] for line in logged(caplog, "sqlapi.queries")] == ["client_closed_request"]
 
 
 def test_a_refused_statement_is_logged_but_no_text_of_statements(caplog: pytest.LogCaptureFixture) -> None:
@@ -247,7 +213,7 @@ def test_a_refused_statement_is_logged_but_no_text_of_statements(caplog: pytest.
     sql("SELECT 'a secret text' AS a")
     call("POST", "/v1/sql?a-secret-text", WITH_KEY, body=b"SELECT 'a secret text' FROM nowhere")
 
-    query = lines(caplog, "sqlapi.queries")[0]
+    query = logged(caplog, "sqlapi.queries")[0]
     assert query["outcome"] == "statement_not_allowed"
     assert query["query_id"] == answer.headers["X-Query-Id"]
     assert "rows" not in query

@@ -1,21 +1,18 @@
 import socket
 import ssl
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
-from sqlapi.disconnects import DisconnectWatcher, connection_of, watch
+from sqlapi.disconnects import DisconnectWatcher, watch
+from tests.system.harness import run_program
 
 PATIENCE_S = 20.0
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -103,31 +100,19 @@ def watching_threads() -> int:
     return sum(thread.name == "disconnects" for thread in threading.enumerate())
 
 
-def test_one_thread_watches_many_connections(connect: Connect) -> None:
-    watcher, connections = DisconnectWatcher(), [connect() for _ in range(50)]
+def test_one_thread_of_a_process_watches_many_connections(connect: Connect) -> None:
+    connections = [connect() for _ in range(50)]
     before = watching_threads()
 
-    for one in connections:
-        watcher.watch(one.server, one.report)
-    assert watching_threads() == before + 1
+    watches = [watch({"gunicorn.socket": one.server}, one.report) for one in connections]
+    assert watching_threads() <= before + 1
     for one in connections[::2]:
         one.client.close()
 
     assert all(one.gone.wait(PATIENCE_S) for one in connections[::2])
     assert not any(one.gone.is_set() for one in connections[1::2])
-
-
-def test_a_process_has_one_watcher(connect: Connect) -> None:
-    both = connect(), connect()
-    before = watching_threads()
-
-    for one in both:
-        watch(one.server, one.report)
-    assert watching_threads() <= before + 1
-    for one in both:
-        one.client.close()
-
-    assert all(one.gone.wait(PATIENCE_S) for one in both)
+    for watched in watches:
+        watched.stop()
 
 
 def test_importing_creates_neither_threads_nor_locks() -> None:
@@ -141,9 +126,7 @@ def test_importing_creates_neither_threads_nor_locks() -> None:
         "import sqlapi.disconnects; print(made)"
     )
 
-    ended = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-
-    assert ended.stdout.strip() == "[]"
+    assert run_program("-c", program).stdout.strip() == "[]"
 
 
 def test_without_a_connection_nothing_is_watched() -> None:
@@ -166,11 +149,3 @@ def test_a_connection_under_tls(connect: Connect) -> None:
         one.client.close()
 
         assert one.gone.wait(PATIENCE_S)
-
-
-def test_the_connection_is_found_under_the_names_that_servers_use() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert connection_of({"gunicorn.socket": ours}) is ours
-        assert connection_of({"runtime.socket": theirs, "gunicorn.socket": ours}) is theirs
-        assert connection_of({}) is None

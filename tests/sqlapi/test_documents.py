@@ -13,7 +13,8 @@ from sqlapi.error_table import INTERNAL_CODE, STATUSES
 from sqlapi.negotiation import OFFERS
 from sqlapi.problems import COMMON_HEADERS
 from sqlapi.urls import ROUTES
-from tests.sqlapi.harness import WRONG, methods_of, sql
+from tests.sqlapi.harness import methods_of, sql
+from tests.system.harness import WRONG
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "http.md").read_text()
@@ -45,16 +46,12 @@ def test_every_error_code_with_its_status() -> None:
 
 def test_every_format_of_an_answer() -> None:
     for offer in OFFERS:
-        assert any(f"`{offer.media_type}`" in row[0] for row in ROWS)
         content_type = offer.content_type
         assert any(f"`{offer.media_type}`" in row[0] and row[1] in {f"`{content_type}`", "the same"} for row in ROWS)
 
 
 def test_every_header_of_every_answer() -> None:
-    documented = {row[0].strip("`"): row[1] for row in ROWS}
-
-    for name in (*COMMON_HEADERS, "X-Request-Id"):
-        assert documented[name] == "every answer"
+    assert "| `X-Request-Id` | every answer |" in PAGE
     for name, value in COMMON_HEADERS.items():
         assert f"| `{name}` | every answer | `{value}` |" in PAGE
 

@@ -57,6 +57,7 @@ def test_every_error_class_has_a_row_and_a_code_of_its_own_with_one_status() -> 
         (queryengine.errors.StatementNotAllowedError("no"), 403, "statement_not_allowed", {}),
         (queryengine.errors.QueryTimeoutError(3), 504, "query_timeout", {}),
         (queryengine.errors.ResourceLimitError("full"), 507, "resource_limit", {}),
+        (queryengine.errors.QueryCancelledError(), 503, "query_cancelled", {}),
         (queryengine.errors.EngineBusyError(7), 503, "engine_busy", {"Retry-After": "7"}),
         (queryengine.errors.EngineUnavailableError("not yet"), 503, "engine_unavailable", {"Retry-After": "1"}),
         (datasources.errors.UnknownDatasetError("x"), 404, "dataset_not_found", {}),
@@ -76,13 +77,10 @@ def test_what_a_caller_gets(error: Exception, status: int, code: str, headers: d
     assert not answer.is_internal
 
 
-def config_error(tmp_path: Any) -> ConfigError:
-    return ConfigError((ConfigFault(file=tmp_path / "runtime.yaml", line=1, yaml_path="runtime", message="x"),))
-
-
 def test_internal_errors_reveal_nothing(tmp_path: Any) -> None:
+    fault = ConfigFault(file=tmp_path / "runtime.yaml", line=1, yaml_path="runtime", message="x")
     for error, code in [
-        (config_error(tmp_path), "configuration_error"),
+        (ConfigError((fault,)), "configuration_error"),
         (authkeys.errors.SaltError(f"{tmp_path}"), "key_salt_error"),
         (datasources.errors.SnapshotError(f"{tmp_path}"), "snapshot_error"),
         (datasources.errors.SchemaChangedError(f"{tmp_path}"), "schema_changed"),

@@ -8,15 +8,11 @@ import pytest
 
 import runtimeconf.state
 from runtimeconf.model import HttpConfig, RuntimeConfig
-from sqlapi.body import CLOSE_CONNECTION, MAX_SKIPPED_BYTES
 from sqlapi.problems import QUERY_ID, REQUEST_ID
-from tests.sqlapi.harness import K1, WITH_KEY, WRONG, Answer, Header, begin, call, environ_of, sql
+from tests.sqlapi.harness import WITH_KEY, Answer, Header, begin, call, environ_of, logged, sql
+from tests.system.harness import K1, WRONG
 
 pytestmark = pytest.mark.usefixtures("idle")
-
-
-def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    return [record.fields for record in caplog.records if record.name == "sqlapi.access"]  # type: ignore[attr-defined]
 
 
 def every_kind_of_answer(*headers: Header) -> list[Answer]:
@@ -49,8 +45,7 @@ def test_a_well_formed_request_id_comes_back(sent: str, caplog: pytest.LogCaptur
         answers = every_kind_of_answer(("X-Request-Id", sent))
 
     assert {answer.headers["X-Request-Id"] for answer in answers} == {sent}
-    assert {line["request_id"] for line in access_lines(caplog)} == {sent}
-    assert len(access_lines(caplog)) == len(answers)
+    assert [line["request_id"] for line in logged(caplog, "sqlapi.access")] == [sent] * len(answers)
 
 
 @pytest.mark.parametrize("sent", ["", "x" * 129, "a b", "a,b", "\xe9", "<script>", "a\x00"])
@@ -83,7 +78,8 @@ def test_a48_the_access_log_names_the_route_and_not_the_path(caplog: pytest.LogC
         call("GET", "/secret/path?secret", WITH_KEY)
         call("FOO", "/health?secret")
 
-    refresh, unknown, health = access_lines(caplog)
+    refresh, unknown, health = lines = logged(caplog, "sqlapi.access")
+    assert "secret" not in str(lines)
     duration = refresh.pop("duration_ms")
     assert 0 <= duration < 60_000
     assert refresh.pop("request_id")
@@ -99,23 +95,6 @@ def test_a48_the_access_log_names_the_route_and_not_the_path(caplog: pytest.LogC
     }
     assert (unknown["route"], unknown["status"]) == ("unknown", 404)
     assert (health["route"], health["method"], health["status"]) == ("/health", "FOO", 405)
-    assert "secret" not in str(access_lines(caplog))
-
-
-@pytest.mark.parametrize(
-    ("headers", "closes"),
-    [
-        pytest.param((), False, id="no body"),
-        pytest.param((("Content-Length", "10"),), False, id="a short body is left to the server"),
-        pytest.param((("Content-Length", str(MAX_SKIPPED_BYTES + 1)),), True, id="A43 a long body"),
-        pytest.param((("Transfer-Encoding", "chunked"),), True, id="A43 a body of unknown length"),
-    ],
-)
-def test_an_unread_body_closes_the_connection(headers: tuple[Header, ...], closes: bool) -> None:
-    for path in ("/v1/sql", "/nope", "/v1/catalogs"):
-        answer = call("POST", path, *headers)
-        assert answer.status == 401
-        assert bool(answer.environ.get(CLOSE_CONNECTION)) is closes
 
 
 def test_a_failure_in_the_middleware_is_a_problem_document(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,8 @@ from datasources.refresh.service import DatasetService
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import KeyLimits, NamedKey, RuntimeConfig
 from tests.sqlapi.conftest import running_on
-from tests.sqlapi.harness import K1, WRONG, Answer, call, sql
+from tests.sqlapi.harness import Answer, call, sql
+from tests.system.harness import K1, WRONG
 
 FIXED, REFRESHER, LIMITED, SHORT, OLD = (f"named-key-{number}-Zq8vT3mN6bX9cL2pR5sW7y" for number in range(5))
 EXPIRES = datetime(2999, 1, 1, tzinfo=UTC)

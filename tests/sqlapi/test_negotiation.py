@@ -2,7 +2,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryengine.engine import Encoding
 from sqlapi.errors import NotAcceptableError
 from sqlapi.negotiation import OFFERS, choose
 
@@ -67,22 +66,6 @@ def test_choose(accept: str | None, media_type: str) -> None:
 def test_accept_without_an_available_type_is_an_error(accept: str) -> None:
     with pytest.raises(NotAcceptableError, match=r"Accept names no type .* text/csv"):
         choose(accept)
-
-
-@pytest.mark.parametrize(
-    ("accept", "encoding", "content_type"),
-    [
-        (PLAIN, "json", "text/plain; charset=utf-8"),
-        (JSON, "json", "application/json"),
-        (CSV, "csv", "text/csv; charset=utf-8"),
-        (ARROW, "arrow", ARROW),
-        (VND, "vnd", VND),
-    ],
-)
-def test_an_offer_has_an_encoding_and_a_content_type(accept: str, encoding: Encoding, content_type: str) -> None:
-    offer = choose(accept)
-
-    assert (offer.encoding, offer.content_type) == (encoding, content_type)
 
 
 media_ranges = st.sampled_from(["*/*", "text/*", "application/*", "image/png", *(offer.media_type for offer in OFFERS)])

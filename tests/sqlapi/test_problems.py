@@ -1,5 +1,3 @@
-import http.client
-import io
 import json
 
 from sqlapi.problems import problem, title
@@ -32,25 +30,15 @@ def test_a_missing_request_id_is_generated() -> None:
     assert json.loads(first.body)["request_id"] == first.headers["X-Request-Id"]
 
 
-class Connection:
-    """A connection from which `http.client` reads an answer."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def makefile(self, mode: str) -> io.BytesIO:
-        return io.BytesIO(self._content)
-
-
 def test_as_http11_gives_a_complete_response() -> None:
     made = problem(431, "headers_too_large", "The request headers are too large.")
 
-    answer = http.client.HTTPResponse(Connection(made.as_http11()))  # type: ignore[arg-type]
-    answer.begin()
+    head, _, body = made.as_http11().partition(b"\r\n\r\n")
 
-    assert (answer.status, answer.reason) == (431, "Request Header Fields Too Large")
+    status_line, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ") for line in lines)
+    assert status_line == "HTTP/1.1 431 Request Header Fields Too Large"
     assert (title(400), title(499)) == ("Bad Request", "Client Closed Request")
-    assert answer.headers["Connection"] == "close"
-    assert answer.headers["X-Request-Id"] == made.headers["X-Request-Id"]
-    assert answer.headers["Date"].endswith("GMT")
-    assert answer.read() == made.body
+    assert headers.items() >= {**made.headers, "Connection": "close", "Content-Length": str(len(body))}.items()
+    assert headers["Date"].endswith("GMT")
+    assert body == made.body

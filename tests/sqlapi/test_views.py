@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.ipc
@@ -17,19 +18,16 @@ from rest_framework.test import APIClient
 
 import datasources.state
 import queryengine.state
-from datasources.control import DatasetState, RefreshRun
 from datasources.refresh.service import DatasetService
-from queryengine.errors import QueryTimeoutError
 from queryengine.pool.client import EngineClient
-from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import ScriptedEngine
-from tests.sqlapi.harness import K1, WITH_KEY, Answer, Header, call, sql
+from tests.sqlapi.harness import WITH_KEY, Answer, Header, call, sql
+from tests.system.harness import K1
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
-JSON = ("Content-Type", "application/json")
 REFRESH = "/v1/datasets/orders/acceleration/refresh"
 
 
@@ -51,16 +49,7 @@ def test_ready_needs_engine_and_data_and_health_needs_neither(missing: str, stat
     assert health.headers["Content-Type"] == "text/plain; charset=utf-8"
 
 
-def test_not_ready_when_the_engine_has_stopped(config: RuntimeConfig) -> None:
-    stopped = InProcessEngine(config)
-    stopped.close()
-    queryengine.state.set_engine(stopped)
-
-    assert call("GET", "/v1/ready").status == 503
-    assert status_of_components()["engine"] == "Error"
-
-
-def test_a_statement_as_text() -> None:
+def test_statements_as_text_of_constants_of_a_dataset_and_without_rows() -> None:
     answer = sql("SELECT 1 AS a, 'é' AS b")
 
     assert answer.status == 200
@@ -68,9 +57,6 @@ def test_a_statement_as_text() -> None:
     assert answer.body == '[{"a":1,"b":"é"}]'.encode()
     assert len(answer.headers["X-Query-Id"]) == 32
     assert answer.headers["X-Query-Id"] != answer.headers["X-Request-Id"]
-
-
-def test_a_dataset_and_an_empty_result() -> None:
     assert sql("SELECT count(*) AS n, sum(id) AS s FROM orders").json() == [{"n": 100, "s": 4950}]
     assert sql("SELECT 1 AS a WHERE false").body == b"[]"
     assert sql("SELECT 1 AS a WHERE false", ("Accept", "text/csv")).body == b"a\n"
@@ -136,17 +122,9 @@ def test_a_statement_as_json(body: dict[str, Any], expected: list[dict[str, Any]
 
 
 def test_drfs_client_gets_the_same_answers() -> None:
-    client = APIClient()
-    headers = {"host": "localhost", "X-API-Key": K1}
-
-    as_json = client.post("/v1/sql", {"sql": "SELECT 1 AS a"}, format="json", headers=headers)
-    as_text = client.post("/v1/sql", "SELECT 2 AS a", content_type="text/plain", headers=headers)
-    refused = client.post("/v1/sql", {"sql": "SELECT 1"}, headers={"host": "localhost"})
-
-    assert json.loads(as_json.content) == [{"a": 1}]
-    assert json.loads(as_text.content) == [{"a": 2}]
-    assert refused.status_code == 401
-    assert client.get("/health").content == b"ok\n"
+    for headers, status in (({"host": "localhost", "X-API-Key": K1}, 200), ({"host": "localhost"}, 401)):
+        answer = APIClient().post("/v1/sql", {"sql": "SELECT 1 AS a"}, format="json", headers=headers)
+        assert (answer.status_code, answer.content == b'[{"a":1}]') == (status, status == 200)
 
 
 @pytest.mark.parametrize(
@@ -177,15 +155,6 @@ def test_a41_h17_charsets_and_codings() -> None:
     assert refused.headers["Accept-Encoding"] == "identity"
 
 
-def test_without_an_engine_a_statement_is_503() -> None:
-    queryengine.state.set_engine(None)
-
-    answer = sql("SELECT 1")
-
-    assert (answer.status, answer.code) == (503, "engine_unavailable")
-    assert answer.headers["Retry-After"] == "1"
-
-
 def status_of_components() -> dict[str, str]:
     return {row["name"]: row["status"] for row in call("GET", "/v1/status", WITH_KEY).json()}
 
@@ -204,10 +173,19 @@ def test_status() -> None:
     assert as_csv.body.decode().splitlines()[:2] == ["name,endpoint,status", "http,127.0.0.1:8090,Ready"]
 
 
-def test_status_during_the_start() -> None:
+def test_during_the_start_what_needs_engine_or_refresher_is_503_and_no_refresh_begins() -> None:
+    before = call("GET", REFRESH, WITH_KEY).json()
     queryengine.state.set_engine(None)
+    answers = [
+        *(sql("SELECT 1"), call("GET", "/v1/sql/active", WITH_KEY), call("POST", "/v1/sql/abc/cancel", WITH_KEY)),
+        call("POST", REFRESH, WITH_KEY, body=b'{"refresh_sql":"SELECT * FROM orders"}'),
+    ]
+    assert len(call("GET", REFRESH, WITH_KEY).json()) == len(before)
     datasources.state.set_datasets(None)
+    answers += [call("GET", "/v1/datasets", WITH_KEY), call("POST", REFRESH, WITH_KEY), call("GET", REFRESH, WITH_KEY)]
 
+    assert {(answer.status, answer.headers["Retry-After"]) for answer in answers} == {(503, "1")}
+    assert [answer.code for answer in answers] == ["engine_unavailable"] * 4 + ["datasets_unavailable"] * 3
     expected = {"http": "Ready", "flight": "Disabled", "engine": "Initializing", "refresh": "Error"}
     assert status_of_components() == expected
 
@@ -231,26 +209,12 @@ def test_status_of_an_engine_with_its_own_processes(config: RuntimeConfig) -> No
         }
         wait_until(lambda: not client.is_alive(), within_s=30)
         assert status_of_components()["engine"] == "Error"
-
-
-class Unloaded:
-    """A refresher that never loads anything."""
-
-    def is_loaded(self) -> bool:
-        return False
-
-    def datasets(self) -> tuple[DatasetState, ...]:
-        return ()
-
-    def request_refresh(self, name: str, sql: str | None = None, **_: Any) -> RefreshRun:
-        raise QueryTimeoutError(1)
-
-    def history(self, name: str) -> tuple[RefreshRun, ...]:
-        raise LookupError(name)
+        assert call("GET", "/v1/ready").status == 503
 
 
 def test_before_the_first_load_and_after_an_unexpected_error() -> None:
-    datasources.state.set_datasets(Unloaded())
+    unloaded: Any = SimpleNamespace(is_loaded=lambda: False, datasets=tuple, history={}.__getitem__)
+    datasources.state.set_datasets(unloaded)
 
     answer = call("GET", "/v1/datasets/secret/acceleration/refresh", WITH_KEY)
 
@@ -260,7 +224,7 @@ def test_before_the_first_load_and_after_an_unexpected_error() -> None:
     assert b"secret" not in answer.body
 
 
-@pytest.mark.parametrize("path", ["/v1/status", "/v1/datasets", "/v1/catalogs", REFRESH])
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/datasets", "/v1/catalogs", "/v1/sql/active", REFRESH])
 @pytest.mark.parametrize("query", ["xml", "", "JSON", "CSV", "csv&format=json", "csv" + "&a=1" * 200, "%ff"])
 def test_an_unknown_format_is_400(path: str, query: str) -> None:
     assert call("GET", f"{path}?format={query}", WITH_KEY).code == "invalid_parameter"
@@ -290,15 +254,6 @@ def test_datasets() -> None:
         ("Orders", "true", ""),
         ("fixed", "false", ""),
     ]
-
-
-def test_datasets_without_a_refresher_are_503() -> None:
-    datasources.state.set_datasets(None)
-
-    for method, path in (("GET", "/v1/datasets"), ("POST", REFRESH), ("GET", REFRESH)):
-        answer = call(method, path, WITH_KEY)
-        assert (answer.status, answer.code) == (503, "datasets_unavailable")
-        assert answer.headers["Retry-After"]
 
 
 def test_catalogs() -> None:
@@ -342,25 +297,13 @@ def _restored(runtime: RuntimeConfig, service: DatasetService) -> Iterator[None]
 
 @pytest.mark.usefixtures("_restored")
 def test_a_refresh_with_its_own_refresh_sql() -> None:
-    body = json.dumps({"refresh_sql": "SELECT * FROM orders WHERE id < 10"}).encode()
+    sql = "SELECT * FROM orders WHERE id < 10"
+    body = json.dumps({"refresh_sql": sql, "refresh_mode": "full", "refresh_jitter_max": "0s"}).encode()
 
-    answer = call("POST", REFRESH, WITH_KEY, body=body)
-
-    assert answer.status == 201
-    assert finished(answer.json()["refresh"]["id"])["rows"] == 10
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b'{"refresh_sql": null, "refresh_mode": null, "refresh_jitter_max": null}',
-        b'{"refresh_mode": "full", "refresh_jitter_max": "0s"}',
-    ],
-)
-def test_bodies_of_a_refresh(body: bytes) -> None:
     for content_type in ("application/json", "application/x-www-form-urlencoded", ""):
-        assert call("POST", REFRESH, WITH_KEY, ("Content-Type", content_type), body=body).status == 201
+        answer = call("POST", REFRESH, WITH_KEY, ("Content-Type", content_type), body=body)
+        assert answer.status == 201
+        assert finished(answer.json()["refresh"]["id"])["rows"] == 10
 
 
 @pytest.mark.parametrize(
@@ -380,16 +323,6 @@ def test_bodies_of_a_refresh_that_are_refused(body: bytes, status: int, code: st
     answer = call("POST", REFRESH, WITH_KEY, body=body)
 
     assert (answer.status, answer.code) == (status, code)
-    assert len(call("GET", REFRESH, WITH_KEY).json()) == len(before)
-
-
-def test_a_refresh_sql_that_no_engine_can_check_starts_no_run() -> None:
-    before = call("GET", REFRESH, WITH_KEY).json()
-    queryengine.state.set_engine(None)
-
-    answer = call("POST", REFRESH, WITH_KEY, body=b'{"refresh_sql":"SELECT * FROM orders"}')
-
-    assert (answer.status, answer.code) == (503, "engine_unavailable")
     assert len(call("GET", REFRESH, WITH_KEY).json()) == len(before)
 
 

@@ -30,21 +30,6 @@ def test_every_path_resolves_as_in_the_url_patterns(path: str) -> None:
     assert request.resolver_match is found
 
 
-class WithoutChain(ApiHandler):
-    """A handler for which Django has renamed its private chain of middleware."""
-
-    def load_middleware(self, is_async: bool = False) -> None:
-        super().load_middleware(is_async)
-        del self.__dict__["_middleware_chain"]
-
-
-def test_djangos_private_middleware_chain_is_used_if_it_exists() -> None:
-    handler = ApiHandler()
-
-    assert handler._respond is handler.__dict__["_middleware_chain"]
-    assert WithoutChain()._respond.__name__ == "get_response"
-
-
 def test_a_project_may_have_the_routes_elsewhere() -> None:
     request = RequestFactory().get("/data/v1/sql")
 

@@ -7,9 +7,11 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -23,6 +25,7 @@ PYTHON = sys.executable
 K1 = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
 K2 = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
 WRONG = K1[:-1] + "F"
+KEYED = {"X-API-Key": K1}
 
 _T = TypeVar("_T")
 Mode = Literal["serve", "gunicorn", "runserver"]
@@ -129,67 +132,16 @@ def command(mode: Mode) -> list[str]:
     return [PYTHON, "manage.py", "serve"]
 
 
-@dataclass
-class Server:
-    """One runtime in a folder of its own. Use it as a context manager."""
+class Program:
+    """A server in a process of its own, which prints to the file `log`. The end of the context stops it."""
 
-    directory: Path
-    mode: Mode = "serve"
-    config: Mapping[str, Any] | None = None
-    text: str | None = None
-    changes: Mapping[str, Any] = field(default_factory=dict)  # of the example configuration
-    environ: Mapping[str, str] = field(default_factory=dict)
-    port: int = field(default_factory=free_port)
-    wait_ready: bool = True
-    trust: Path | None = None  # a certificate: the runtime speaks TLS
-    arguments: tuple[str, ...] = ()
-    host: str = "127.0.0.1"
+    log: Path
+    process: subprocess.Popen[bytes]
 
-    def __post_init__(self) -> None:
-        self.file = self.directory / "runtime.yaml"
-        self.log = self.directory / "server.log"
-        self.url = f"https://localhost:{self.port}" if self.trust else f"http://{self.host}:{self.port}"
-        self._verify = ssl.create_default_context(cafile=self.trust) if self.trust else NO_ROOTS
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None
-        return self._process
-
-    def write(self) -> None:
-        """Write the YAML and, unless it is there, the data."""
-        if not (self.directory / "orders.parquet").exists():
-            write_orders(self.directory / "orders.parquet")
-        if self.text is None:
-            config = example_config(self.port, **self.changes) if self.config is None else self.config
-            self.file.write_text(yaml.safe_dump(dict(config), sort_keys=False))
-            self.file.chmod(0o600)
-        else:
-            self.file.write_text(self.text)
-
-    def launch(self) -> None:
+    def run(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         """Start the process and return at once."""
-        environ = clean_environ(**{"RUNTIME_CONFIG": str(self.file), **self.environ})
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command(self.mode), *self.arguments], cwd=REPOSITORY, env=environ, stdout=log, stderr=log
-            )
-
-    def start(self) -> None:
-        """Start and wait until the port answers, and the data is loaded if `wait_ready`."""
-        self.write()
-        self.launch()
-        wait_for(self._answers, f"{self.mode} to answer: {self.output()}")
-        if self.wait_ready:
-            wait_for(lambda: self.get("/v1/ready").status_code == 200, f"{self.mode} to be ready")
-
-    def _answers(self) -> bool:
-        assert self.process.poll() is None, self.output()
-        try:
-            return self.get("/health").status_code == 200
-        except httpx.TransportError:
-            return False
+            self.process = subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdout=log, stderr=log)
 
     def output(self) -> str:
         """Return everything that the process printed."""
@@ -205,13 +157,69 @@ class Server:
             self.process.kill()
             raise
 
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
+@dataclass
+class Server(Program):
+    """One runtime in a folder of its own. Use it as a context manager."""
+
+    directory: Path
+    mode: Mode = "serve"
+    text: str | None = None  # of the YAML; without it, the example configuration
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of the example configuration
+    environ: Mapping[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+    wait_ready: bool = True
+    trust: Path | None = None  # a certificate: the runtime speaks TLS
+    arguments: tuple[str, ...] = ()
+    redirection: str = ""  # of its streams, as bash has it
+    host: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        self.file = self.directory / "runtime.yaml"
+        self.log = self.directory / "server.log"
+        self.url = f"https://localhost:{self.port}" if self.trust else f"http://{self.host}:{self.port}"
+        self._verify = ssl.create_default_context(cafile=self.trust) if self.trust else NO_ROOTS
+
+    def write(self) -> None:
+        """Write the YAML and, unless it is there, the data."""
+        if not (self.directory / "orders.parquet").exists():
+            write_orders(self.directory / "orders.parquet")
+        self.file.write_text(self.text or yaml.safe_dump(example_config(self.port, **self.changes), sort_keys=False))
+        self.file.chmod(0o600)
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
+        environ = clean_environ(**{"RUNTIME_CONFIG": str(self.file), **self.environ})
+        shell = ["bash", "-c", f'exec "$@" {self.redirection}', "bash"] if self.redirection else []
+        self.run([*shell, *command(self.mode), *self.arguments], environ)
+
     def __enter__(self) -> Self:
-        self.start()
+        """Start and wait until the port answers, and the data is loaded if `wait_ready`."""
+        self.write()
+        self.launch()
+        self.wait_until_up("/health")
+        if self.wait_ready:
+            self.wait_until_up()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if self._process is not None:
-            self.stop()
+    def wait_until_up(self, path: str = "/v1/ready") -> None:
+        """Wait until the process that was launched answers *path* with 200."""
+
+        def is_up() -> bool:
+            assert self.process.poll() is None, self.output()
+            return self.answers(path)
+
+        wait_for(is_up, f"{self.mode} to answer {path}")
+
+    def answers(self, path: str = "/v1/ready") -> bool:
+        """Say whether *path* is answered with 200."""
+        try:
+            return self.get(path).status_code == 200
+        except httpx.TransportError:
+            return False
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send one request over a connection of its own."""
@@ -221,6 +229,16 @@ class Server:
     def get(self, path: str, **options: Any) -> httpx.Response:
         """GET *path*."""
         return self.request("GET", path, **options)
+
+    def listed(self, path: str, key: str = K1) -> Any:
+        """Return the JSON of a path that the key opens."""
+        answer = self.get(path, headers={"X-API-Key": key})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def active(self, key: str = K1) -> list[dict[str, str]]:
+        """Return the statements that the key has under way."""
+        return list(self.listed("/v1/sql/active", key))
 
     def sql(self, statement: str | bytes, key: str | None = K1, **headers: str) -> httpx.Response:
         """POST a statement."""
@@ -236,19 +254,46 @@ class Server:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def raw(self, data: bytes, patience_s: float = PATIENCE_S) -> bytes:
+    def outcome(self, request_id: str) -> str:
+        """Return how the statement of a request ended, by the log; nothing if it has not."""
+        lines = [line for line in self.output().splitlines() if request_id in line and "sqlapi.queries" in line]
+        return lines[0].partition("outcome=")[2].partition(" ")[0] if lines else ""
+
+    def stream(self, statement: str) -> AbstractContextManager[httpx.Response]:
+        """POST a statement, and return its answer before it is read."""
+        return httpx.stream(
+            "POST", f"{self.url}/v1/sql", content=statement, headers=KEYED,
+            timeout=PATIENCE_S, trust_env=False, verify=self._verify,
+        )  # fmt: skip
+
+    def ask_refresh(self, name: str = "orders", **body: Any) -> httpx.Response:
+        """Ask for a refresh of a dataset."""
+        return self.request("POST", f"/v1/datasets/{name}/acceleration/refresh", headers=KEYED, json=body)
+
+    def refreshes(self, name: str = "orders") -> list[dict[str, Any]]:
+        """Return the refreshes of a dataset, newest first."""
+        return list(self.listed(f"/v1/datasets/{name}/acceleration/refresh"))
+
+    def refresh(self, name: str = "orders") -> dict[str, Any]:
+        """Refresh a dataset and return the run as soon as its end is listed."""
+        answer = self.ask_refresh(name)
+        assert answer.status_code == 201, answer.text
+        asked = answer.json()["refresh"]["id"]
+
+        def ended() -> dict[str, Any] | None:
+            return next((run for run in self.refreshes(name) if run["id"] == asked and run["finished_at"]), None)
+
+        return wait_for(ended, f"the end of refresh {asked}")
+
+    def raw(self, data: bytes) -> bytes:
         """Send bytes and return everything that comes back until the server closes the connection."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=patience_s) as connection:
+        received = b""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S) as connection:
             connection.sendall(data)
-            received = b""
-            while True:
-                try:
-                    part = connection.recv(65536)
-                except ConnectionResetError:
-                    return received
-                if not part:
-                    return received
-                received += part
+            with suppress(ConnectionResetError):
+                while part := connection.recv(65536):
+                    received += part
+        return received
 
     def refuses_to_start(self) -> tuple[int, str]:
         """Start, expect the end of the process, and return its exit code and what it printed."""
@@ -258,6 +303,30 @@ class Server:
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", self.port)) != 0, "a port is bound"
         return code, self.output()
+
+
+@contextmanager
+def probing(server: Server) -> Iterator[list[float]]:
+    """Be another caller meanwhile, with the second key; the list holds the seconds until each of its answers."""
+    seconds: list[float] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        headers = {"X-API-Key": K2}
+        with httpx.Client(trust_env=False, verify=NO_ROOTS, timeout=PATIENCE_S, headers=headers) as client:
+            while not over.wait(0.05):
+                began = time.monotonic()
+                answer = client.post(f"{server.url}/v1/sql", content="SELECT 42 AS a")
+                seconds.append(time.monotonic() - began)
+                assert answer.text == '[{"a":42}]'
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        try:
+            yield seconds
+        finally:
+            over.set()
+        asking.result()
 
 
 def raw_request(

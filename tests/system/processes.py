@@ -1,76 +1,69 @@
 """What a runtime's processes are and hold, as /proc shows it."""
 
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from benchmarks.processes import command
 from tests.queryengine.heartbeats import state_of
 
 MIB = 1024 * 1024
 
 
+def _state_and_parent(pid: int) -> tuple[str, int]:
+    """Return the state of a process (proc(5)), "Z" if it has ended, and the id of its parent."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return "Z", 0
+    return state, int(parent)
+
+
 def family(pid: int) -> dict[int, str]:
     """Return process *pid* and everything below it that runs now: ids and command lines."""
     children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # ended meanwhile
-        if fields[0] != "Z":
-            children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found = list(_below(pid, children))
-    return {member: text for member in found if (text := _command(member)) is not None}
-
-
-def _below(pid: int, children: dict[int, list[int]]) -> Iterator[int]:
-    yield pid
-    for child in children.get(pid, ()):
-        yield from _below(child, children)
-
-
-def _command(pid: int) -> str | None:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return None
+    for directory in Path("/proc").glob("[0-9]*"):
+        member = int(directory.name)
+        state, parent = _state_and_parent(member)
+        if state != "Z":
+            children.setdefault(parent, []).append(member)
+    found = [pid]
+    for member in found:  # which grows meanwhile
+        found += children.get(member, ())
+    return {member: command(member) for member in found if is_alive(member)}
 
 
 def engine_workers(pid: int) -> list[int]:
     """Return the ids of the engine workers below the supervisor *pid*."""
     members = family(pid)
-    arbiters = [member for member, command in members.items() if _parent(member) == pid and "runengine" in command]
-    return [member for member in members if _parent(member) in arbiters]
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
+    parents = {member: _state_and_parent(member)[1] for member in members}
+    arbiters = {member for member, text in members.items() if parents[member] == pid and "runengine" in text}
+    return [member for member in members if parents[member] in arbiters]
 
 
 def is_alive(pid: int) -> bool:
     """Say whether a process runs; one that has ended and was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return _state_and_parent(pid)[0] != "Z"
 
 
 def is_stopped(pid: int) -> bool:
     """Say whether a process was stopped by a signal."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return _state_and_parent(pid)[0] == "T"
 
 
 def descriptors(pid: int) -> int:
     """Return how many files and sockets *pid* and everything below it hold open."""
     total = 0
     for member in family(pid):
-        try:
+        with suppress(OSError):  # it ended meanwhile
             total += len(list(Path(f"/proc/{member}/fd").iterdir()))
-        except OSError:
-            continue
     return total
+
+
+def memory_bytes(pid: int, field: str) -> int:
+    """Return the VmRSS of a process, what it holds, or its VmHWM, the most that it has held; 0 if it has ended."""
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/status").read_text().partition(f"{field}:")[2].split()[0]) * 1024
+    return 0
 
 
 def busy_engine_workers(pid: int) -> list[int]:

@@ -15,8 +15,8 @@ from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand
 
 from tests.system.harness import PATIENCE_S, clean_environ, free_port, wait_for
+from tests.system.harness import REPOSITORY as ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 ROOMS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
 
 #: Made by tools or by the runtime: whatever stands there is not ours.
@@ -52,10 +52,6 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
-
-
 def own_commands() -> dict[str, BaseCommand]:
     return {name: load_command_class(app, name) for name, app in get_commands().items() if app in ROOMS}
 
@@ -83,7 +79,7 @@ def command_lines() -> Iterator[tuple[Path, str, list[str]]]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_lead_somewhere_and_no_path_is_of_a_machine(document: Path) -> None:
     broken = []
     for target in LINK.findall(prose(document)):
         path, _, anchor = target.partition("#")
@@ -95,21 +91,14 @@ def test_links_lead_somewhere(document: Path) -> None:
             broken.append(target)
 
     assert broken == []
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
-def test_no_path_of_a_machine(document: Path) -> None:
     assert re.findall(r"(?<![\w.])/(?:home|root|Users|work|mnt|opt)/\S+", document.read_text()) == []
 
 
-def test_every_page_is_in_the_index() -> None:
-    index = (ROOT / "docs" / "README.md").read_text()
+def test_every_page_is_in_the_index_and_in_no_list_twice() -> None:
+    contents = (ROOT / "docs" / "README.md").read_text()
     pages = {str(page.relative_to(ROOT / "docs")) for page in DOCUMENTS if page.is_relative_to(ROOT / "docs")}
 
-    assert sorted(page for page in pages - {"README.md"} if f"({page})" not in index) == []
-
-
-def test_no_page_is_in_a_list_twice() -> None:
+    assert sorted(page for page in pages - {"README.md"} if f"({page})" not in contents) == []
     for index in DOCUMENTS:
         listed = re.findall(r"^\* \[[^\]]*\]\(([^)]+)\)", index.read_text(), re.MULTILINE)
         assert sorted({page for page in listed if listed.count(page) > 1}) == [], index
@@ -125,29 +114,23 @@ def test_pages_named_in_the_code_exist() -> None:
     assert sorted((file, page) for file, page in named if not (ROOT / page).exists()) == []
 
 
-def test_every_make_target_is_explained() -> None:
+def test_every_make_target_is_explained_and_no_other_is_named() -> None:
+    targets = set(re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
     pages = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
-
-    assert sorted(target for target in make_targets() if f"`make {target}`" not in pages) == []
-
-
-def test_only_make_targets_that_exist_are_named() -> None:
     named = {
         (document_id(document), target)
         for document, line in code_lines()
         for target in re.findall(r"^make (?:PYTHON=\S+ )?([a-z-]+)", line)
     }
 
-    assert sorted((document, target) for document, target in named if target not in make_targets()) == []
+    assert sorted(target for target in targets if f"`make {target}`" not in pages) == []
+    assert sorted((document, target) for document, target in named if target not in targets) == []
 
 
-def test_every_command_is_documented() -> None:
-    assert sorted(name for name in own_commands() if f"manage.py {name}" not in ALL_TEXT) == []
-
-
-def test_only_commands_that_exist_are_named() -> None:
+def test_every_command_is_documented_and_no_other_is_named() -> None:
     named = {(document_id(document), name) for document, name, _ in command_lines()}
 
+    assert sorted(name for name in own_commands() if f"manage.py {name}" not in ALL_TEXT) == []
     assert sorted((document, name) for document, name in named if name not in {*get_commands(), "help"}) == []
 
 
@@ -183,28 +166,20 @@ def test_every_direct_dependency_is_decided() -> None:
     assert [cells for cells in decided.values() if not all(cells)] == []
 
 
-def test_names_the_python_versions_of_the_project() -> None:
+def test_versions_and_licence_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    readme, contributing, changelog, licence = (
+        (ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE")
+    )
 
     assert project["requires-python"] == ">=3.11,<3.15"
-    for document in ("README.md", "CONTRIBUTING.md"):
-        assert "Python 3.11 to 3.14" in (ROOT / document).read_text()
-
-
-def test_changelog_names_the_version() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-
-    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
-
-
-def test_licence_is_the_one_of_the_project() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    licence = (ROOT / "LICENSE").read_text()
-
+    assert "Python 3.11 to 3.14" in readme
+    assert "Python 3.11 to 3.14" in contributing
+    assert f"## [{project['version']}]" in changelog
     assert project["license"] == "Apache-2.0"
+    assert "Apache-2.0" in readme
     assert "Apache License\n                           Version 2.0, January 2004" in licence
     assert "END OF TERMS AND CONDITIONS" in licence
-    assert "Apache-2.0" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.exhaustive

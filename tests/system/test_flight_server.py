@@ -3,27 +3,24 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 import yaml
 
-from flightapi.protocol import messages
 from flightapi.protocol.messages import PATHS
 from runtime_site.parts import CANNOT_START
 from tests.clients.runtime import FlightServer
-from tests.flightapi.endpoint import bearer, descriptor, table_of, ticket
-from tests.system.harness import K1, K2, Server, run_program, taken_port, wait_for
-from tests.system.processes import MIB, busy_engine_workers, engine_workers, family
-
-KEYED = {"X-API-Key": K1}
+from tests.flightapi.endpoint import bearer, table_of, ticket
+from tests.system.harness import K1, K2, KEYED, PYTHON, Server, run_program, taken_port, wait_for
+from tests.system.processes import MIB, busy_engine_workers, family, memory_bytes
 
 #: More rows than all buffers hold on the way to a client that reads only the first.
 MANY_ROWS = "SELECT range AS i FROM range(8000000)"
@@ -49,14 +46,6 @@ os.kill(os.getpid(), signal.SIGSTOP)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
     with FlightServer(tmp_path_factory.mktemp("flight")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
-    """A runtime whose statements may take long, one at a time."""
-    changes = {"runtime": {"query": {"timeout": "10m", "workers": 1}}}
-    with FlightServer(tmp_path_factory.mktemp("patient"), changes=changes) as running:
         yield running
 
 
@@ -86,21 +75,8 @@ def rows(server: FlightServer, sql: str) -> Any:
         return table_of(do_get(channel, sql)).to_pylist()
 
 
-def active(server: FlightServer) -> list[Any]:
-    found: list[Any] = server.get("/v1/sql/active", headers=KEYED).json()
-    return found
-
-
 def status(server: Server) -> dict[str, Any]:
-    components = server.get("/v1/status", headers=KEYED).json()
-    return next(component for component in components if component["name"] == "flight")
-
-
-def is_ready(server: Server) -> bool:
-    try:
-        return server.get("/v1/ready").status_code == 200
-    except httpx.TransportError:
-        return False
+    return next(component for component in server.listed("/v1/status") if component["name"] == "flight")
 
 
 def test_a_runtime_without_its_endpoint_is_not_ready(server: FlightServer) -> None:
@@ -111,26 +87,17 @@ def test_a_runtime_without_its_endpoint_is_not_ready(server: FlightServer) -> No
     os.kill(part, signal.SIGKILL)
 
     wait_for(lambda: status(server)["status"] == "Error" or flight_part(server) != part, "the loss to be seen")
-    wait_for(lambda: is_ready(server), "the endpoint to be back")
+    wait_for(server.answers, "the endpoint to be back")
     assert flight_part(server) != part
     assert rows(server, "SELECT 1 AS a") == [{"a": 1}]
-
-
-@pytest.mark.exhaustive
-def test_off_there_is_no_endpoint(tmp_path: Path) -> None:
-    changes = {"runtime": {"flight": {"enabled": False}}}
-    with FlightServer(tmp_path, changes=changes) as server:
-        assert status(server) == {"name": "flight", "endpoint": "N/A", "status": "Disabled"}
-        assert not any("runflight" in command for command in family(server.process.pid).values())
-        assert "Flight    off" in server.output()
 
 
 def test_active_statements_and_cancel_cover_flight(server: FlightServer) -> None:
     with channel_to(server) as channel:
         call = do_get(channel, ENDLESS)
-        (statement,) = wait_for(lambda: active(server), "the statement")
+        (statement,) = wait_for(server.active, "the statement")
         assert (statement["sql"], statement["state"]) == (ENDLESS, "running")
-        assert server.get("/v1/sql/active", headers={"X-API-Key": K2}).json() == []
+        assert server.active(K2) == []
 
         cancelled = server.request("POST", f"/v1/sql/{statement['id']}/cancel", headers=KEYED)
 
@@ -140,57 +107,22 @@ def test_active_statements_and_cancel_cover_flight(server: FlightServer) -> None
         assert ended.value.code() == grpc.StatusCode.CANCELLED
 
 
-def test_a_worker_that_dies_costs_one_statement(server: FlightServer) -> None:
-    with channel_to(server) as channel:
-        call = do_get(channel, ENDLESS)
-        # One that waits for a worker costs nothing.
-        wait_for(lambda: busy_engine_workers(server.process.pid), "the statement to run")
-        for worker in engine_workers(server.process.pid):
-            os.kill(worker, signal.SIGKILL)
+@pytest.mark.exhaustive
+def test_a_client_that_is_stopped_frees_its_place(tmp_path: Path) -> None:
+    """Nobody says that it is gone: it only answers no more pings."""
+    changes = {"runtime": {"query": {"timeout": "10m", "workers": 1}}}
+    with FlightServer(tmp_path, changes=changes) as server:
+        arguments = [f"127.0.0.1:{server.flight_port}", K1, ticket(ENDLESS_ROWS.encode()).hex()]
+        with subprocess.Popen([PYTHON, "-c", CLIENT, *arguments], stdout=subprocess.PIPE, text=True) as client:
+            try:
+                assert client.stdout is not None
+                assert client.stdout.readline() == "reading\n"
+                wait_for(server.active, "its statement")
+                wait_for(lambda: not server.active(), "its place to be free")
+            finally:
+                client.kill()
 
-        with pytest.raises(grpc.RpcError) as ended:
-            list(call)
-
-        assert ended.value.code() == grpc.StatusCode.DATA_LOSS
-        wait_for(lambda: is_ready(server), "another worker")
         assert rows(server, "SELECT 1 AS a") == [{"a": 1}]
-
-
-@contextmanager
-def reading_client(server: FlightServer) -> Iterator[subprocess.Popen[str]]:
-    """A process that has begun to read an answer without end and then stopped itself."""
-    command = [sys.executable, "-c", CLIENT, f"127.0.0.1:{server.flight_port}", K1, ticket(ENDLESS_ROWS.encode()).hex()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
-        try:
-            assert client.stdout is not None
-            assert client.stdout.readline() == "reading\n"
-            wait_for(lambda: active(server), "its statement")
-            yield client
-        finally:
-            client.kill()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
-def test_a_client_that_is_gone_frees_its_place(patient: FlightServer, *, is_killed: bool) -> None:
-    with reading_client(patient) as client:
-        if is_killed:  # Nobody says that one that is stopped is gone: it only answers no more pings.
-            client.kill()
-
-        wait_for(lambda: not active(patient), "its place to be free")
-
-        assert rows(patient, "SELECT 1 AS a") == [{"a": 1}]
-
-
-@pytest.mark.exhaustive
-def test_f20_a_deadline_frees_the_place(patient: FlightServer) -> None:
-    with channel_to(patient) as channel:
-        call = channel.stream_stream(PATHS["DoGet"])
-        with pytest.raises(grpc.RpcError) as ended:
-            list(call(iter([ticket(ENDLESS.encode())]), metadata=bearer(K1), timeout=0.5))
-
-    assert ended.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    wait_for(lambda: not active(patient), "the place to be free")
 
 
 def test_f22_uploads_that_send_nothing_keep_nobody_away(server: FlightServer) -> None:
@@ -217,7 +149,7 @@ def test_f19_a_large_message_without_a_key_takes_no_memory(server: FlightServer,
     part = flight_part(server)
     rows(server, "SELECT 1")
     Path(f"/proc/{part}/clear_refs").write_text("5")  # The peak begins anew (proc(5)).
-    before = memory(part, "VmRSS")
+    before = memory_bytes(part, "VmRSS")
 
     with channel_to(server) as channel, pytest.raises(grpc.RpcError) as refused:
         list(channel.stream_stream(PATHS[name])(iter([bytes(300 * MIB)])))
@@ -225,14 +157,14 @@ def test_f19_a_large_message_without_a_key_takes_no_memory(server: FlightServer,
     # On a busy machine one that takes long makes room for the others.
     refusals = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED}
     assert refused.value.code() in refusals
-    assert memory(part, "VmHWM") < before + 60 * MIB
+    assert memory_bytes(part, "VmHWM") < before + 60 * MIB
 
 
 @pytest.mark.exhaustive
 def test_f19_handshakes_as_large_as_messages_may_be_keep_no_memory(server: FlightServer) -> None:
     part = flight_part(server)
     rows(server, "SELECT 1")
-    before = memory(part, "VmRSS")
+    before = memory_bytes(part, "VmRSS")
 
     with channel_to(server) as channel:
         for _ in range(3):
@@ -243,28 +175,7 @@ def test_f19_handshakes_as_large_as_messages_may_be_keep_no_memory(server: Fligh
                 # On a busy machine one that takes long makes room for the others.
                 assert refused.value.code() in {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.CANCELLED}
 
-    assert memory(part, "VmRSS") < before + 100 * MIB
-
-
-def memory(pid: int, name: str) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
-
-
-@pytest.mark.exhaustive
-def test_statements_that_nobody_closes_take_bounded_memory(server: FlightServer) -> None:
-    request = messages.ActionCreatePreparedStatementRequest
-    part = flight_part(server)
-    with channel_to(server) as channel:
-        prepare = channel.stream_stream(PATHS["DoAction"])
-        for number in range(2000):
-            body = messages.pack(request(query=f"SELECT {number} AS a /* {'x' * 2000} */"))
-            action = messages.Action(type="CreatePreparedStatement", body=body).SerializeToString()
-            list(prepare(iter([action]), metadata=bearer(K1)))
-            if number == 1000:
-                full = memory(part, "VmRSS")
-
-    assert memory(part, "VmRSS") < full + 30 * MIB
+    assert memory_bytes(part, "VmRSS") < before + 100 * MIB
 
 
 @pytest.mark.exhaustive
@@ -272,9 +183,9 @@ def test_p02_statements_under_way_end_in_order(tmp_path: Path) -> None:
     with FlightServer(tmp_path) as server, channel_to(server) as channel:
         calls = [do_get(channel, MANY_ROWS) for _ in range(2)]
         first = [next(call) for call in calls]
-        assert len(active(server)) == 2
+        assert len(server.active()) == 2
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: not is_ready(server), "the runtime not to be ready")
+        wait_for(lambda: not server.answers(), "the runtime not to be ready")
         with channel_to(server) as another, pytest.raises(grpc.RpcError) as refused:
             list(do_get(another, "SELECT 1"))
 
@@ -287,17 +198,25 @@ def test_p02_statements_under_way_end_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_p04_a_statement_longer_than_the_stop_has_an_error(tmp_path: Path) -> None:
-    changes = {"runtime": {"shutdown_timeout": "4s", "query": {"timeout": "10m"}}}
-    with FlightServer(tmp_path, changes=changes) as server, channel_to(server) as channel:
-        call = do_get(channel, ENDLESS)
-        wait_for(lambda: active(server), "the statement")
+def test_p04_statements_longer_than_the_stop_have_errors(tmp_path: Path) -> None:
+    changes = {"runtime": {"shutdown_timeout": "4s", "query": {"timeout": "10m", "workers": 2}}}
+    with (
+        FlightServer(tmp_path, changes=changes) as server,
+        channel_to(server) as channel,
+        ThreadPoolExecutor() as pool,
+    ):
+        over_http = pool.submit(server.sql, ENDLESS, K2)
+        over_flight = do_get(channel, ENDLESS)
+        wait_for(lambda: len(busy_engine_workers(server.process.pid)) == 2, "the statements to run")
+        began = time.monotonic()
+
         assert server.stop() == 0
 
+        assert time.monotonic() - began < 30
+        assert (over_http.result().status_code, over_http.result().json()["code"]) == (503, "engine_unavailable")
         with pytest.raises(grpc.RpcError) as ended:
-            list(call)
-
-    assert ended.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DATA_LOSS}
+            list(over_flight)
+        assert ended.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DATA_LOSS}
 
 
 def part_alone(server: FlightServer) -> tuple[int, str]:
@@ -341,29 +260,3 @@ def test_the_part_alone_is_not_started_when_flight_is_off(tmp_path: Path) -> Non
 
     assert code == CANNOT_START
     assert "runtime.flight is not enabled" in output
-
-
-def test_f28_tls_works_and_plain_to_tls_and_back_do_not_hang(server: FlightServer, tls_server: FlightServer) -> None:
-    assert tls_server.trust is not None
-    credentials = grpc.ssl_channel_credentials(tls_server.trust.read_bytes())
-    with grpc.secure_channel(f"localhost:{tls_server.flight_port}", credentials) as channel:
-        assert table_of(do_get(channel, "SELECT 1 AS a")).to_pylist() == [{"a": 1}]
-    with (
-        grpc.insecure_channel(f"localhost:{tls_server.flight_port}") as plain,
-        grpc.secure_channel(f"localhost:{server.flight_port}", credentials) as encrypted,
-    ):
-        for channel in (plain, encrypted):
-            with pytest.raises(grpc.RpcError) as refused:
-                list(do_get(channel, "SELECT 1"))
-            assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
-    assert rows(server, "SELECT 1 AS a") == [{"a": 1}]
-
-
-def test_the_schema_comes_before_the_statement_runs(server: FlightServer) -> None:
-    command = descriptor(messages.CommandStatementQuery(query=ENDLESS))
-    with channel_to(server) as channel:
-        (message,) = channel.stream_stream(PATHS["GetFlightInfo"])(iter([command]), metadata=bearer(K1))
-
-    assert messages.parse(messages.FlightInfo, message).schema
-    # What is told may still be listed for a moment; a statement that ran would be for 30 s.
-    wait_for(lambda: not active(server), "the statement not to run", 25)

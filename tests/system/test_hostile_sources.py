@@ -9,8 +9,8 @@ import pytest
 
 from runtimeconf.model import GIB, MIB
 from tests.datasources.hostile import Parquet, gzip_bomb, sparse
-from tests.system.harness import K1, Server, wait_for
-from tests.system.test_data import CHECKSUM, OLD, REFRESH, post
+from tests.system.harness import Server, wait_for
+from tests.system.test_data import CHECKSUM, OLD
 
 #: What is said of each: it is refused for what it is, or stopped at the memory that a load may take.
 SAID = {
@@ -43,8 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def states(server: Server) -> dict[str, dict[str, Any]]:
-    answer = server.get("/v1/datasets", headers={"X-API-Key": K1}).json()
-    return {row["from"].removeprefix("file:"): row for row in answer}
+    return {row["from"].removeprefix("file:"): row for row in server.listed("/v1/datasets")}
 
 
 @pytest.mark.exhaustive
@@ -78,7 +77,7 @@ def test_r18_a_snapshot_damaged_while_it_is_served_gives_no_wrong_row_and_the_ne
             file.write(bytes([content[at] ^ 0xFF]))
 
     answers = [server.sql(CHECKSUM) for _ in range(3)]
-    assert post(server, REFRESH).status_code == 201
+    assert server.ask_refresh().status_code == 201
     # The damage may have been noticed first: then there is none until the data is loaded again.
     wait_for(lambda: states(server)["orders.parquet"]["snapshot"] not in {before, None}, "another snapshot")
 

@@ -9,6 +9,7 @@ import random
 import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -86,10 +87,8 @@ def read(server: Server, seen: Seen, stop: threading.Event) -> None:
 
 def kill_everything(server: Server) -> None:
     for pid in family(server.process.pid):
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
     server.process.wait(PATIENCE_S)
 
 
@@ -117,7 +116,7 @@ def kill_often(directory: Path, kills: int) -> tuple[Seen, list[float]]:
                 kill_everything(server)
                 server.launch()
                 began = time.monotonic()
-                wait_for(lambda: is_ready(server), "readiness")
+                server.wait_until_up()
                 starts.append(time.monotonic() - began)
                 found = version_of(server.rows(SUMS)[0])
                 # What anybody saw survives: it was on the disk before.
@@ -129,14 +128,6 @@ def kill_often(directory: Path, kills: int) -> tuple[Seen, list[float]]:
                 reader.join()
     check_the_disk(directory / ".runtime")
     return seen, starts
-
-
-def is_ready(server: Server) -> bool:
-    assert server.process.poll() is None, server.output()
-    try:
-        return server.get("/v1/ready").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def check_the_disk(state: Path) -> None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ import httpx
 import pytest
 
 from benchmarks.processes import pss_bytes
-from tests.system.harness import K1, K2, PATIENCE_S, Server, wait_for
+from tests.system.harness import K1, K2, PATIENCE_S, Server
 from tests.system.processes import MIB, descriptors, family
 
 ROWS = 10_000_000
 SUM = ROWS * (ROWS - 1) // 2
 CHECKSUM = "SELECT count(*) AS n, sum(id)::BIGINT AS s FROM facts"
-REFRESH = "/v1/datasets/facts/acceleration/refresh"
 WARM_UP_S = 5.0
 IDLE_S = 15.0
 REFRESHING_S = 40.0
@@ -107,14 +105,6 @@ def after(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() > end
 
 
-def runs(server: Server) -> list[dict[str, Any]]:
-    return list(server.get(REFRESH, headers={"X-API-Key": K1}).json())
-
-
-def request(server: Server) -> None:
-    assert server.request("POST", REFRESH, headers={"X-API-Key": K1}).status_code == 201
-
-
 def test_r20_a_refresh_of_ten_million_rows_is_hardly_noticed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,14 +114,14 @@ def test_r20_a_refresh_of_ten_million_rows_is_hardly_noticed(
         is_over = after(REFRESHING_S)
 
         def refresh_again() -> bool:
-            if not any(run["finished_at"] is None for run in runs(server)):
+            if not any(run["finished_at"] is None for run in server.refreshes("facts")):
                 if is_over():
                     return True
-                request(server)
+                assert server.ask_refresh("facts").status_code == 201
             return False
 
         busy = measure(server, refresh_again)
-        done = runs(server)
+        done = server.refreshes("facts")
 
     with capsys.disabled():
         loads = [run["duration_ms"] / 1000 for run in done]
@@ -174,10 +164,7 @@ def test_r21_two_hundred_refreshes_leave_nothing(tmp_path: Path, capsys: pytest.
                 with capsys.disabled():
                     print(f"\nafter {number}: {held[-1]}", end="")
             if number < REFRESHES:
-                before = runs(server)[0]["id"]
-                request(server)
-                newest = wait_for(partial(ended_after, server, before), "the refresh")
-                assert newest["status"] == "succeeded"
+                assert server.refresh("facts")["status"] == "succeeded"
 
     early, late = held[1], held[-1]
     assert late.processes == early.processes
@@ -185,8 +172,3 @@ def test_r21_two_hundred_refreshes_leave_nothing(tmp_path: Path, capsys: pytest.
     assert late.pss_bytes < 1.1 * early.pss_bytes + 5 * MIB
     assert late.state_files == early.state_files
     assert late.state_bytes < 1.1 * early.state_bytes
-
-
-def ended_after(server: Server, before: str) -> dict[str, Any] | None:
-    newest = runs(server)[0]
-    return newest if newest["id"] != before and newest["finished_at"] else None

@@ -50,6 +50,11 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+MANAGE = str(REPOSITORY / "manage.py")
+#: The page's own tests, without a cache in the folder.
+TESTS = ("-m", "pytest", "-p", "no:cacheprovider", "mine/tests")
+
+
 def run(project: Path, *arguments: str, settings: str | None = None) -> subprocess.CompletedProcess[str]:
     more = {} if settings is None else {"DJANGO_SETTINGS_MODULE": settings}
     path = os.pathsep.join([str(REPOSITORY), str(project)])
@@ -58,33 +63,23 @@ def run(project: Path, *arguments: str, settings: str | None = None) -> subproce
 
 
 def test_the_page_shows_the_files_that_it_speaks_of() -> None:
-    assert set(shown_files()) == {
-        "mine/runtime.yaml",
-        "mine/pytest.ini",
-        "mine/tests/test_orders.py",
-        "shop/settings.py",
-        "shop/urls.py",
-    }
+    mine = {"mine/runtime.yaml", "mine/pytest.ini", "mine/tests/test_orders.py"}
+
+    assert set(shown_files()) == {*mine, "shop/settings.py", "shop/urls.py"}
 
 
 @pytest.mark.parametrize(
     "options",
     [
         pytest.param((), id="in a clone"),
-        pytest.param(
-            ("-p", "no:socket"), id="in a clone without the plugins of its tests", marks=pytest.mark.exhaustive
-        ),
-        pytest.param(
-            ("-c", str(REPOSITORY / "pyproject.toml")),
-            id="with the options of the clone",
-            marks=pytest.mark.exhaustive,
-        ),
+        pytest.param(("-p", "no:socket"), id="without the plugins of the clone", marks=pytest.mark.exhaustive),
+        pytest.param(("-c", str(REPOSITORY / "pyproject.toml")), id="with its options", marks=pytest.mark.exhaustive),
     ],
 )
 def test_shown_test(project: Path, options: tuple[str, ...]) -> None:
     (project / "pyproject.toml").write_text((REPOSITORY / "pyproject.toml").read_text())
 
-    done = run(project, "-m", "pytest", "-p", "no:cacheprovider", *options, "mine/tests")
+    done = run(project, *TESTS, *options)
 
     assert done.returncode == 0, done.stderr or done.stdout
     assert "2 passed" in done.stdout.splitlines()[-1]
@@ -96,7 +91,7 @@ def test_one_key_and_nothing_else_is_enough(project: Path) -> None:
     yaml.write_text(yaml.read_text().partition("datasets:")[0])
     test.write_text(test.read_text().replace("SELECT count(*) AS n FROM orders", "SELECT 3 AS n"))
 
-    done = run(project, "-m", "pytest", "-p", "no:cacheprovider", "mine/tests")
+    done = run(project, *TESTS)
 
     assert done.returncode == 0, done.stdout
 
@@ -106,7 +101,7 @@ def test_a_yaml_that_cannot_be_used_lets_nobody_in(project: Path) -> None:
     yaml = project / "mine" / "runtime.yaml"
     yaml.write_text(yaml.read_text().replace("enabled: true", "enabled: ture"))
 
-    done = run(project, "-m", "pytest", "-p", "no:cacheprovider", "mine/tests")
+    done = run(project, *TESTS)
 
     assert done.returncode == 1
     assert {"assert 500 == 200", "assert 500 == 401"} <= set(re.findall(r"assert \d+ == \d+", done.stdout)), done.stdout
@@ -122,8 +117,8 @@ def test_the_shown_settings_work(project: Path, more: str) -> None:
         settings.write(more)
     (project / "mine" / "tests" / "test_views.py").write_text(OWN_VIEWS)
 
-    checked = run(project, str(REPOSITORY / "manage.py"), "check", "--fail-level", "WARNING", settings="shop.settings")
-    tested = run(project, "-m", "pytest", "-p", "no:cacheprovider", "mine/tests", settings="shop.settings")
+    checked = run(project, MANAGE, "check", "--fail-level", "WARNING", settings="shop.settings")
+    tested = run(project, *TESTS, settings="shop.settings")
 
     assert checked.returncode == 0, checked.stderr
     assert tested.returncode == 0, tested.stdout
@@ -132,18 +127,16 @@ def test_the_shown_settings_work(project: Path, more: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param((str(REPOSITORY / "manage.py"), "serve"), id="serve"),
-        pytest.param(
-            (str(REPOSITORY / "manage.py"), "runserver", "--noreload"), id="runserver", marks=pytest.mark.exhaustive
-        ),
+        pytest.param((MANAGE, "serve"), id="serve"),
+        pytest.param((MANAGE, "runserver", "--noreload"), id="runserver", marks=pytest.mark.exhaustive),
         pytest.param(
             ("-m", "gunicorn", "-c", str(REPOSITORY / "gunicorn.conf.py"), "runtime_site.wsgi"), id="gunicorn"
         ),
         pytest.param(("-c", "import runtime_site.wsgi"), id="another WSGI server"),
-        pytest.param((str(REPOSITORY / "manage.py"), "runrefresh"), id="a part"),
-        pytest.param((str(REPOSITORY / "manage.py"), "check"), id="check"),
-        pytest.param((str(REPOSITORY / "manage.py"), "status"), id="a client command"),
-        pytest.param((str(REPOSITORY / "manage.py"),), id="no command"),
+        pytest.param((MANAGE, "runrefresh"), id="a part"),
+        pytest.param((MANAGE, "check"), id="check"),
+        pytest.param((MANAGE, "status"), id="a client command"),
+        pytest.param((MANAGE,), id="no command"),
     ],
 )
 def test_absent_settings(project: Path, command: tuple[str, ...]) -> None:
@@ -157,14 +150,14 @@ def test_absent_settings(project: Path, command: tuple[str, ...]) -> None:
 def test_settings_of_another_project_end_a_start_in_a_sentence(project: Path) -> None:
     (project / "other_settings.py").write_text("INSTALLED_APPS = ['django.contrib.auth']\n")
 
-    said = sentence(project, str(REPOSITORY / "manage.py"), "serve", settings="other_settings")
+    said = sentence(project, MANAGE, "serve", settings="other_settings")
 
     assert said.startswith("DJANGO_SETTINGS_MODULE names other_settings, whose INSTALLED_APPS lacks runtime_site, ")
 
 
 @pytest.mark.parametrize("command", ["check", "status", "help"])
 def test_an_option_that_names_no_settings_ends_a_command_in_a_sentence(project: Path, command: str) -> None:
-    assert sentence(project, str(REPOSITORY / "manage.py"), command, "--settings=absent.settings") == (
+    assert sentence(project, MANAGE, command, "--settings=absent.settings") == (
         "--settings names absent.settings, which cannot be loaded (ModuleNotFoundError: No module named 'absent')."
     )
 

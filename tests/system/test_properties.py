@@ -1,4 +1,4 @@
-"""No header value, body or path gives a 500, a traceback or an open server; only configured texts are keys."""
+"""No header value and no statement gives a 500 or a traceback; only configured texts are keys."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,10 +15,6 @@ NEAR_KEYS = st.builds(
 )
 
 
-def without_ows(value: bytes) -> bytes:
-    return value.strip(b" \t")
-
-
 @FEW
 @given(value=HEADER_BYTES | NEAR_KEYS)
 @pytest.mark.parametrize("header", ["X-API-Key", "Authorization"])
@@ -27,19 +23,7 @@ def test_a_key_that_opens_is_a_configured_text(serve: Server, header: str, value
 
     status = status_of(serve.raw(raw_request("POST", "/v1/sql", [(header, sent)], b"SELECT 1")))
 
-    if without_ows(value) in {K1.encode(), K2.encode()}:
-        assert status == 200
-    else:
-        assert status in {400, 401}
-
-
-@FEW
-@given(body=st.binary(max_size=200) | st.text(max_size=200).map(lambda s: s.encode("utf-8", "surrogatepass")))
-def test_any_body_gives_an_answer(serve: Server, body: bytes) -> None:
-    answer = serve.sql(body)
-
-    assert answer.status_code in {200, 400, 403, 504}
-    assert "Traceback" not in answer.text
+    assert status in ({200} if value.strip(b" \t") in {K1.encode(), K2.encode()} else {400, 401})
 
 
 VOCABULARY = """
@@ -47,23 +31,15 @@ SELECT FROM WHERE orders id name ( ) [ ] { } , . ; * + - / = 'x' "y" 1 2.5 NULL 
 GROUP BY ORDER LIMIT UNION ALL PIVOT ON USING count sum read_csv query range CASE WHEN THEN END EXPLAIN ANALYZE
 DESCRIBE SHOW TABLES SUMMARIZE information_schema.tables ? $1 $a :: INTEGER CAST lambda -> => /* */ -- $$ E'\'
 """
-WORDS = st.sampled_from([*VOCABULARY.split(), "\n"])
+WORDS = st.lists(st.sampled_from([*VOCABULARY.split(), "\n"]), max_size=25).map(lambda words: " ".join(words).encode())
+TEXTS = st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass"))
 
 
 @FEW
-@given(words=st.lists(WORDS, max_size=25))
-def test_any_words_give_an_answer(serve: Server, words: list[str]) -> None:
-    answer = serve.sql(" ".join(words))
+@given(body=WORDS | TEXTS | st.binary(max_size=200))
+def test_any_body_gives_an_answer(serve: Server, body: bytes) -> None:
+    answer = serve.sql(body)
 
     assert answer.status_code in {200, 400, 403}, answer.text
+    assert "Traceback" not in answer.text
     assert serve.process.poll() is None
-
-
-@FEW
-@given(path=st.binary(min_size=1, max_size=30))
-def test_any_path_is_closed(serve: Server, path: bytes) -> None:
-    quoted = "/" + "".join(f"%{byte:02x}" for byte in path)
-
-    status = status_of(serve.raw(raw_request("GET", quoted, [])))
-
-    assert status == (200 if path in {b"health", b"v1/ready"} else 401)

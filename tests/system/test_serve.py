@@ -19,13 +19,12 @@ import pytest
 
 from runtime_site.management.commands.serve import STOP_ORDER
 from runtime_site.parts import CANNOT_START, PARTS, PartName
-from tests.system.harness import K1, K2, NO_ROOTS, PATIENCE_S, PYTHON, REPOSITORY, Server, taken_port, wait_for
+from tests.system.harness import K1, K2, KEYED, PATIENCE_S, PYTHON, REPOSITORY, Server, taken_port, wait_for
 from tests.system.processes import busy_engine_workers, engine_workers, family, in_memory, is_alive, is_stopped
 
 #: More rows than all buffers hold on the way to a client that reads none of them.
 MANY_ROWS = "SELECT range AS i FROM range(3000000)"
 
-KEYED = {"X-API-Key": K1}
 K3 = "k3-Pw6mY2sK8vJ4nB0xT7qL5cR9dH3fZ1gA"
 
 
@@ -34,13 +33,6 @@ def part_of(server: Server, name: PartName) -> int:
     pid = server.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return next(int(child) for child in children if f"run{name}" in family(int(child)).get(int(child), ""))
-
-
-def answers(server: Server) -> bool:
-    try:
-        return server.get("/v1/ready").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def is_right(server: Server) -> bool:
@@ -122,19 +114,16 @@ def test_a_process_holds_only_the_libraries_that_it_uses(supervised: Server) -> 
     assert not [pid for pid in family(supervisor) if re.search("/(numpy|pandas)/", maps[pid])]
 
 
-def test_the_parts_hear_no_ctrl_c_of_a_terminal(supervised: Server) -> None:
-    own = os.getsid(supervised.process.pid)
+def test_parts_hear_no_ctrl_c_of_a_terminal_leave_no_core_and_loads_give_way_to_callers(supervised: Server) -> None:
+    parts = {name: part_of(supervised, name) for name in PARTS}
+    sessions = [os.getsid(pid) for pid in (supervised.process.pid, *parts.values())]
+    cores = {resource.prlimit(pid, resource.RLIMIT_CORE) for pid in family(supervised.process.pid)}
+    loading = {int(path.name) for path in Path(f"/proc/{parts['refresh']}/task").iterdir()}
 
-    assert {os.getsid(part_of(supervised, name)) for name in PARTS}.isdisjoint({own})
-    assert len({os.getsid(part_of(supervised, name)) for name in PARTS}) == len(PARTS)
-
-
-def test_loads_give_way_to_callers(supervised: Server) -> None:
-    refresh, web = part_of(supervised, "refresh"), part_of(supervised, "web")
-
-    threads = {os.getpriority(os.PRIO_PROCESS, int(path.name)) for path in Path(f"/proc/{refresh}/task").iterdir()}
-
-    assert min(threads) > os.getpriority(os.PRIO_PROCESS, web)
+    assert len(set(sessions)) == 1 + len(PARTS)
+    assert cores == {(0, 0)}
+    niceness = min(os.getpriority(os.PRIO_PROCESS, thread) for thread in loading)
+    assert niceness > os.getpriority(os.PRIO_PROCESS, parts["web"])
 
 
 def test_signals_that_mean_nothing_end_no_process(supervised: Server) -> None:
@@ -151,25 +140,9 @@ def test_signals_that_mean_nothing_end_no_process(supervised: Server) -> None:
     assert before <= set(family(supervised.process.pid))
 
 
-def test_p15_no_process_leaves_a_core(supervised: Server) -> None:
-    limits = {pid: resource.prlimit(pid, resource.RLIMIT_CORE) for pid in family(supervised.process.pid)}
-
-    assert set(limits.values()) == {(0, 0)}
-
-
-@pytest.mark.exhaustive
-def test_an_engine_whose_sockets_are_swept_away_comes_back(supervised: Server) -> None:
-    engine = part_of(supervised, "engine")
-
-    (supervised.directory / ".runtime" / "broker.sock").unlink()
-
-    wait_for(lambda: not is_alive(engine), "the end of an engine that nobody reaches")
-    wait_for(lambda: is_right(supervised), "a right answer")
-
-
 @pytest.mark.exhaustive
 def test_a_state_directory_that_is_swept_away_is_made_again(supervised: Server) -> None:
-    state_dir = supervised.directory / ".runtime"
+    state_dir, engine = supervised.directory / ".runtime", part_of(supervised, "engine")
 
     def is_whole() -> bool:
         listed = supervised.get("/v1/datasets", headers=KEYED)
@@ -177,6 +150,9 @@ def test_a_state_directory_that_is_swept_away_is_made_again(supervised: Server) 
         return ready and listed.status_code == 200 and listed.json()[0]["status"] == "Ready" and is_right(supervised)
 
     wait_for(is_whole, "the runtime")
+    (state_dir / "broker.sock").unlink()
+    wait_for(lambda: not is_alive(engine), "the end of an engine that nobody reaches")
+    wait_for(is_whole, "the runtime with another engine")
     for name in ("control.sock", "flight.lock"):
         (state_dir / name).unlink()
         wait_for((state_dir / name).exists, f"another {name}")
@@ -189,21 +165,18 @@ def test_a_state_directory_that_is_swept_away_is_made_again(supervised: Server) 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", PARTS)
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_part_that_dies_is_started_again_and_nothing_else_is(
-    supervised: Server, name: PartName, how: signal.Signals
-) -> None:
+def test_a_part_that_dies_is_started_again_and_nothing_else_is(supervised: Server, name: PartName) -> None:
     before = {part: part_of(supervised, part) for part in PARTS}
 
-    os.kill(before[name], how)
+    os.kill(before[name], signal.SIGSEGV)
 
     wait_for(lambda: not is_alive(before[name]), "its end")
     wait_for(lambda: is_right(supervised), "a right answer")
     wait_for(lambda: supervised.get("/v1/datasets", headers=KEYED).status_code == 200, "the datasets")
-    wait_for(lambda: answers(supervised), "readiness")
+    wait_for(supervised.answers, "readiness")
     after = {part: part_of(supervised, part) for part in PARTS}
     assert {part for part in PARTS if before[part] != after[part]} == {name}
-    assert f'part={name} reason="signal {how.name}"' in supervised.output()
+    assert f'part={name} reason="signal SIGSEGV"' in supervised.output()
 
 
 @pytest.mark.exhaustive
@@ -215,48 +188,39 @@ def test_without_the_refresher_statements_go_on_and_datasets_are_unavailable(tmp
         with stopped(part_of(server, "refresh")):
             assert is_right(server)
             answer = server.get("/v1/datasets", headers=KEYED)
-            assert answer.status_code == 503
-            assert answer.json()["code"] == "datasets_unavailable"
-            assert server.get("/v1/ready").status_code == 200
+            assert (answer.status_code, answer.json()["code"]) == (503, "datasets_unavailable")
+            assert server.answers()
 
         wait_for(lambda: server.get("/v1/datasets", headers=KEYED).status_code == 200, "the datasets")
 
 
 @pytest.mark.exhaustive
 def test_a_refresh_sql_is_judged_by_an_engine_worker_or_not_at_all(supervised: Server) -> None:
-    def refresh(body: dict[str, str]) -> httpx.Response:
-        return supervised.request("POST", "/v1/datasets/orders/acceleration/refresh", json=body, headers=KEYED)
-
-    assert refresh({"refresh_sql": "DELETE FROM orders"}).json()["code"] == "statement_not_allowed"
-    assert refresh({"refresh_sql": "SELECT FROM WHERE"}).json()["code"] == "sql_syntax_error"
-    assert refresh({"refresh_sql": "SELECT * FROM orders"}).status_code == 201
+    refresh = supervised.ask_refresh
+    assert refresh(refresh_sql="DELETE FROM orders").json()["code"] == "statement_not_allowed"
+    assert refresh(refresh_sql="SELECT FROM WHERE").json()["code"] == "sql_syntax_error"
+    assert refresh(refresh_sql="SELECT * FROM orders").status_code == 201
 
     with stopped(part_of(supervised, "engine"), *engine_workers(supervised.process.pid)):
-        wait_for(lambda: supervised.get("/v1/ready").status_code == 503, "the engine's silence to be noticed")
+        wait_for(lambda: not supervised.answers(), "the engine's silence to be noticed")
 
-        refused = refresh({"refresh_sql": "SELECT * FROM orders"})
+        refused = refresh(refresh_sql="SELECT * FROM orders")
         assert (refused.status_code, refused.json()["code"]) == (503, "engine_unavailable")
-        assert refresh({}).status_code == 201
+        assert refresh().status_code == 201
 
     wait_for(lambda: is_right(supervised), "a right answer")
-    wait_for(lambda: refresh({"refresh_sql": "SELECT * FROM orders"}).status_code == 201, "a judgement")
+    wait_for(lambda: refresh(refresh_sql="SELECT * FROM orders").status_code == 201, "a judgement")
 
 
 def test_p02_a_stop_refuses_what_is_new_finishes_what_runs_and_leaves_nothing_behind(tmp_path: Path) -> None:
     changes = {"runtime": {"shutdown_timeout": "5m", "query": {"timeout": "5m"}}}
-    with (
-        Server(tmp_path, changes=changes) as server,
-        httpx.stream(
-            "POST", f"{server.url}/v1/sql", content=MANY_ROWS, headers=KEYED,
-            timeout=PATIENCE_S, trust_env=False, verify=NO_ROOTS,
-        ) as under_way,
-    ):  # fmt: skip
+    with Server(tmp_path, changes=changes) as server, server.stream(MANY_ROWS) as under_way:
         assert under_way.status_code == 200
         assert busy_engine_workers(server.process.pid)
         members = family(server.process.pid)
 
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: server.get("/v1/ready").status_code == 503, "readiness to end")
+        wait_for(lambda: not server.answers(), "readiness to end")
         refused = server.sql("SELECT 1")
 
         assert (refused.status_code, refused.json()["code"]) == (503, "engine_unavailable")
@@ -273,26 +237,12 @@ def test_p02_a_stop_refuses_what_is_new_finishes_what_runs_and_leaves_nothing_be
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("output", ["full", "nobody"])
-def test_an_output_that_takes_nothing_ends_nothing(tmp_path: Path, output: str) -> None:
-    server = Server(tmp_path)
-    server.write()
-    environ = {**os.environ, "RUNTIME_CONFIG": str(server.file)}
-    reader, writer = os.pipe()
-    os.close(reader)
-    with server.log.open("wb") as log, Path("/dev/full").open("wb") as full:
-        process = subprocess.Popen(
-            [PYTHON, "manage.py", "serve"], cwd=REPOSITORY, env=environ,
-            stdout=full if output == "full" else writer, stderr=log,
-        )  # fmt: skip
-    os.close(writer)
-    try:
-        wait_for(lambda: answers(server), f"readiness: {server.output()}")
+@pytest.mark.parametrize("redirection", [">/dev/full", "> >(true)"], ids=["full disk", "closed pipe"])
+def test_an_output_that_takes_nothing_ends_nothing(tmp_path: Path, redirection: str) -> None:
+    with Server(tmp_path, redirection=redirection) as server:
         assert is_right(server)
-    finally:
-        process.terminate()
-        code = process.wait(60)
-    assert code == 0
+        assert server.stop() == 0
+
     assert "cannot write to standard output" in server.output()
     assert "Traceback" not in server.output()
 
@@ -311,6 +261,95 @@ def test_a_stop_before_there_are_parts_is_a_stop(tmp_path: Path, how: signal.Sig
         assert server.stop(how) == 0
 
     assert server.output() == ""
+
+
+@pytest.mark.exhaustive
+def test_p06_all_processes_end_with_the_supervisor_and_a_restart_works(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, ThreadPoolExecutor() as pool:
+        slow = pool.submit(server.sql, "SELECT count(*) FROM range(1000000000000)")
+        wait_for(lambda: busy_engine_workers(server.process.pid), "the statement to run")
+        members = family(server.process.pid)
+
+        server.process.kill()
+        server.process.wait(60)
+        server.launch()
+
+        wait_for(lambda: not [member for member in members if is_alive(member)], "the end of all")
+        server.wait_until_up()
+        wait_for(lambda: is_right(server), "a right answer")
+        try:
+            status = slow.result().status_code
+        except httpx.TransportError:
+            status = 500  # what web says when the engine has ended a moment before it
+        assert status == 500
+
+
+def start_part(server: Server, name: PartName) -> subprocess.Popen[bytes]:
+    """Start one part by hand."""
+    environ = {**os.environ, **server.environ, "RUNTIME_CONFIG": str(server.file), "CANARY": K2}
+    with server.log.open("ab") as log:
+        return subprocess.Popen(
+            [PYTHON, "manage.py", f"run{name}"], cwd=REPOSITORY, env=environ, stdout=log, stderr=log
+        )
+
+
+@pytest.mark.exhaustive
+def test_each_part_starts_alone(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    server.write()
+    started: dict[PartName, subprocess.Popen[bytes]] = {}
+    try:
+        started["engine"] = start_part(server, "engine")
+        wait_for(lambda: "Waiting for runrefresh" in server.output(), "the engine to wait for verified data")
+        started["web"] = start_part(server, "web")
+        started["flight"] = start_part(server, "flight")
+        started["refresh"] = start_part(server, "refresh")
+        wait_for(server.answers, "readiness")
+
+        assert is_right(server)
+        assert server.sql("SELECT 1", "wrong").status_code == 401
+        for process in started.values():
+            assert K2.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes()
+    finally:
+        for name in STOP_ORDER:
+            if name in started:
+                started[name].terminate()
+                code = started[name].wait(60)
+    assert code == 0
+    assert [process.returncode for process in started.values()] == [0, 0, 0, 0]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_alone_refuses_a_faulty_yaml(tmp_path: Path, name: PartName) -> None:
+    server = Server(tmp_path, text="runtime: {http: {bnd: x}}")
+    server.write()
+
+    with start_part(server, name) as process:
+        assert process.wait(60) == CANNOT_START
+
+    assert "runtime.yaml:1: runtime.http.bnd" in server.output()
+    assert "Traceback" not in server.output()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("web", "process {web} has the port"),
+        ("flight", "process {flight} has the port"),
+        ("refresh", "in use by process {refresh}"),
+        ("engine", "The engine of this state directory is process {engine}"),
+    ],
+)
+def test_a_part_alone_names_who_has_what_it_needs(supervised: Server, name: PartName, said: str) -> None:
+    parts = {part: part_of(supervised, part) for part in PARTS}
+
+    with start_part(supervised, name) as process:
+        assert process.wait(60) == CANNOT_START
+
+    assert said.format(**parts) in supervised.output()
+    assert is_right(supervised)
 
 
 @pytest.mark.exhaustive
@@ -345,113 +384,6 @@ def test_ctrl_z_stops_the_whole_job_and_fg_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
-    with Server(tmp_path) as server, ThreadPoolExecutor() as pool:
-        slow = pool.submit(server.sql, "SELECT count(*) FROM range(1000000000000)")
-        wait_for(lambda: busy_engine_workers(server.process.pid), "the statement to run")
-        members = family(server.process.pid)
-
-        server.process.send_signal(signal.SIGINT)
-        wait_for(lambda: "The runtime stops" in server.output(), "the stop")
-        server.process.send_signal(signal.SIGINT)
-
-        assert server.process.wait(60) == 1
-        wait_for(lambda: not [member for member in members if is_alive(member)], "the end of all")
-        # The web part may still tell that the engine is gone, or be gone itself; an answer there is none.
-        error = slow.exception()
-        assert isinstance(error, httpx.TransportError) if error else slow.result().status_code >= 500
-
-
-@pytest.mark.exhaustive
-def test_p06_all_processes_end_with_the_supervisor_and_a_restart_works(tmp_path: Path) -> None:
-    server = Server(tmp_path)
-    with server, ThreadPoolExecutor() as pool:
-        slow = pool.submit(server.sql, "SELECT count(*) FROM range(1000000000000)")
-        wait_for(lambda: busy_engine_workers(server.process.pid), "the statement to run")
-        members = family(server.process.pid)
-
-        server.process.kill()
-        server.process.wait(60)
-        server.launch()
-
-        wait_for(lambda: answers(server), f"the restarted runtime: {server.output()}")
-        wait_for(lambda: not [member for member in members if is_alive(member)], "the end of all")
-        assert is_right(server)
-        try:
-            status = slow.result().status_code
-        except httpx.TransportError:
-            status = 500  # what web says when the engine has ended a moment before it
-        assert status == 500
-
-
-def start_part(server: Server, name: PartName) -> subprocess.Popen[bytes]:
-    """Start one part by hand."""
-    environ = {**os.environ, **server.environ, "RUNTIME_CONFIG": str(server.file), "CANARY": K2}
-    with server.log.open("ab") as log:
-        return subprocess.Popen(
-            [PYTHON, "manage.py", f"run{name}"], cwd=REPOSITORY, env=environ, stdout=log, stderr=log
-        )
-
-
-@pytest.mark.exhaustive
-def test_each_part_starts_alone(tmp_path: Path) -> None:
-    server = Server(tmp_path)
-    server.write()
-    started: dict[PartName, subprocess.Popen[bytes]] = {}
-    try:
-        started["engine"] = start_part(server, "engine")
-        wait_for(lambda: "Waiting for runrefresh" in server.output(), "the engine to wait for verified data")
-        started["web"] = start_part(server, "web")
-        started["flight"] = start_part(server, "flight")
-        started["refresh"] = start_part(server, "refresh")
-        wait_for(lambda: answers(server), f"readiness: {server.output()}")
-
-        assert is_right(server)
-        assert server.sql("SELECT 1", "wrong").status_code == 401
-        for process in started.values():
-            assert K2.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes()
-    finally:
-        for name in STOP_ORDER:
-            if name in started:
-                started[name].terminate()
-                code = started[name].wait(60)
-    assert code == 0
-    assert [process.returncode for process in started.values()] == [0, 0, 0, 0]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", PARTS)
-def test_a_part_alone_refuses_a_faulty_yaml(tmp_path: Path, name: PartName) -> None:
-    server = Server(tmp_path, text="runtime: {http: {bnd: x}}")
-    server.write()
-
-    with start_part(server, name) as process:
-        assert process.wait(60) == CANNOT_START
-
-    assert "runtime.yaml:1: runtime.http.bnd" in server.output()
-    assert "Traceback" not in server.output()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("web", "process {web} has the port"),
-        ("refresh", "in use by process {refresh}"),
-        ("engine", "The engine of this state directory is process {engine}"),
-    ],
-)
-def test_a_part_alone_names_who_has_what_it_needs(supervised: Server, name: PartName, said: str) -> None:
-    parts = {part: part_of(supervised, part) for part in PARTS}
-
-    with start_part(supervised, name) as process:
-        assert process.wait(60) == CANNOT_START
-
-    assert said.format(**parts) in supervised.output()
-    assert is_right(supervised)
-
-
-@pytest.mark.exhaustive
 def test_of_two_that_start_at_once_one_serves(tmp_path: Path) -> None:
     server = Server(tmp_path, wait_ready=False)
     server.write()
@@ -460,7 +392,7 @@ def test_of_two_that_start_at_once_one_serves(tmp_path: Path) -> None:
         twin.log = tmp_path / f"{number}.log"
         twin.launch()
     try:
-        wait_for(lambda: answers(server), "one of them")
+        wait_for(server.answers, "one of them")
         loser = wait_for(lambda: next((twin for twin in twins if twin.process.poll() is not None), None), "the other")
         winner = next(twin for twin in twins if twin is not loser)
 

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import K1, REPOSITORY, Server
-
-KEYED = {"X-API-Key": K1}
-CHECKSUM = "SELECT count(*) AS n, sum(id)::BIGINT AS s FROM orders"
-REFRESHES = "/v1/datasets/orders/acceleration/refresh"
+from tests.system.harness import REPOSITORY, Server
+from tests.system.test_data import CHECKSUM
 
 
 def backup_command(directory: Path) -> list[str]:
@@ -25,7 +22,7 @@ def backup_command(directory: Path) -> list[str]:
 def test_a_backup_of_a_running_runtime_serves_elsewhere_without_its_sources(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         expected = server.rows(CHECKSUM)
-        runs = server.get(REFRESHES, headers=KEYED).json()
+        runs = server.refreshes()
         subprocess.run(backup_command(tmp_path), cwd=tmp_path, check=True)
     salt = (tmp_path / ".runtime" / "key-salt").read_bytes()
     shutil.rmtree(tmp_path / ".runtime")
@@ -35,7 +32,7 @@ def test_a_backup_of_a_running_runtime_serves_elsewhere_without_its_sources(tmp_
 
     with Server(tmp_path, changes={"runtime": {"state_dir": "m/.runtime"}}) as server:
         assert server.rows(CHECKSUM) == expected
-        assert [run["id"] for run in runs] == [run["id"] for run in server.get(REFRESHES, headers=KEYED).json()][-1:]
+        assert [run["id"] for run in runs] == [run["id"] for run in server.refreshes()][-1:]
 
     assert (tmp_path / "m" / ".runtime" / "key-salt").read_bytes() == salt
     assert not (tmp_path / ".runtime").exists()

@@ -1,13 +1,24 @@
 """`manage.py check`: Django's checks, and those of YAML, data and machine."""
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from django.core import checks
 from django.core.management.base import CommandParser
 from django.core.management.commands import check
 
+import runtimeconf.state
+from authkeys import salt
+from authkeys.errors import SaltError
+from datasources.refresh.dry_run import dry_run
+from runtime_site import startup
 from runtime_site.management.part import add_config_option, use_config
-from runtime_site.system_checks import check_runtime
+from runtimeconf.errors import ConfigError
+from runtimeconf.model import RuntimeConfig
+from system.addresses import bind_problem
+from system.errors import StateDirectoryError
+from system.state_directory import judge_state_dir
 
 
 class Command(check.Command):
@@ -25,3 +36,33 @@ class Command(check.Command):
         use_config(options["config"])
         checks.register(check_runtime)
         super().handle(*args, **options)
+
+
+def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
+    """Return the problems of state directory, addresses, machine, sources and views, without changing anything."""
+    try:
+        config = runtimeconf.state.get_config()
+    except ConfigError:
+        return []  # runtimeconf's own check says why.
+    messages: list[checks.CheckMessage] = [
+        *(checks.Error(text, id="runtime_site.E003") for text in _start_problems(config)),
+        *(checks.Warning(text, id="runtime_site.W002") for text in startup.machine_warnings(config)),
+    ]
+    with suppress(ConfigError):  # Another check reports it.
+        found = dry_run(startup.with_checked_statements(config))
+        messages += [checks.Error(str(fault), id="runtime_site.E002") for fault in found.errors]
+        messages += [checks.Warning(str(fault), id="runtime_site.W001") for fault in found.warnings]
+    return messages
+
+
+def _start_problems(config: RuntimeConfig) -> Iterator[str]:
+    """Yield a sentence for each problem that would prevent a start, except a port in use by a running runtime."""
+    try:
+        judge_state_dir(config.state_dir)
+        if config.auth.enabled:
+            salt.load(config.state_dir)
+    except (StateDirectoryError, SaltError) as error:
+        yield str(error)
+    for address, is_used in ((config.http.bind, True), (config.flight.bind, config.flight.enabled)):
+        if is_used and (problem := bind_problem(address)) is not None:
+            yield problem

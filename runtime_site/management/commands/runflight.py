@@ -9,11 +9,10 @@ from flightapi.server import FlightServer
 from queryengine.pool.client import EngineClient
 from runtime_site.management.part import PartBase, stop_event
 from runtimeconf.model import RuntimeConfig
-from system.descriptors import raise_soft_limit
+from system.addresses import wait_until_bindable
 from system.errors import StateDirectoryError
 from system.lock import FLIGHT_LOCK_NAME, PREDECESSOR_WAIT_S, StateLock
-from system.ports import wait_until_bindable
-from system.process_limits import give_memory_back
+from system.process_limits import give_memory_back, raise_soft_limit
 
 logger = logging.getLogger(__name__)
 

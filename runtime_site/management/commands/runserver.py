@@ -15,8 +15,8 @@ from httpserver.truncation_guard import GuardedChunks
 from runtime_site import startup
 from runtime_site.management.part import add_config_option, use_config
 from sqlapi.body import CLOSE_CONNECTION, MAX_SKIPPED_BYTES
+from system.addresses import wait_until_bindable
 from system.lock import PREDECESSOR_WAIT_S
-from system.ports import wait_until_bindable
 
 
 class RequestHandler(basehttp.WSGIRequestHandler):

@@ -18,8 +18,8 @@ from runtime_site import parts, supervisor
 from runtime_site.management.part import PartBase
 from runtimeconf.model import RuntimeConfig
 from sqlapi.readiness import is_ready
+from system.addresses import wait_until_bindable
 from system.lock import PREDECESSOR_WAIT_S
-from system.ports import wait_until_bindable
 from system.process_limits import share_what_is_loaded
 
 #: gunicorn's exit codes for an unavailable address and an application that cannot be loaded: a restart would not help.

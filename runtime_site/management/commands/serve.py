@@ -17,9 +17,9 @@ from runtime_site import parts, startup
 from runtime_site.management.part import PartBase
 from runtime_site.supervisor import PartCommand, Supervisor
 from runtimeconf.model import RuntimeConfig
+from system.addresses import wait_until_bindable
 from system.errors import StateDirectoryError
 from system.lock import PREDECESSOR_WAIT_S, SUPERVISOR_LOCK_NAME, StateLock
-from system.ports import wait_until_bindable
 from system.process_limits import give_memory_back
 
 logger = logging.getLogger(__name__)

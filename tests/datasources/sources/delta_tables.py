@@ -1,5 +1,6 @@
 """Delta tables written by hand, by the transaction log protocol: what the library does not write itself."""
 
+import base64
 import json
 import uuid
 import zlib
@@ -10,7 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+#: From the digits of base64.b85encode to those of Z85.
+_TO_Z85 = bytes.maketrans(
+    b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+    b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
+)
 
 
 def field(name: str, kind: Any, *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:
@@ -87,7 +92,7 @@ class HandMade:
         path = self.directory / prefix / f"deletion_vector_{name}.bin"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"\x01" + framed)
-        encoded = prefix + "".join(_z85(name.bytes[start : start + 4]) for start in range(0, 16, 4))
+        encoded = prefix + base64.b85encode(name.bytes).translate(_TO_Z85).decode()
         vector = {"storageType": "u", "pathOrInlineDv": encoded, "offset": 1}
         return vector | {"sizeInBytes": len(content), "cardinality": len(positions)}
 
@@ -119,11 +124,3 @@ def _roaring(positions: Sequence[int]) -> bytes:
     bitmap += (0).to_bytes(2, "little") + (len(positions) - 1).to_bytes(2, "little") + (16).to_bytes(4, "little")
     bitmap += b"".join(position.to_bytes(2, "little") for position in sorted(positions))
     return (1681511377).to_bytes(4, "little") + (1).to_bytes(8, "little") + (0).to_bytes(4, "little") + bitmap
-
-
-def _z85(word: bytes) -> str:
-    value, digits = int.from_bytes(word, "big"), ""
-    for _ in range(5):
-        value, digit = divmod(value, 85)
-        digits = _Z85[digit] + digits
-    return digits

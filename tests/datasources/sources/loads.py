@@ -2,8 +2,10 @@
 
 import json
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -16,15 +18,14 @@ import pytest
 from datasources.deadline import Deadline
 from datasources.errors import SnapshotError
 from datasources.refresh.loader import LoaderProcess
-from datasources.refresh.service import DatasetService
 from datasources.snapshots.snapshot import Order
 from datasources.sources.registry import source_of
 from datasources.sources.source import Bound, Wanted
-from queryengine.manifest import Snapshot, read_manifest, snapshot_path
+from queryengine.manifest import Snapshot, snapshot_path
 from runtimeconf import loader
 from runtimeconf.connectors import CONNECTORS
-from runtimeconf.model import AccelerationConfig, DatasetConfig
-from tests.datasources.support import builder, configure, deadline, files_below, new_load, refusal, rows, wait_for
+from runtimeconf.model import DatasetConfig
+from tests.datasources.support import builder, deadline, files_below, new_load, refusal, rows, wait_for
 
 # --- datasets ---------------------------------------------------------------------------------------------------------
 
@@ -103,48 +104,6 @@ def has_changed(directory: Path, dataset: DatasetConfig, version: str) -> bool:
     return source_of(dataset).has_changed(version, new_load(directory))
 
 
-def outlive(
-    directory: Path,
-    dataset: DatasetConfig,
-    *,
-    change: Callable[[], object],
-    stop: Callable[[], object],
-    start: Callable[[], object],
-) -> None:
-    """
-    Show that a dataset follows its source, and keeps its rows while the source is away.
-
-    *dataset* has one row at first, and each *change* adds one. *stop* and *start* take the source away and bring it
-    back.
-    """
-    often = replace(dataset, acceleration=AccelerationConfig(refresh_check_interval_s=0.2))
-    service = DatasetService(configure(directory, often), exclusive=True)
-    service.start()
-
-    def holds(count: int) -> bool:
-        snapshots = read_manifest(directory / "state").snapshots
-        return bool(snapshots) and snapshots[0].rows == count
-
-    def failures() -> int:
-        return sum(run.status == "failed" for run in service.history("d"))
-
-    try:
-        wait_for(lambda: holds(1), "the first load")
-        change()
-        wait_for(lambda: holds(2), "the change")
-        change()
-        stop()
-        failed = failures()
-        wait_for(lambda: failures() >= failed + 3, "three failures")
-        (state,) = service.datasets()
-        assert state.rows in {2, 3}
-        assert state.error
-        start()
-        wait_for(lambda: holds(3) and service.datasets()[0].status == "Ready", "the source that is back")
-    finally:
-        service.stop(30)
-
-
 def time_out_repeatedly(directory: Path, dataset: DatasetConfig, rounds: int, limit_s: float = 0.1) -> None:
     """Load *dataset*, whose server never answers, again and again: the time limit holds and nothing is left."""
     made = builder(directory)
@@ -163,6 +122,28 @@ def time_out_repeatedly(directory: Path, dataset: DatasetConfig, rounds: int, li
     # Other tests' connections may end or a library start a thread meanwhile; what a load leaves, each leaves.
     assert all(now - then < rounds // 2 for now, then in zip(leftovers(), before, strict=True))
     assert files_below(directory) == []
+
+
+#: Runs statements on a database, holds it open until its standard input ends, and dies without closing it.
+_HOLDER = """
+import importlib, os, sys
+connection = importlib.import_module(sys.argv[1]).connect(sys.argv[2])
+for statement in sys.argv[3:]:
+    connection.execute(statement)
+print("held", flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+@contextmanager
+def held(path: Path, *statements: str, by: str) -> Iterator[None]:
+    """Run *statements* with the library *by* in a process of its own, which dies at the end of the block."""
+    command = [sys.executable, "-c", _HOLDER, by, str(path), *statements]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        yield
 
 
 @contextmanager

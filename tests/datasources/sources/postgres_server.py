@@ -45,7 +45,10 @@ class PostgresServer:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._who: dict[str, Any] = {}
+        self._options: dict[str, Any] = {
+            "cwd": directory,
+            "env": {"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC"},
+        }
         site = _site()
         if os.geteuid() == 0:
             # The user nobody may have no access to the directory of the package.
@@ -53,7 +56,7 @@ class PostgresServer:
                 shutil.copytree(site / part, directory / part, ignore=shutil.ignore_patterns("include", "*.a"))
             site = directory
             os.chown(directory, _NOBODY, _NOBODY)
-            self._who = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
+            self._options |= {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
         self._programs = site / _PROGRAMS / "bin"
         self._process: subprocess.Popen[bytes] | None = None
         self._make()
@@ -69,17 +72,12 @@ class PostgresServer:
             "pg_pass": PASSWORD,
         }
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
     def start(self) -> None:
         """Start it, and wait until it answers."""
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *(self._program("postgres"), "-D", self.directory / "data", "-k", self.directory, "-p", PORT),
+                    *(self._programs / "postgres", "-D", self.directory / "data", "-k", self.directory, "-p", PORT),
                     *("-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB"),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -115,31 +113,24 @@ class PostgresServer:
         with adbc_driver_postgresql.dbapi.connect(options, autocommit=True) as connection:
             yield connection
 
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {"cwd": self.directory, "env": {"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC"}, **self._who}
-
-    def _program(self, name: str) -> Path:
-        return self._programs / name
-
     def _make(self) -> None:
         password_file = self.directory / "password"
         password_file.write_text(PASSWORD)
         password_file.chmod(0o644)
         subprocess.run(
             [
-                *(self._program("initdb"), "-D", self.directory / "data", "-U", USER, "--pwfile", password_file),
+                *(self._programs / "initdb", "-D", self.directory / "data", "-U", USER, "--pwfile", password_file),
                 *("-A", "scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"),
             ],
             check=True,
             capture_output=True,
             **self._options,
         )
-        command = [str(self._program("postgres")), "--single", "-D", "data", "postgres"]
+        command = [str(self._programs / "postgres"), "--single", "-D", "data", "postgres"]
         subprocess.run(command, input=b"CREATE DATABASE test\n", check=True, capture_output=True, **self._options)
 
     def _answers(self) -> bool:
-        command = [str(self._program("pg_isready")), "-q", "-h", str(self.directory), "-p", PORT]
+        command = [str(self._programs / "pg_isready"), "-q", "-h", str(self.directory), "-p", PORT]
         return subprocess.run(command, check=False, **self._options).returncode == 0
 
 

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from datasources.errors import SourceError
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.delta_tables import HandMade, field, mapped
-from tests.datasources.sources.loads import has_changed, load, load_in_process, table, types, version
+from tests.datasources.sources.loads import load, table
 from tests.datasources.support import refusal
 
 OUTSIDE = "names a file outside of the table"
@@ -29,33 +28,6 @@ def write(directory: Path, mode: Literal["append", "overwrite"] = "append", **co
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_newest_version_is_read_and_a_newer_one_is_noticed(tmp_path: Path) -> None:
-    write(tmp_path, n=[1, 2])
-    first = version(tmp_path, delta(tmp_path))
-    assert not has_changed(tmp_path, delta(tmp_path), first)
-
-    write(tmp_path, n=[3])
-
-    assert has_changed(tmp_path, delta(tmp_path), first)
-    assert load(tmp_path, delta(tmp_path), "FROM d ORDER BY n") == [(1,), (2,), (3,)]
-    second = version(tmp_path, delta(tmp_path))
-    assert second != first
-    assert not has_changed(tmp_path, delta(tmp_path), second)
-
-
-def test_a_table_made_anew_is_another_one(tmp_path: Path) -> None:
-    write(tmp_path, n=[1])
-    first = version(tmp_path, delta(tmp_path))
-    shutil.rmtree(tmp_path / "t")
-
-    write(tmp_path, n=[1])
-
-    assert has_changed(tmp_path, delta(tmp_path), first)
-    shutil.rmtree(tmp_path / "t")
-    with pytest.raises(SourceError, match=r"^'t' does not exist\.$"):
-        has_changed(tmp_path, delta(tmp_path), first)
 
 
 def test_checkpoints_are_read_with_many_commits_after_them_and_with_sidecars(tmp_path: Path) -> None:
@@ -86,16 +58,6 @@ def test_old_timestamps_of_spark_are_read_whatever_the_year(tmp_path: Path) -> N
     found = load(tmp_path, delta(tmp_path), 'SELECT "at"::TIMESTAMP FROM d ORDER BY "at"')
 
     assert found == [(moment,) for moment in moments]
-
-
-@pytest.mark.parametrize("name", ["q\"u'o", "ü", "With Space", "dot.ted", "UPPER"])
-def test_names_of_columns_and_tables_may_be_any(tmp_path: Path, name: str) -> None:
-    columns: dict[str, Any] = {name: [1]}
-    write(tmp_path, **columns)
-    # The library that writes would take %20 for a blank.
-    (tmp_path / "t").rename(tmp_path / f"my {name} %20 t")
-
-    assert types(tmp_path, delta(tmp_path, f"my {name} %20 t")) == {name: "BIGINT"}
 
 
 def test_values_of_partitions_come_from_the_log(tmp_path: Path) -> None:
@@ -314,18 +276,108 @@ def test_a_damaged_log_is_refused(tmp_path: Path, kind: str) -> None:
     assert said in refusal(tmp_path, delta(tmp_path))
 
 
-# --- what a load wants ------------------------------------------------------------------------------------------------
+def test_deleted_rows_are_left_out(tmp_path: Path) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")], features=["deletionVectors"])
+    many = pa.table({"n": list(range(40_000))})
+    gone = [0, 7, 20_000]
+    first = made.add("a b.parquet", many, deletionVector=made.deletion_vector(gone, "pre-fix"))
+    made.commit(first, made.add("b.parquet", pa.table({"n": [-1]})))
+
+    found = load(tmp_path, delta(tmp_path), "SELECT count(*), sum(n) FROM d")
+
+    assert found == [(39_998, sum(range(40_000)) - 20_007 - 1)]
 
 
-# --- in the process that loads ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["long", "timestamp_ntz", "decimal(10,2)"])
+def test_a_feature_that_no_column_uses_is_ignored(tmp_path: Path, kind: str) -> None:
+    variants = ["variantType", "variantType-preview", "variantShredding", "variantShredding-preview"]
+    features = [*variants, "timestampNtz", "timestampNanos", "vacuumProtocolCheck"]
+    nested = {"type": "map", "keyType": "string", "valueType": kind, "valueContainsNull": True}
+    made = HandMade(tmp_path / "t", [field("n", "long"), field("x", kind), field("m", nested)], features=features)
+    made.commit(made.add("a.parquet", pa.table({"n": [1]})))
+
+    assert load(tmp_path, delta(tmp_path)) == [(1, None, None)]
 
 
-@pytest.mark.exhaustive
-def test_a_million_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> None:
-    for start in range(0, 1_000_000, 500_000):
-        numbers = range(start, start + 500_000)
-        write(tmp_path, n=pa.array(numbers), s=pa.array([f"a text of some length, {number}" for number in numbers]))
+@pytest.mark.parametrize("property_", ["delta.enableDeletionVectors", "delta.appendOnly"])
+def test_a_table_whose_properties_the_library_changed_is_read(tmp_path: Path, property_: str) -> None:
+    write(tmp_path, at=pa.array([datetime(2024, 1, 1)], pa.timestamp("us")))  # noqa: DTZ001
+    written = DeltaTable(tmp_path / "t")
+    # From then on the library says that the table may have variants.
+    written.alter.set_table_properties({property_: "true"})
+    assert "variantType" in (written.protocol().reader_features or ())
 
-    found = load_in_process(tmp_path, delta(tmp_path), "SELECT count(*), sum(n), min(s) FROM d", memory_mib=256)
+    assert load(tmp_path, delta(tmp_path)) == [(datetime(2024, 1, 1),)]  # noqa: DTZ001
 
-    assert found == [(1_000_000, 499_999_500_000, "a text of some length, 0")]
+
+@pytest.mark.parametrize("in_checkpoint", [False, True])
+def test_rows_are_left_out_whatever_else_the_table_may_use(tmp_path: Path, in_checkpoint: bool) -> None:
+    widened = field("n", "long") | {"metadata": {"delta.typeChanges": [{"fromType": "integer", "toType": "long"}]}}
+    features = ["deletionVectors", "typeWidening", "vacuumProtocolCheck", "variantType", "variantShredding-preview"]
+    made = HandMade(tmp_path / "t", [widened], features=features)
+    old = pa.table({"n": pa.array([1, 2, 3], pa.int32())})
+    made.commit(made.add("a.parquet", old, deletionVector=made.deletion_vector([1])))
+    if in_checkpoint:
+        DeltaTable(tmp_path / "t").create_checkpoint()
+        for commit in made.log.glob("*.json"):
+            commit.unlink()
+
+    assert load(tmp_path, delta(tmp_path), "FROM d ORDER BY n") == [(1,), (3,)]
+
+
+def test_a_deleted_obsolete_deletion_vector_is_not_needed(tmp_path: Path) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")], features=["deletionVectors"])
+    first = made.add("a.parquet", pa.table({"n": [1, 2, 3]}), deletionVector=made.deletion_vector([0]))
+    made.commit(first)
+    for old in (tmp_path / "t").glob("*.bin"):
+        old.unlink()
+    gone = {"path": "a.parquet", "dataChange": True, "deletionVector": first["add"]["deletionVector"]}
+    stats = first["add"]["stats"]
+    made.commit({"remove": gone}, made.add("a.parquet", stats=stats, deletionVector=made.deletion_vector([0, 1])))
+
+    assert load(tmp_path, delta(tmp_path)) == [(3,)]
+
+    for vector in (tmp_path / "t").glob("*.bin"):
+        vector.unlink()
+    assert "damaged" in refusal(tmp_path, delta(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("features", "said"),
+    [
+        (["fancyFeature"], "'t' needs what this reader does not support: fancyFeature."),
+        (["variantType", "fancyFeature"], "'t' needs what this reader does not support: fancyFeature."),
+        (["catalogManaged"], "'t' needs what this reader does not support: catalog-managed."),
+    ],
+)
+def test_a_table_that_asks_for_more_is_refused(tmp_path: Path, features: list[str], said: str) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")], features=features)
+    made.commit(made.add("a.parquet", pa.table({"n": [1]})))
+
+    assert refusal(tmp_path, delta(tmp_path)) == said
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("variant", id="column"),
+        pytest.param({"type": "struct", "fields": [field("v", "variant")]}, id="struct"),
+        pytest.param({"type": "array", "elementType": "variant", "containsNull": True}, id="list"),
+        pytest.param({"type": "map", "keyType": "string", "valueType": "variant", "valueContainsNull": True}, id="map"),
+    ],
+)
+def test_a_table_with_a_variant_in_it_is_refused(tmp_path: Path, kind: Any) -> None:
+    HandMade(tmp_path / "t", [field("n", "long"), field("x", kind)], features=["variantType", "variantShredding"])
+
+    said = refusal(tmp_path, delta(tmp_path))
+
+    assert said == "'t' needs what this reader does not support: variantShredding, variantType."
+
+
+def test_what_the_protocol_of_the_table_does_not_allow_is_refused(tmp_path: Path) -> None:
+    made = HandMade(tmp_path / "t", [field("n", "long")])
+    made.commit(made.add("a.parquet", pa.table({"n": [1, 2]}), deletionVector=made.deletion_vector([0])))
+    HandMade(tmp_path / "u", [mapped("n", "long", 1)], delta_columnMapping_mode="name")
+
+    assert "deletes rows in a way" in refusal(tmp_path, delta(tmp_path))
+    assert "maps its columns in a way" in refusal(tmp_path, delta(tmp_path, "u"))

@@ -20,33 +20,20 @@ def test_every_connector_has_a_page() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_parameter_has_a_row(page: str) -> None:
+def test_a_page_has_every_parameter_what_to_install_and_examples_that_load(page: str, tmp_path: Path) -> None:
     text = (DIRECTORY / f"{page}.md").read_text(encoding="utf-8")
     _, _, table = text.partition("| Parameter | Default | Meaning |\n|---|---|---|\n")
     rows = set(re.findall(r"^\| `([a-z0-9_]+)` \|", table.partition("\n\n")[0], re.MULTILINE))
-
-    for name in PAGES[page]:
-        assert rows == {param.name for param in CONNECTORS[name].params}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_example_loads(page: str, tmp_path: Path) -> None:
-    text = (DIRECTORY / f"{page}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert blocks
 
+    for name in PAGES[page]:
+        assert rows == {param.name for param in CONNECTORS[name].params}
+        assert all(f"'{package.requirement}'" in text for package in CONNECTORS[name].packages)
     for block in blocks:
         (tmp_path / "runtime.yaml").write_text(block)
         secrets = {name.upper(): "value" for name in re.findall(r"secrets:(\w+)", block)}
         assert load(tmp_path / "runtime.yaml", secrets).datasets
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_says_what_to_install(page: str) -> None:
-    text = (DIRECTORY / f"{page}.md").read_text(encoding="utf-8")
-
-    for name in PAGES[page]:
-        assert all(f"'{package.requirement}'" in text for package in CONNECTORS[name].packages)
 
 
 def test_libraries_of_connectors_are_pinned_as_the_fault_at_start_says() -> None:

@@ -2,8 +2,6 @@
 
 import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import duckdb
@@ -12,20 +10,8 @@ import pytest
 from datasources.sources.registry import source_of
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources import loads
-from tests.datasources.sources.loads import has_changed, load, types, version
+from tests.datasources.sources.loads import has_changed, held, load, types, version
 from tests.datasources.support import new_load, refusal
-
-#: Runs statements on the database argv[1]; dies without closing it, or holds it open when standard input is a pipe.
-WRITER = """
-import duckdb, os, sys
-connection = duckdb.connect(sys.argv[1])
-for statement in sys.argv[3:]:
-    connection.execute(statement)
-print("done", flush=True)
-if sys.argv[2] == "hold":
-    sys.stdin.read()
-os._exit(0)
-"""
 
 
 def put(directory: Path, *statements: str, name: str = "s.duckdb") -> Path:
@@ -41,7 +27,8 @@ def declare(directory: Path, table: str = "t", name: str = "s.duckdb") -> Datase
 
 
 def die_with_a_log(directory: Path, *statements: str) -> None:
-    subprocess.run([sys.executable, "-c", WRITER, str(directory / "s.duckdb"), "die", *statements], check=True)
+    with held(directory / "s.duckdb", *statements, by="duckdb"):
+        pass
     assert (directory / "s.duckdb.wal").exists()
 
 
@@ -111,14 +98,11 @@ def test_the_log_of_a_dead_writer_is_read_and_kept(tmp_path: Path) -> None:
 
 def test_a_file_that_is_open_for_writing_is_read_when_it_is_closed(tmp_path: Path) -> None:
     path = put(tmp_path, "CREATE TABLE t AS SELECT 1 AS a")
-    command = [sys.executable, "-c", WRITER, str(path), "hold"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "done\n"
+
+    with held(path, by="duckdb"):
         assert refusal(tmp_path, declare(tmp_path)) == (
             "'s.duckdb': another program has it open for writing; the next refresh tries again."
         )
-        writer.communicate()
 
     assert load(tmp_path, declare(tmp_path)) == [(1,)]
 

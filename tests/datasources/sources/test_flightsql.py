@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from datetime import UTC, date, datetime
 from itertools import starmap
 from pathlib import Path
@@ -23,13 +23,11 @@ from datasources.sql import literal
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import DatasetConfig, RuntimeConfig, TlsConfig
 from runtimeconf.secret import Secret
-from system.addresses import Address
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import (
     check_values,
     load,
     load_in_process,
-    outlive,
     scan,
     server_of_another_protocol,
     time_out_repeatedly,
@@ -387,28 +385,6 @@ def test_endpoints_with_other_columns_are_an_error(tmp_path: Path, plain: Plain)
 
 
 # --- a server that is away, slow or dead ------------------------------------------------------------------------------
-
-
-@pytest.mark.exhaustive
-def test_a_dataset_follows_its_table_and_outlives_its_server(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path / "other" / "state")
-    publisher.publish(t="SELECT 1 AS a")
-    config = config_of(publisher.state_dir, ("t",))
-    counts = iter((2, 3))
-    with closing(InProcessEngine(config)) as engine, ExitStack() as running:
-        port = running.enter_context(serving(config, engine, Access(key_set=KEY_SET))).port
-
-        def start() -> None:
-            address = Address("127.0.0.1", port)
-            running.enter_context(serving(config, engine, Access(key_set=KEY_SET), bind=address))
-
-        outlive(
-            tmp_path,
-            declare({"flightsql_endpoint": f"grpc://127.0.0.1:{port}", "flightsql_token": KEY}),
-            change=lambda: publisher.publish(t=f"SELECT 1 AS a FROM range({next(counts)})"),
-            stop=running.close,
-            start=start,
-        )
 
 
 @pytest.mark.exhaustive

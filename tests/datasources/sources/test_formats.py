@@ -212,11 +212,7 @@ def test_parquet_keeps_names_types_and_values(tmp_path: Path) -> None:
     cases: dict[str, tuple[Any, str, object]] = {
         'q"uoted': ([1], "BIGINT", 1),
         "decimal": (pa.array([Decimal("0.10")], pa.decimal128(38, 2)), "DECIMAL(38,2)", Decimal("0.10")),
-        "nested": (
-            [{"x": 1, "y": [{"z": "t"}]}],
-            "STRUCT(x BIGINT, y STRUCT(z VARCHAR)[])",
-            {"x": 1, "y": [{"z": "t"}]},
-        ),
+        "nested": ([NESTED], "STRUCT(x BIGINT, y STRUCT(z VARCHAR)[])", NESTED),
         "list": ([[1, 2]], "BIGINT[]", [1, 2]),
         "nothing": (pa.nulls(1), "INTEGER", None),
     }
@@ -318,43 +314,33 @@ def test_trailing_white_space_is_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
+    ("text", "message", "said"),
     [
-        pytest.param("d/1.csv", "d/1.csv", id="one file"),
-        pytest.param("d", "d", id="several files, none of them named"),
+        ("d/1.csv", "Some Error: secret /etc/passwd", "CSV"),
+        ("d/1.csv", "Error when sniffing file: secret", "CSV"),
+        ("d", "Some Error: secret /etc/passwd", "CSV"),
+        ("d", "Error when sniffing file: secret", "CSV"),
+        pytest.param(
+            "t.parquet", 'IO Error: Cannot open file "{}": Gone', "Parquet: Cannot open the file: Gone", id="file"
+        ),
+        pytest.param(
+            "t.parquet", "IO Error: Failed to read the file '{}'.", "Parquet: Failed to read the file", id="the file"
+        ),
+        ("t.parquet", 'Invalid Input Error: "{}" ends early', "Parquet: the file ends early"),
     ],
 )
-@pytest.mark.parametrize("message", ["Some Error: secret /etc/passwd", "Error when sniffing file: secret"])
-def test_unknown_messages_about_text_files_are_not_passed_on(
-    tmp_path: Path, text: str, name: str, message: str
+def test_an_unknown_message_becomes_a_sentence_without_contents_and_paths(
+    tmp_path: Path, text: str, message: str, said: str
 ) -> None:
     put(tmp_path, "d/1.csv", "a\nsecret\n")
     put(tmp_path, "d/2.csv", "a\nsecret\n")
+    put_parquet(tmp_path, "t.parquet", n=[1])
 
     with duckdb.connect() as connection, source_of(declare(tmp_path, text)).open(new_load(tmp_path)) as scan:
         scan.bind(connection)
-        sentence = str(scan.explain(connection, duckdb.Error(message)))
-
-    assert sentence == f"'{name}': the engine cannot read it as CSV."
-
-
-@pytest.mark.parametrize(
-    ("message", "said"),
-    [
-        pytest.param('IO Error: Cannot open file "{}": Gone', "Cannot open the file: Gone", id="file"),
-        pytest.param("IO Error: Failed to read the file '{}'.", "Failed to read the file", id="the file"),
-        pytest.param('Invalid Input Error: "{}" ends early', "the file ends early", id="path"),
-    ],
-)
-def test_a_message_about_a_parquet_file_stays_a_sentence_without_its_path(
-    tmp_path: Path, message: str, said: str
-) -> None:
-    put_parquet(tmp_path, "t.parquet", n=[1])
-
-    with duckdb.connect() as connection, source_of(declare(tmp_path, "t.parquet")).open(new_load(tmp_path)) as scan:
         sentence = str(scan.explain(connection, duckdb.Error(message.format(*scan.paths))))
 
-    assert sentence == f"'t.parquet': the engine cannot read it as Parquet: {said}."
+    assert sentence == f"'{text}': the engine cannot read it as {said}."
 
 
 def test_names_that_the_engine_made_up_are_refused(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 import gzip
-import resource
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.sources.origin import Origin
+from runtimeconf.model import AccelerationConfig
 from tests.datasources.sources.loads import (
     build,
     declared,
@@ -23,7 +25,17 @@ from tests.datasources.sources.loads import (
     version_of,
 )
 from tests.datasources.sources.web_server import LONG_AGO, NOW, File, WebServer, saying, serving
-from tests.datasources.support import connections_to, deadline, files_below, open_below
+from tests.datasources.support import (
+    Start,
+    connections_to,
+    deadline,
+    file_limit,
+    files_below,
+    open_below,
+    served,
+    state,
+    wait_for,
+)
 
 CSV = b"a,b\n1,x\n"
 ROWS = [(1, "x")]
@@ -245,16 +257,12 @@ def test_more_bytes_than_allowed_are_refused(web: WebServer, tmp_path: Path, chu
     assert len(loaded(tmp_path, f"{web.url}/a.csv")) == 10_000
 
 
-def test_a_full_disk_is_reported(web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+def test_a_full_disk_is_reported(web: WebServer, tmp_path: Path) -> None:
     web.files["/a.csv"] = File(b"a\n" + b"1\n" * 500_000)
     dataset = declared(tmp_path, f"{web.url}/a.csv", {})
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
-        with pytest.raises(SnapshotError, match="cannot be written to the state directory: File too large"):
-            build(tmp_path, dataset)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    said = "cannot be written to the state directory: File too large"
+    with file_limit(300_000), pytest.raises(SnapshotError, match=said):
+        build(tmp_path, dataset)
 
 
 def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
@@ -318,11 +326,11 @@ def test_the_end_of_one_load_leaves_another_of_the_same_server_alone(web: WebSer
     endless = dripping(HEAD + b"Content-Length: 99999\r\n\r\n", b"x")
     web.files |= {"/endless": File(take_over=endless), "/a.csv": File(take_over=outlast)}
     with (
-        Origin(web.url, "endless", deadline(0.5), silence_s=30) as one,
-        Origin(web.url, "a.csv", deadline(), silence_s=30) as other,
-        other.get("/a.csv", []) as answer,
+        Origin(web.url, "endless", deadline(0.5), None, None) as one,
+        Origin(web.url, "a.csv", deadline(), None, None) as other,
+        other.request("/a.csv", []) as answer,
     ):
-        with pytest.raises(SnapshotError, match="the refresh_timeout"), one.get("/endless", []) as cut:
+        with pytest.raises(SnapshotError, match="the refresh_timeout"), one.request("/endless", []) as cut:
             list(cut.blocks())
         released.set()
 
@@ -395,22 +403,90 @@ def test_validators_that_could_miss_a_change_give_no_version(
     assert version_of(tmp_path, f"{web.url}/a.csv") is None
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "is_read"),
-    [
-        pytest.param("made", File(b"a,b\n2,y\n"), False, id="r09 other bytes"),
-        pytest.param('W/"1"', File(CSV, tag='W/"2"'), True, id="weak tag"),
-    ],
-)
-def test_a_file_that_changes_while_it_is_sent_is_refused_unless_its_tag_is_weak(
-    web: WebServer, tmp_path: Path, first: str, second: File, is_read: bool
+def test_r09_a_file_that_changes_while_it_is_sent_is_refused_unless_its_tag_is_weak(
+    web: WebServer, tmp_path: Path
 ) -> None:
-    web.files["/a.csv"] = File(CSV, tag=first, after=lambda: web.files.update({"/a.csv": second}))
+    def become(file: File) -> Callable[[], None]:
+        return lambda: web.files.update({"/a.csv": file})
 
-    if is_read:
-        assert loaded(tmp_path, f"{web.url}/a.csv") == ROWS
-    else:
-        assert refused(tmp_path, f"{web.url}/a.csv") == (
-            f"'{web.url}/a.csv' changed while it was read; the next refresh reads it again."
-        )
-        assert loaded(tmp_path, f"{web.url}/a.csv") == [(2, "y")]
+    web.files["/a.csv"] = File(CSV, after=become(File(b"a,b\n2,y\n")))
+    assert refused(tmp_path, f"{web.url}/a.csv") == (
+        f"'{web.url}/a.csv' changed while it was read; the next refresh reads it again."
+    )
+    assert loaded(tmp_path, f"{web.url}/a.csv") == [(2, "y")]
+
+    web.files["/a.csv"] = File(CSV, tag='W/"1"', after=become(File(CSV, tag='W/"2"')))
+    assert loaded(tmp_path, f"{web.url}/a.csv") == ROWS
+
+
+# --- TLS and proxies --------------------------------------------------------------------------------------------------
+
+
+def test_https_is_read_when_the_certificate_is_trusted(
+    tls: ssl.SSLContext, web: WebServer, tmp_path: Path, root: str
+) -> None:
+    with serving(tls) as secure:
+        secure.files["/a.csv"] = File(CSV)
+        source = f"https://localhost:{secure.port}/a.csv"
+
+        # A relative path is taken from the directory of the YAML.
+        assert loaded(tmp_path, source, http_tls_root_certificate_file=Path(root).name) == ROWS
+        assert "the certificate of the server is not trusted (unable to get local issuer" in refused(tmp_path, source)
+        by_address = refused(tmp_path, f"https://127.0.0.1:{secure.port}/a.csv", http_tls_root_certificate_file=root)
+        assert "the certificate of the server is not trusted (IP address mismatch" in by_address
+    assert "does not speak TLS as this program does" in refused(tmp_path, f"https://localhost:{web.port}/a.csv")
+
+
+def test_an_unusable_root_certificate_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "text.pem").write_text("no certificate")
+
+    for name, said in (("absent.pem", "No such file"), ("text.pem", "it is not a PEM certificate")):
+        sentence = refused(tmp_path, "https://localhost/a.csv", http_tls_root_certificate_file=name)
+        assert sentence.startswith(f"The file of root certificates cannot be used: {said}")
+
+
+def test_the_proxy_from_the_environment_is_used_except_for_loopback(
+    web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://user:{TOKEN}@127.0.0.1:{web.port}")
+    web.files["http://data.example/a.csv"] = File(b"a\n7\n")
+
+    assert loaded(tmp_path, "http://data.example/a.csv") == [(7,)]
+    assert web.requests[0]["Proxy-Authorization"].startswith("Basic ")
+    assert loaded(tmp_path, f"{web.url}/a.csv") == ROWS
+    assert "Proxy-Authorization" not in web.requests[-1]
+    monkeypatch.setenv("no_proxy", ".example")
+    assert "cannot be resolved" in refused(tmp_path, "http://data.example/a.csv")
+
+
+def test_an_unusable_proxy_is_reported_without_its_password(
+    web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", f"http://user:{TOKEN}@127.0.0.1:{web.port}")
+    monkeypatch.setenv("http_proxy", f"socks5://user:{TOKEN}@127.0.0.1:1")
+
+    no_tunnel = refused(tmp_path, "https://data.example/a.csv")
+    no_url = refused(tmp_path, "http://data.example/a.csv")
+
+    assert "the proxy from the environment refuses the connection" in no_tunnel
+    assert no_url == "The proxy from the environment cannot be used: give an http:// or https:// URL."
+    assert TOKEN not in no_tunnel + no_url
+
+
+# --- in its place -----------------------------------------------------------------------------------------------------
+
+
+def test_a_dataset_follows_its_file_and_outlives_its_server(web: WebServer, tmp_path: Path, start: Start) -> None:
+    params = {"http_bearer_token": TOKEN, "client_timeout": "5s"}
+    often = AccelerationConfig(refresh_check_interval_s=0.2)
+    refresher = start(replace(declared(tmp_path, f"{web.url}/a.csv", params), acceleration=often))
+    wait_for(lambda: state(refresher).rows == 1, "the first load")
+
+    web.files["/a.csv"] = File(CSV + b"2,y\n")
+    wait_for(lambda: state(refresher).rows == 2, "the change")
+    web.files["/a.csv"] = File(status=503)
+    wait_for(lambda: sum(run.status == "failed" for run in refresher.history("d")) >= 3, "three failures")
+    assert (state(refresher).status, state(refresher).rows) == ("Error", 2)
+    web.files["/a.csv"] = File(b"a,b\n7,z\n")
+    wait_for(lambda: state(refresher).status == "Ready", "the server that is back")
+    assert served(tmp_path) == [(7, "z")]

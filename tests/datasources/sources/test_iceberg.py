@@ -1,7 +1,13 @@
+import bz2
 import gzip
+import io
 import json
+import os
 import shutil
+import sqlite3
+import zlib
 from collections.abc import Callable
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -9,6 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.avro.decoder import StreamingBinaryDecoder
+from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestContent
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -17,11 +25,13 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
 
-from datasources.errors import SourceError
+from datasources.errors import SnapshotError
+from datasources.snapshots.snapshot import Order
+from datasources.sources.iceberg_avro import MAX_BYTES, AvroContent
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.iceberg_tables import SqliteCatalog, commit, data_file, deletes, place, rewrite
-from tests.datasources.sources.loads import has_changed, load, load_in_process, table, version
-from tests.datasources.support import refusal
+from tests.datasources.sources.loads import has_changed, load, table, version
+from tests.datasources.support import builder, deadline, refusal
 
 OUTSIDE = "name a file outside of the table"
 MIB = 1024 * 1024
@@ -77,27 +87,6 @@ def test_the_newest_snapshot_is_read_and_a_newer_one_is_noticed(tmp_path: Path) 
         assert not has_changed(tmp_path, way, version(tmp_path, way))
     assert not has_changed(tmp_path, pinned, first[0])
     assert load(tmp_path, pinned, "FROM d ORDER BY n") == [(1,), (2,)]
-
-
-def test_a_table_made_anew_is_another_one(tmp_path: Path) -> None:
-    made = empty(tmp_path)
-    first = version(tmp_path, iceberg(tmp_path))
-    shutil.rmtree(place(made))
-    with pytest.raises(SourceError, match=r"^'wh/ns/t' does not exist\.$"):
-        has_changed(tmp_path, iceberg(tmp_path), first)
-    (place(made) / "metadata").mkdir(parents=True)
-    assert refusal(tmp_path, iceberg(tmp_path)) == "'wh/ns/t' is not an Iceberg table: it has no metadata files."
-
-    SqliteCatalog(tmp_path).execute("DELETE FROM iceberg_tables")
-    empty(tmp_path)
-    assert has_changed(tmp_path, iceberg(tmp_path), first)
-
-
-def test_a_table_that_was_moved_is_read(tmp_path: Path) -> None:
-    write(tmp_path, n=[1])
-    (tmp_path / "wh/ns/t").rename(tmp_path / "an odd 'ü\" %20 name")
-
-    assert load(tmp_path, iceberg(tmp_path, "an odd 'ü\" %20 name")) == [(1,)]
 
 
 def test_metadata_that_are_packed_are_read(tmp_path: Path) -> None:
@@ -322,19 +311,167 @@ def test_a_list_of_manifests_that_ends_before_its_first_is_refused(tmp_path: Pat
     assert "is damaged" in refusal(tmp_path, iceberg(tmp_path))
 
 
-# --- in the process that loads ----------------------------------------------------------------------------------------
+def test_what_the_catalog_does_not_have_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, n=[1])
+
+    assert refusal(tmp_path, catalogued(tmp_path, "ns.absent")) == "The catalog has no table 'ns.absent'."
+    other = catalogued(tmp_path, iceberg_catalog_name="other")
+    assert refusal(tmp_path, other) == "The catalog has no table 'ns.t'."
+    SqliteCatalog(tmp_path).execute("UPDATE iceberg_tables SET metadata_location = NULL")
+    assert refusal(tmp_path, catalogued(tmp_path)) == "The catalog has no metadata file for the table."
+
+
+@pytest.mark.parametrize("location", ["../u", "TMP/u", "file://TMP/u", "TMP/wh/../u", "s3://lake/t", "TMP/wh2/t"])
+def test_a_table_outside_of_the_warehouse_is_refused(tmp_path: Path, location: str) -> None:
+    made = write(tmp_path, n=[1])
+    for name in ("u", "wh2/t"):
+        shutil.copytree(place(made), tmp_path / name)
+    file = f"{location.replace('TMP', str(tmp_path))}/metadata/{Path(made.metadata_location).name}"
+    SqliteCatalog(tmp_path).execute("UPDATE iceberg_tables SET metadata_location = ?", file)
+
+    assert "The catalog says that 'ns.t' lies outside of 'wh'" in refusal(tmp_path, catalogued(tmp_path))
+
+
+def test_a_catalog_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, n=[1])
+    file = tmp_path / "catalog.db"
+    dataset = catalogued(tmp_path)
+    said = "The file of iceberg_catalog is damaged, or no SQL catalog of Iceberg."
+    file.write_bytes(b"x" * 5000)
+    assert refusal(tmp_path, dataset) == said
+
+    file.unlink()
+    with closing(sqlite3.connect(file)) as connection, connection:
+        columns = "i || '' AS catalog_name, i || '' AS table_namespace, i || '' AS table_name, i AS metadata_location"
+        endless = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT {columns} FROM n"
+        connection.execute(f"CREATE VIEW iceberg_tables AS {endless}")
+    with pytest.raises(SnapshotError, match=r"^The load was stopped after 0\.2 s"):
+        builder(tmp_path).build(Order(dataset), deadline(0.2))
+
+    file.unlink()
+    assert refusal(tmp_path, dataset) == "The file of iceberg_catalog cannot be read: No such file or directory."
+    os.mkfifo(file)
+    assert refusal(tmp_path, dataset) == "The file of iceberg_catalog is not a regular file."
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_a_catalog_that_is_written_to_is_read_by_the_next_refresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str
+) -> None:
+    monkeypatch.setattr("datasources.sources.iceberg_location._LOCK_S", 0.05)
+    write(tmp_path, n=[1])
+    dataset = catalogued(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)) as writer:
+        writer.execute(f"PRAGMA journal_mode = {journal}")
+        # Only so does a writer keep readers of a write-ahead log out.
+        writer.execute("PRAGMA locking_mode = exclusive")
+        writer.execute("BEGIN EXCLUSIVE")
+        writer.execute("UPDATE iceberg_tables SET table_name = table_name")
+
+        said = refusal(tmp_path, dataset)
+
+    assert said == "The file of iceberg_catalog is locked by another program; the next refresh reads it again."
+    assert load(tmp_path, dataset) == [(1,)]
+
+
+def long(number: int) -> bytes:
+    stream = io.BytesIO()
+    BinaryEncoder(stream).write_int(number)
+    return stream.getvalue()
+
+
+def text(content: bytes) -> bytes:
+    return long(len(content)) + content
+
+
+def snappy(block: bytes) -> bytes:
+    packed: bytes = pa.Codec("snappy").compress(block, asbytes=True)
+    return packed + zlib.crc32(block).to_bytes(4, "big")
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "deflate": lambda block: zlib.compress(block, wbits=-15),
+    "snappy": snappy,
+    "zstandard": lambda block: pa.Codec("zstd").compress(block, asbytes=True),
+    "bzip2": bz2.compress,
+}
+
+
+def repacked(content: bytes, codec: str | None) -> bytes:
+    """Write an Avro file of one block that is not compressed once more, compressed with *codec*; None: unsaid."""
+    sync = content[-16:]
+    start = content.index(sync) + 16
+    stream = StreamingBinaryDecoder(content[start:])
+    records = stream.read_int()
+    block = PACKERS.get(str(codec), bytes)(stream.read_bytes())
+    said = text(b"avro.other") + text(b"null") if codec is None else text(b"avro.codec") + text(codec.encode())
+    was = text(b"avro.codec") + text(b"null")
+    assert was in content[:start]
+    return content[:start].replace(was, said) + long(records) + text(block) + sync
+
+
+def repack(directory: Path, codec: str | None) -> list[Path]:
+    """Make a table of one file, and write its list and its manifest once more; returns their paths."""
+    made = empty(directory)
+    commit(made, data_file(made, numbers(made, "a.parquet", 1, 2), 2), codec="null")
+    files = list((place(made) / "metadata").glob("*.avro"))
+    assert len(files) == 2
+    for file in files:
+        file.write_bytes(repacked(file.read_bytes(), codec))
+    return files
+
+
+@pytest.mark.parametrize("codec", ["null", None, "deflate", "snappy", "zstandard", "bzip2"])
+def test_manifests_are_read_whatever_they_are_compressed_with(tmp_path: Path, codec: str | None) -> None:
+    repack(tmp_path, codec)
+
+    assert load(tmp_path, iceberg(tmp_path)) == [(1,), (2,)]
+
+
+def test_a_codec_that_is_not_known_is_named(tmp_path: Path) -> None:
+    repack(tmp_path, "xz")
+
+    said = refusal(tmp_path, iceberg(tmp_path))
+
+    assert said == "'wh/ns/t' needs what this reader does not support: Avro files that are compressed with xz."
 
 
 @pytest.mark.exhaustive
-def test_many_rows_pass_within_the_memory_of_a_loader(tmp_path: Path) -> None:
-    made = write(tmp_path, n=pa.array(range(100_000)), s=pa.array([f"a {n}" for n in range(100_000)]))
-    file = next((place(made) / "data").glob("*.parquet"))
-    gone = deletes(made, "x.parquet", f"{made.location()}/data/{file.name}", range(50_000, 100_000))
-    commit(made, gone, content=ManifestContent.DELETES)
+@pytest.mark.parametrize("damage", ["content", "size", "large"])
+def test_a_damaged_snappy_block_is_refused(tmp_path: Path, damage: str) -> None:
+    for file in repack(tmp_path, "snappy"):
+        whole = file.read_bytes()
+        packed = whole.index(whole[-16:]) + 16 + 3  # a varint of the records, and two bytes of the size
+        change = {"content": (packed + 20, b"\x00"), "size": (packed, b"\x01"), "large": (packed, b"\xff\xff\xff\xff")}
+        at, put = change[damage]
+        file.write_bytes(whole[:at] + put + whole[at + len(put) :])
 
-    found = load_in_process(tmp_path, iceberg(tmp_path), "SELECT count(*), sum(n), max(s) FROM d", memory_mib=256)
+        assert f"'metadata/{file.name}' of 'wh/ns/t' is damaged" in refusal(tmp_path, iceberg(tmp_path))
+        file.write_bytes(whole)
 
-    assert found == [(50_000, 1_249_975_000, "a 9999")]
+
+HEADER = b"Obj\x01"
+SYNC = b"0123456789abcdef"
 
 
-# --- what a load wants ------------------------------------------------------------------------------------------------
+def avro(codec: str, block: bytes) -> bytes:
+    """Write an Avro file of one record, which is *block*."""
+    key = text(b"avro.codec") + text(codec.encode())
+    return HEADER + long(1) + key + long(0) + SYNC + long(1) + text(PACKERS.get(codec, bytes)(block)) + SYNC
+
+
+@pytest.mark.parametrize("codec", PACKERS)
+def test_a_block_that_unpacks_to_more_than_the_limit_is_refused(codec: str) -> None:
+    with pytest.raises(ValueError, match="large"):
+        AvroContent(avro(codec, bytes(MAX_BYTES + 1)))
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])
+def test_a_file_cut_short_anywhere_is_refused(codec: str) -> None:
+    whole = avro(codec, b"the only record")
+    header_bytes = whole.index(SYNC) + len(SYNC)
+
+    assert AvroContent(whole).new_input("a").open().read() == avro("null", b"the only record")
+    for cut in set(range(len(whole))) - {header_bytes}:
+        with pytest.raises((ValueError, EOFError), match=r"."):
+            AvroContent(whole[:cut])

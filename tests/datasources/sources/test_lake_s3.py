@@ -1,7 +1,6 @@
 """Tables in buckets, read from a server of S3."""
 
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from deltalake import write_deltalake
 
 from datasources.errors import SnapshotError, SourceError
-from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
 from datasources.sources.lake_s3 import s3_root
 from datasources.sources.s3_bucket import Bucket, StoredObject
@@ -23,7 +21,7 @@ from tests.datasources.sources.iceberg_tables import SqliteCatalog
 from tests.datasources.sources.loads import has_changed, load, table, version
 from tests.datasources.sources.moto_server import S3Server, s3_server
 from tests.datasources.sources.web_server import File, serving
-from tests.datasources.support import builder, connections_to, deadline, files_below
+from tests.datasources.support import deadline
 
 
 @pytest.fixture(scope="module")
@@ -167,17 +165,13 @@ def test_a_file_that_is_replaced_while_it_is_read_ends_the_load(tmp_path: Path, 
 def test_a_service_that_is_down_or_silent_ends_with_the_refresh_timeout(tmp_path: Path) -> None:
     keys = {"s3_key": "the-key", "s3_secret": "the-secret"}
     down = table(tmp_path, "delta:s3://lake/t", s3_endpoint="http://127.0.0.1:1", **keys)
-    assert "the server cannot be reached" in refusal(tmp_path, down)
-    process = LoaderProcess(builder(tmp_path))
+    assert "the server cannot be reached" in support.refusal(tmp_path, down)
 
     # The system takes the connections; nobody answers.
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         silent = table(tmp_path, "delta:s3://lake/t", s3_endpoint=f"http://127.0.0.1:{port}", **keys)
-        for made in (process, builder(tmp_path)):
-            with pytest.raises(SnapshotError, match=r"stopped after 0\.3 s, the refresh_timeout"):
-                made.build(Order(silent), deadline(0.3))
-        assert connections_to(port) == 0
-    process.close()
-    assert not any(thread.name.endswith("-deadline") for thread in threading.enumerate())
-    assert files_below(tmp_path) == []
+        with pytest.raises(SnapshotError, match=r"stopped after 0\.3 s, the refresh_timeout"):
+            support.builder(tmp_path).build(Order(silent), deadline(0.3))
+        assert support.connections_to(port) == 0
+    assert support.files_below(tmp_path) == []

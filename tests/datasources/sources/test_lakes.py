@@ -1,5 +1,6 @@
 """What all table formats promise."""
 
+import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from datasources.errors import SourceError
 from datasources.sources.source import Bound
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources import test_delta, test_iceberg
 from tests.datasources.sources.iceberg_tables import SqliteCatalog
-from tests.datasources.sources.loads import build, load, scan, types
+from tests.datasources.sources.loads import build, has_changed, load, load_in_process, scan, types, version
 from tests.datasources.support import refusal, rows
 
 MOMENT = datetime(2024, 2, 29, 23, 59, 59, 123456, tzinfo=UTC)
@@ -53,7 +55,7 @@ TYPES: list[Case] = [
 class Lake:
     """A table format: how tables of it are declared and written, and the types that only this format has."""
 
-    declare: Callable[[Path], DatasetConfig]
+    declare: Callable[..., DatasetConfig]
     write: Callable[..., Any]
     delete_where: Callable[[Path, str], object]
     overwrite: Callable[[Path, pa.Table], object]
@@ -125,6 +127,37 @@ def test_deleted_and_overwritten_rows_are_gone(tmp_path: Path, lake: Lake) -> No
     assert load(tmp_path, lake.declare(tmp_path)) == [(9,)]
 
 
+def test_a_newer_version_and_a_table_made_anew_are_noticed(tmp_path: Path, lake: Lake) -> None:
+    lake.write(tmp_path, n=[1])
+    dataset = lake.declare(tmp_path)
+    first = version(tmp_path, dataset)
+    assert not has_changed(tmp_path, dataset, first)
+
+    lake.write(tmp_path, n=[2])
+    assert has_changed(tmp_path, dataset, first)
+    assert not has_changed(tmp_path, dataset, version(tmp_path, dataset))
+    assert load(tmp_path, dataset, "FROM d ORDER BY n") == [(1,), (2,)]
+
+    shutil.rmtree(dataset.location)
+    with pytest.raises(SourceError, match=r"^'[a-z/]+' does not exist\.$"):
+        has_changed(tmp_path, dataset, first)
+
+    (tmp_path / "catalog.db").unlink(missing_ok=True)
+    lake.write(tmp_path, n=[1])
+    assert has_changed(tmp_path, dataset, first)
+
+
+@pytest.mark.parametrize("name", ["q\"u'o", "ü", "With Space", "dot.ted", "UPPER"])
+def test_names_of_columns_and_tables_may_be_any(tmp_path: Path, lake: Lake, name: str) -> None:
+    columns: dict[str, Any] = {name: [1]}
+    lake.write(tmp_path, **columns)
+    # The library that writes Delta tables would take %20 for a blank.
+    Path(lake.declare(tmp_path).location).rename(tmp_path / f"my {name} %20 t")
+
+    assert types(tmp_path, lake.declare(tmp_path, f"my {name} %20 t")) == {name: "BIGINT"}
+    assert load(tmp_path, lake.declare(tmp_path, f"my {name} %20 t")) == [(1,)]
+
+
 def test_only_wanted_columns_are_given(tmp_path: Path, lake: Lake) -> None:
     lake.write(tmp_path, a=[1], B=["x"], c=[2.5])
 
@@ -178,3 +211,14 @@ def test_a_path_that_is_not_a_directory_is_refused(tmp_path: Path, lake: Lake) -
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("x")
     assert refusal(tmp_path, dataset) == f"'{shown}' is not a directory."
+
+
+@pytest.mark.exhaustive
+def test_many_rows_pass_within_the_memory_of_a_loader(tmp_path: Path, lake: Lake) -> None:
+    numbers = range(500_000)
+    lake.write(tmp_path, n=pa.array(numbers), s=pa.array([f"a text of some length, {number}" for number in numbers]))
+    lake.delete_where(tmp_path, "n >= 400000")
+
+    found = load_in_process(tmp_path, lake.declare(tmp_path), "SELECT count(*), sum(n), min(s) FROM d", memory_mib=256)
+
+    assert found == [(400_000, 79_999_800_000, "a text of some length, 0")]

@@ -35,18 +35,6 @@ def broken() -> Iterator[pa.RecordBatch]:
     raise OSError("password=canary")
 
 
-def test_a_stream_is_read_to_its_end(tmp_path: Path) -> None:
-    scan = scan_of(tmp_path, batches(1, 2, 3))
-
-    with duckdb.connect() as connection:
-        found = connection.execute(f"SELECT a FROM {scan.bind(connection)}").fetchall()
-
-    scan.accept(duckdb.connect(), ["a"])
-    scan.confirm()
-    assert found == [(1,), (2,), (3,)]
-    assert (scan.version, scan.paths, scan.is_read_once) == ("v1", (), True)
-
-
 @pytest.mark.parametrize(
     ("source", "limit_s", "kind", "sentence"),
     [

@@ -105,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
         if file.after is not None and self.command != "HEAD":
             file.after()
 
-    do_HEAD = do_PUT = do_GET  # noqa: N815
+    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
 
     def _is_known(self, headers: Mapping[str, str]) -> bool:
         if "If-None-Match" in self.headers:

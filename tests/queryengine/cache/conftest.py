@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from queryengine.cache.cached_engine import CachedEngine, remembering
-from runtimeconf.model import MIB, ResultsCacheConfig
+from runtimeconf.model import MIB, ResultsCacheConfig, RuntimeConfig
 from tests.queryengine.conftest import FEW, KINDS, config_of
 from tests.queryengine.publishing import Publisher, wait_until
 
@@ -14,15 +14,17 @@ StartCached = Callable[..., CachedEngine]
 CACHED_VIEWS = {"few": FEW, "noise": "SELECT random() AS r", "over_noise": "FROM noise"}
 
 
+def cached_config(*args: Any, **query: Any) -> RuntimeConfig:
+    """As `config_of`, with a results cache."""
+    return replace(config_of(*args, **query), results_cache=ResultsCacheConfig(enabled=True))
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def cached(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Publisher]]:
     """An engine of either kind, and the publisher of its data."""
     publisher = Publisher(tmp_path_factory.mktemp("cached") / "state")
     publisher.publish(flights="SELECT 1 AS id", numbers="SELECT range AS n FROM range(300000)")
-    config = replace(
-        config_of(publisher.state_dir, ("flights", "numbers", "absent"), CACHED_VIEWS, workers=2),
-        results_cache=ResultsCacheConfig(enabled=True, max_bytes=16 * MIB),
-    )
+    config = cached_config(publisher.state_dir, ("flights", "numbers", "absent"), CACHED_VIEWS, workers=2)
     with KINDS[request.param](config) as running:
         yield (running, config), publisher
 
@@ -32,10 +34,9 @@ def start(cached: tuple[Any, Publisher]) -> Iterator[StartCached]:
     """Put a cache before the shared engine, which outlives it."""
     (running, config), _ = cached
 
-    def make(**settings: Any) -> CachedEngine:
-        cache = replace(config.results_cache, **{k: v for k, v in settings.items() if k == "max_bytes"})
-        query = replace(config.query, **{k: v for k, v in settings.items() if k == "timeout_s"})
-        made = remembering(running, replace(config, results_cache=cache, query=query))
+    def make(max_bytes: int = 16 * MIB) -> CachedEngine:
+        cache = ResultsCacheConfig(enabled=True, max_bytes=max_bytes)
+        made = remembering(running, replace(config, results_cache=cache))
         assert isinstance(made, CachedEngine)
         return made
 

@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from queryengine.encoders import encode
+from queryengine.encoders import encode_parts
 from queryengine.engine import Encoding
 from queryengine.manifest import Column
 from queryengine.values import select_list
@@ -34,6 +34,17 @@ def result(
     return columns, projected.to_arrow_reader(batch_size)
 
 
+def encode(
+    encoding: Encoding, columns: tuple[Column, ...], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[bytes]:
+    return map(b"".join, encode_parts(encoding, columns, schema, batches))
+
+
+def declared(columns: dict[str, str]) -> tuple[Column, ...]:
+    """Return columns of these names and DuckDB types."""
+    return tuple(Column(name=name, type=type_) for name, type_ in columns.items())
+
+
 def answer(connection: duckdb.DuckDBPyConnection, sql: str, encoding: Encoding = "json") -> bytes:
     columns, reader = result(connection, sql)
     return b"".join(encode(encoding, columns, reader.schema, reader))
@@ -41,8 +52,7 @@ def answer(connection: duckdb.DuckDBPyConnection, sql: str, encoding: Encoding =
 
 def from_arrow(columns: dict[str, str], *batches: pa.RecordBatch, encoding: Encoding = "json") -> bytes:
     """Encode batches that a test has made; *columns* are names and DuckDB types."""
-    declared = tuple(Column(name=name, type=kind) for name, kind in columns.items())
-    return b"".join(encode(encoding, declared, batches[0].schema, batches))
+    return b"".join(encode(encoding, declared(columns), batches[0].schema, batches))
 
 
 def strict_json(text: bytes) -> Any:
@@ -58,10 +68,3 @@ def strict_json(text: bytes) -> Any:
         raise AssertionError(word)
 
     return json.loads(decoded, parse_int=Decimal, parse_float=Decimal, parse_constant=refused, object_pairs_hook=unique)
-
-
-def pulled(batches: list[pa.RecordBatch], seen: list[int]) -> Iterator[pa.RecordBatch]:
-    """Give *batches* one by one and note in *seen* which were asked for."""
-    for position, batch in enumerate(batches):
-        seen.append(position)
-        yield batch

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from queryengine.encoders import CONTENT_TYPES
+from queryengine.encoders import ENCODERS
 from queryengine.values import TABLE
 from tests.queryengine.encoders.answers import answer, strict_json
 from tests.queryengine.encoders.value_samples import COMPOSITES, NESTINGS, SAMPLES, engine_texts, tokens, values_of
@@ -30,13 +30,6 @@ def test_json_has_the_text_of_the_engine(connection: duckdb.DuckDBPyConnection, 
 
     expected = [None if value is None else oracle(value) for value in engine_texts(connection, name)]
     assert [row["v"] for row in rows] == [Decimal(repr(v)) if isinstance(v, float) else v for v in expected]
-
-
-def test_a_decimal_keeps_the_digits_of_its_scale(connection: duckdb.DuckDBPyConnection) -> None:
-    sql = "SELECT CAST(s AS DECIMAL({})) AS v FROM (VALUES ('1.5'), ('0'), ('-0.01')) t(s)"
-
-    assert tokens(connection, sql.format("18,3")) == ["1.500", "0.000", "-0.010"]
-    assert tokens(connection, sql.format("38,9")) == ["1.500000000", "0.000000000", "-0.010000000"]
 
 
 @pytest.mark.parametrize("nesting", NESTINGS)
@@ -77,28 +70,31 @@ def test_a_value_is_a_key_by_its_plain_text(connection: duckdb.DuckDBPyConnectio
         pytest.param("NULL::TUPLE(INTEGER, BIT)", "null", id="null tuple"),
         pytest.param("get_type([1])", '"INTEGER[]"', id="type"),
         pytest.param("{'a': {'b': {'c': [[[1]]]}}}", '{"a":{"b":{"c":[[[1]]]}}}', id="deep"),
-    ],
-)
-def test_nested_shapes(connection: duckdb.DuckDBPyConnection, sql: str, token: str) -> None:
-    assert tokens(connection, f"SELECT {sql} AS v") == [token]
-
-
-@pytest.mark.parametrize(
-    ("sql", "token"),
-    [
-        pytest.param("1::VARIANT", "1", id="number"),
-        pytest.param("340282366920938463463374607431768211455::UHUGEINT::VARIANT", f"{2**128 - 1}", id="large number"),
-        pytest.param("1.50::DECIMAL(5,2)::VARIANT", "1.50", id="decimal"),
-        pytest.param("'nan'::DOUBLE::VARIANT", "null", id="NaN"),
+        pytest.param("[" * 100 + "1" + "]" * 100, f'"{"[" * 100}1{"]" * 100}"', id="too deep for Arrow: text"),
         pytest.param(
-            "{'a': '-inf'::DOUBLE, 'b': 'NaN \"Infinity'}::VARIANT", '{"a":null,"b":"NaN \\"Infinity"}', id="words"
+            "map([union_value(a := 1), union_value(b := '1')::UNION(a INTEGER, b VARCHAR)], ['x', 'y'])",
+            '{"1":"x","1_1":"y"}',
+            id="keys that look alike",
         ),
-        pytest.param("'[1,  {\"a\": 2.5}]'::JSON::VARIANT", '[1,{"a":2.5}]', id="from JSON"),
-        pytest.param("[{'a': 1::VARIANT}, NULL]", '[{"a":1},null]', id="inside others"),
-        pytest.param("NULL::VARIANT", "null", id="null"),
+        pytest.param("[1.5, 0, -0.01]::DECIMAL(18,3)[]", "[1.500,0.000,-0.010]", id="digits of a scale"),
+        pytest.param(
+            "[1.5, 0, -0.01]::DECIMAL(38,9)[]", "[1.500000000,0.000000000,-0.010000000]", id="digits of a large scale"
+        ),
+        pytest.param("1::VARIANT", "1", id="variant of a number"),
+        pytest.param(f"{2**128 - 1}::UHUGEINT::VARIANT", f"{2**128 - 1}", id="variant of a large number"),
+        pytest.param("1.50::DECIMAL(5,2)::VARIANT", "1.50", id="variant of a decimal"),
+        pytest.param("'nan'::DOUBLE::VARIANT", "null", id="variant of a NaN"),
+        pytest.param(
+            "{'a': '-inf'::DOUBLE, 'b': 'NaN \"Infinity'}::VARIANT",
+            '{"a":null,"b":"NaN \\"Infinity"}',
+            id="variant of words",
+        ),
+        pytest.param("'[1,  {\"a\": 2.5}]'::JSON::VARIANT", '[1,{"a":2.5}]', id="variant from JSON"),
+        pytest.param("[{'a': 1::VARIANT}, NULL]", '[{"a":1},null]', id="variant inside others"),
+        pytest.param("NULL::VARIANT", "null", id="variant that is null"),
     ],
 )
-def test_a_variant_is_embedded(connection: duckdb.DuckDBPyConnection, sql: str, token: str) -> None:
+def test_nested_and_embedded_values(connection: duckdb.DuckDBPyConnection, sql: str, token: str) -> None:
     assert tokens(connection, f"SELECT {sql} AS v") == [token]
 
 
@@ -109,29 +105,23 @@ def test_a_variant_with_and_without_words(connection: duckdb.DuckDBPyConnection)
     assert answer(connection, sql, "csv") == b"v\nnull\n\n1.5\n"
 
 
-def test_keys_that_look_alike_stay_apart(connection: duckdb.DuckDBPyConnection) -> None:
-    keys = "[union_value(a := 1), union_value(b := '1')::UNION(a INTEGER, b VARCHAR)]"
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        pytest.param(
+            pa.array([[("a", 1), ("a", 2)], [("a", 3)], None, []], pa.map_(pa.string(), pa.int32())),
+            ['{"a":1,"a_1":2}', '{"a":3}', "null", "{}"],
+            id="a key that is repeated",
+        ),
+        pytest.param([{"": 1, "x": 2}], ['{"element1":1,"x":2}'], id="a member without a name"),
+    ],
+)
+def test_what_only_a_file_can_hold(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection, values: object, expected: list[str]
+) -> None:
+    parquet.write_table(pa.table({"v": values}), tmp_path / "values.parquet")
 
-    assert tokens(connection, f"SELECT map({keys}, ['x', 'y']) AS v") == ['{"1":"x","1_1":"y"}']
-
-
-def test_a_key_that_a_file_repeats_is_kept(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
-    repeated = pa.array([[("a", 1), ("a", 2)], [("a", 3)], None, []], pa.map_(pa.string(), pa.int32()))
-    parquet.write_table(pa.table({"v": repeated}), tmp_path / "map.parquet")
-
-    assert tokens(connection, f"SELECT v FROM '{tmp_path}/map.parquet'") == ['{"a":1,"a_1":2}', '{"a":3}', "null", "{}"]
-
-
-def test_a_member_that_a_file_leaves_unnamed_has_a_name(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
-    parquet.write_table(pa.table({"v": [{"": 1, "x": 2}]}), tmp_path / "struct.parquet")
-
-    assert tokens(connection, f"SELECT v FROM '{tmp_path}/struct.parquet'") == ['{"element1":1,"x":2}']
-
-
-def test_a_value_too_deep_for_arrow_is_text(connection: duckdb.DuckDBPyConnection) -> None:
-    depth = 100
-
-    assert tokens(connection, f"SELECT {'[' * depth}1{']' * depth} AS v") == [f'"{"[" * depth}1{"]" * depth}"']
+    assert tokens(connection, f"SELECT v FROM '{tmp_path}/values.parquet'") == expected
 
 
 # The named check and its siblings.
@@ -181,7 +171,7 @@ def test_s30_a_lone_surrogate_never_gets_in(connection: duckdb.DuckDBPyConnectio
 
 
 def test_s30_every_type_at_once_with_its_extremes(connection: duckdb.DuckDBPyConnection) -> None:
-    for encoding in CONTENT_TYPES:
+    for encoding in ENCODERS:
         body = answer(connection, "SELECT * FROM test_all_types()", encoding)
         assert body
         if encoding in {"json", "vnd"}:
@@ -216,23 +206,15 @@ def csv_text(value: str | bool | None, engine_text: str | None) -> str:
     return value or ""
 
 
-def test_csv_tells_a_null_from_an_empty_string(connection: duckdb.DuckDBPyConnection) -> None:
-    body = answer(connection, "SELECT unnest(['', NULL, 'x', ' y ']) AS a, NULL AS b", "csv")
-
-    assert body == b'a,b\n"",\n,\nx,\n y ,\n'
-
-
 def test_csv_quotes_what_needs_it_and_nothing_else(connection: duckdb.DuckDBPyConnection) -> None:
     values = """'a,b', 'say "hi"', 'l1' || chr(10) || 'l2', chr(13), 'it''s; \\ $'"""
     sql = f'SELECT * FROM (SELECT {values}) t("x,y", "q""", n, r, p)'
 
     assert answer(connection, sql, "csv") == b'"x,y","q""",n,r,p\n"a,b","say ""hi""","l1\nl2","\r",it\'s; \\ $\n'
-
-
-def test_csv_holds_nested_values_as_json(connection: duckdb.DuckDBPyConnection) -> None:
-    sql = "SELECT {'a': ['x,y', NULL]} AS s, [1] AS l, union_value(u := 'x,y') AS u, 'e,f'::ENUM('e,f') AS e"
-
-    assert csv_rows(answer(connection, sql, "csv"))[1] == ['{"a":["x,y",null]}', "[1]", "x,y", "e,f"]
+    nested = "SELECT {'a': ['x,y', NULL]} AS s, [1] AS l, union_value(u := 'x,y') AS u, 'e,f'::ENUM('e,f') AS e"
+    assert csv_rows(answer(connection, nested, "csv"))[1] == ['{"a":["x,y",null]}', "[1]", "x,y", "e,f"]
+    empty = answer(connection, "SELECT unnest(['', NULL, 'x', ' y ']) AS a, NULL AS b", "csv")
+    assert empty == b'a,b\n"",\n,\nx,\n y ,\n', "an empty string is not a null"
 
 
 # Types that hold nothing or next to nothing, in each other, in every format.

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any
@@ -66,12 +67,12 @@ def nullable(kind: Kind) -> st.SearchStrategy[tuple[Any, Any]]:
 
 
 def lists(element: Kind) -> Kind:
-    values = st.lists(nullable(element), max_size=4).map(_unzipped)
+    values = st.lists(nullable(element), max_size=4).map(unzipped)
     return Kind(f"{element.duckdb}[]", pa.list_(element.arrow), values)
 
 
 def arrays(element: Kind) -> Kind:
-    values = st.lists(nullable(element), min_size=2, max_size=2).map(_unzipped)
+    values = st.lists(nullable(element), min_size=2, max_size=2).map(unzipped)
     return Kind(f"{element.duckdb}[2]", pa.list_(element.arrow, 2), values)
 
 
@@ -97,8 +98,8 @@ def maps(value: Kind) -> Kind:
     return Kind(f"MAP(VARCHAR, {value.duckdb})", pa.map_(pa.string(), value.arrow), values)
 
 
-def _unzipped(pairs: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+def unzipped(pairs: Iterable[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
+    return [value for value, _ in pairs], [expected for _, expected in pairs]
 
 
 KINDS = st.recursive(
@@ -174,37 +175,33 @@ def test_every_floating_point_number(kind: str, arrow: pa.DataType, form: str) -
 INSTANTS = INT64 | st.integers(-(10**17), 10**17) | st.integers(-(10**12), 10**12).map(lambda value: value * 10**3)
 
 
+def iso_year(year: int) -> str:
+    return f"{year:04}" if 0 <= year <= 9999 else f"{year:+07}"
+
+
 @few
 @given(values=st.lists(INSTANTS.filter(lambda value: abs(value) < 2**63 - 1 and value > -9.2233720224e18), min_size=1))
 def test_every_instant(connection: duckdb.DuckDBPyConnection, values: list[int]) -> None:
     batch = pa.record_batch({"v": pa.array(values, pa.int64()).view(pa.timestamp("us"))})
+    sql = """
+        SELECT year(t), strftime(t, '-%m-%dT%H:%M:%S'), epoch_us(t) % 1000000
+        FROM (SELECT make_timestamp(unnest(?::BIGINT[])) AS t)
+    """
 
-    rows = strict_json(from_arrow({"v": "TIMESTAMP"}, batch))
-
-    instants = "SELECT make_timestamp(unnest(?::BIGINT[])) AS t"
-    parts = connection.execute(
-        f"SELECT year(t), strftime(t, '-%m-%dT%H:%M:%S'), epoch_us(t) FROM ({instants})", [values]
-    ).fetchall()
     expected = []
-    for year, rest, instant in parts:
-        fraction = instant % 10**6
+    for year, rest, micros in connection.execute(sql, [values]).fetchall():
+        fraction = micros % 10**6
         digits = f".{fraction:06}" if fraction % 1000 else f".{fraction // 1000:03}" if fraction else ""
-        expected.append(iso_year(year) + rest + digits)
-    assert [row["v"] for row in rows] == expected
-
-
-def iso_year(year: int) -> str:
-    return f"{year:04}" if 0 <= year <= 9999 else f"{year:+07}"
+        expected.append({"v": iso_year(year) + rest + digits})
+    assert strict_json(from_arrow({"v": "TIMESTAMP"}, batch)) == expected
 
 
 @few
 @given(values=st.lists(st.integers(-(2**31) + 2, 2**31 - 2) | st.integers(-800_000, 3_000_000), min_size=1))
 def test_every_day(connection: duckdb.DuckDBPyConnection, values: list[int]) -> None:
     batch = pa.record_batch({"v": pa.array(values, pa.int32()).view(pa.date32())})
+    sql = "SELECT year(d), strftime(d, '-%m-%d') FROM (SELECT DATE '1970-01-01' + unnest(?::INTEGER[]) AS d)"
 
-    rows = strict_json(from_arrow({"v": "DATE"}, batch))
+    expected = [{"v": iso_year(year) + rest} for year, rest in connection.execute(sql, [values]).fetchall()]
 
-    parts = connection.execute(
-        "SELECT year(d), strftime(d, '-%m-%d') FROM (SELECT DATE '1970-01-01' + unnest(?::INTEGER[]) AS d)", [values]
-    ).fetchall()
-    assert [row["v"] for row in rows] == [iso_year(year) + rest for year, rest in parts]
+    assert strict_json(from_arrow({"v": "DATE"}, batch)) == expected

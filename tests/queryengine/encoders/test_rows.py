@@ -2,7 +2,6 @@
 
 import runpy
 import threading
-from collections.abc import Iterator
 from decimal import Decimal
 
 import pyarrow as pa
@@ -10,17 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryengine.encoders import encode, threads
+from queryengine.encoders import plan, threads
 from queryengine.encoders.rendering import Fragment, value_bytes
 from queryengine.encoders.rows import joined_rows, row_bytes
-from queryengine.encoders.threads import THREADS, InOrder
 from queryengine.engine import Encoding
-from queryengine.manifest import Column
+from tests.queryengine.encoders.answers import declared, encode
 
-MIXED = tuple(
-    Column(name=name, type=type_)
-    for name, type_ in (("i", "BIGINT"), ("d", "DOUBLE"), ("s", "VARCHAR"), ("t", "TIMESTAMP"), ("n", "DECIMAL(12,2)"))
-)
+MIXED = declared({"i": "BIGINT", "d": "DOUBLE", "s": "VARCHAR", "t": "TIMESTAMP", "n": "DECIMAL(12,2)"})
 
 
 def mixed(rows: int, seed: int = 0) -> pa.RecordBatch:
@@ -70,45 +65,33 @@ def test_large_batches_give_what_small_ones_do_in_order(encoding: Encoding) -> N
     assert at_once == b"".join(encode(encoding, MIXED, large[0].schema, small))
 
 
-def test_pieces_come_in_order_whoever_is_done_first() -> None:
+def test_pieces_come_in_order_whoever_is_done_first_and_fail_in_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = pa.record_batch({"i": pa.array(range(5), pa.int64())})
+    renderers = plan.renderers(declared({"i": "BIGINT"}), batch.schema)
+    monkeypatch.setattr(plan, "TEXT_PIECE_BYTES", renderers[0].size(batch.column(0)[:1]))  # a row each
     later = threading.Event()
 
-    def make(number: int) -> int:
-        if number == 0:
-            assert later.wait(30)
+    def render(piece: pa.RecordBatch) -> int:
+        (row,) = piece.column("i").to_pylist()
+        if row == 0:
+            assert threads.THREADS == 1 or later.wait(30)
+        elif row == 3:
+            raise ZeroDivisionError
         else:
             later.set()
-        return number
+        return int(row)
 
-    def made() -> Iterator[int]:
-        line = InOrder(make)
-        for number in range(5):
-            yield from line.give(number)
-        yield from line.rest()
+    made = plan.texts([batch], renderers, 0, render)
 
-    if THREADS == 1:
-        later.set()
-    assert list(made()) == [0, 1, 2, 3, 4]
+    assert [next(made) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ZeroDivisionError):
+        next(made)
 
 
 def test_many_processors_do_not_take_the_memory_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
 
     assert runpy.run_path(str(threads.__file__))["THREADS"] == 2
-
-
-def test_a_piece_that_fails_says_so_in_its_turn() -> None:
-    def make(number: int) -> int:
-        return 1 // number
-
-    line = InOrder(make)
-    assert not [*line.give(1), *line.give(0)]
-    rest = line.rest()
-
-    assert next(rest) == 1
-    with pytest.raises(ZeroDivisionError):
-        next(rest)
-    line.close()
 
 
 def test_a_thread_that_cannot_be_started_is_a_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,4 +101,4 @@ def test_a_thread_that_cannot_be_started_is_a_want_of_memory(monkeypatch: pytest
     monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", none_left)
 
     with pytest.raises(MemoryError):
-        list(InOrder(str).give(1))
+        threads.in_thread(str, 1)

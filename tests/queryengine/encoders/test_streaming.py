@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from queryengine.encoders import CONTENT_TYPES, encode
+from queryengine.encoders import ENCODERS
 from queryengine.encoders.plan import ARROW_PIECE_BYTES, MAX_ROW_BYTES, TEXT_PIECE_BYTES
 from queryengine.engine import Encoding
 from queryengine.errors import ResourceLimitError
-from queryengine.manifest import Column
 from tests.flightapi.endpoint import table_of
-from tests.queryengine.encoders.answers import pulled, strict_json
+from tests.queryengine.encoders.answers import declared, encode, strict_json
 
-A = (Column(name="a", type="BIGINT"),)
-S = (Column(name="s", type="VARCHAR"),)
+A = declared({"a": "BIGINT"})
+S = declared({"s": "VARCHAR"})
 TEXT_FORMATS: list[Encoding] = ["json", "csv", "vnd"]
 
 
@@ -23,11 +22,16 @@ def batch(*values: int) -> pa.RecordBatch:
     return pa.record_batch({"a": pa.array(values, pa.int64())})
 
 
-@pytest.mark.parametrize("encoding", CONTENT_TYPES)
+@pytest.mark.parametrize("encoding", ENCODERS)
 def test_a_batch_is_pulled_when_the_one_before_was_given(encoding: Encoding) -> None:
-    batches = [batch(1), batch(2), batch(3)]
     seen: list[int] = []
-    chunks = encode(encoding, A, batches[0].schema, pulled(batches, seen))
+
+    def pulled() -> Iterator[pa.RecordBatch]:
+        for position in range(3):
+            seen.append(position)
+            yield batch(position)
+
+    chunks = encode(encoding, A, batch().schema, pulled())
     assert seen == []
     if encoding == "flight":
         assert next(chunks)  # the schema, a message of its own
@@ -37,7 +41,7 @@ def test_a_batch_is_pulled_when_the_one_before_was_given(encoding: Encoding) -> 
         assert seen == list(range(position + 1))
 
 
-@pytest.mark.parametrize("encoding", CONTENT_TYPES)
+@pytest.mark.parametrize("encoding", ENCODERS)
 def test_a_batch_is_not_kept(encoding: Encoding) -> None:
     def ever_the_same_memory() -> Iterator[pa.RecordBatch]:
         for _ in range(40):
@@ -51,7 +55,7 @@ def test_a_batch_is_not_kept(encoding: Encoding) -> None:
     assert pa.total_allocated_bytes() <= before
 
 
-@pytest.mark.parametrize("encoding", CONTENT_TYPES)
+@pytest.mark.parametrize("encoding", ENCODERS)
 def test_empty_batches_among_others(encoding: Encoding) -> None:
     schema = batch().schema
 
@@ -62,7 +66,7 @@ def test_empty_batches_among_others(encoding: Encoding) -> None:
     assert encoded(batch(), batch()) == encoded()
 
 
-@pytest.mark.parametrize("encoding", CONTENT_TYPES)
+@pytest.mark.parametrize("encoding", ENCODERS)
 def test_a_failure_passes_through_and_the_answer_stays_open(encoding: Encoding) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield batch(1)
@@ -114,9 +118,8 @@ def test_a_large_dictionary_does_not_make_pieces_small() -> None:
     column = pa.DictionaryArray.from_arrays(pa.array(range(20_000), pa.int32()), words)
     coded = pa.record_batch({"s": column})
     assert column.nbytes > ARROW_PIECE_BYTES
-    columns = (Column(name="s", type="ENUM('...')"),)
 
-    chunks = list(encode("arrow", columns, coded.schema, [coded]))
+    chunks = list(encode("arrow", declared({"s": "ENUM('...')"}), coded.schema, [coded]))
 
     assert len(chunks) == 2
     assert pa.ipc.open_stream(b"".join(chunks)).read_all().column("s").to_pylist() == column.to_pylist()
@@ -149,7 +152,7 @@ def test_what_is_short_in_arrow_and_long_as_text_is_cut_too(
     make: Callable[[], dict[str, tuple[str, pa.Array]]],
 ) -> None:
     made = make()
-    columns = tuple(Column(name=name, type=type_) for name, (type_, _) in made.items())
+    columns = declared({name: type_ for name, (type_, _) in made.items()})
     wide = pa.record_batch({name: array for name, (_, array) in made.items()})
 
     chunks = list(encode("json", columns, wide.schema, [wide]))

@@ -13,10 +13,6 @@ from tests.queryengine.encoders.answers import answer, strict_json
 Oracle = Callable[[str], Any]
 
 
-def number(text: str) -> Any:
-    return Decimal(text)
-
-
 def floating(text: str) -> Any:
     return float(text) if math.isfinite(float(text)) else None
 
@@ -40,10 +36,6 @@ def moment(text: str) -> Any:
     year = 1 - int(year_text) if bc else int(year_text)
     years = f"{year:04}" if 0 <= year <= 9999 else f"{year:+07}"
     return f"{years}-{day}" + (f"T{time}" if time else "") + ("Z" if zone else "")
-
-
-def text(value: str) -> Any:
-    return value
 
 
 INTEGERS = {
@@ -76,28 +68,24 @@ TEXTS = ["", "x", 'a "quoted" \\ b', "line\nbreak\r\ttab", "comma, semicolon;", 
 #: For each type of the table: SQL literals to be cast to it, and what JSON holds for DuckDB's text of the value.
 SAMPLES: dict[str, tuple[str, list[str], Oracle]] = {
     "BOOLEAN": ("BOOLEAN", ["true", "false"], lambda value: value == "true"),
-    **{name: (name, [str(low), "0", "42", str(high)], number) for name, (low, high) in INTEGERS.items()},
+    **{name: (name, [str(low), "0", "42", str(high)], Decimal) for name, (low, high) in INTEGERS.items()},
     "FLOAT": ("FLOAT", ["0.1", "1", "-0.0", "3.4028235e38", "1e-45", "nan", "inf", "-inf"], floating),
-    "DOUBLE": (
-        "DOUBLE",
-        [*DOUBLES, "nan", "inf", "-inf"],
-        floating,
-    ),
+    "DOUBLE": ("DOUBLE", [*DOUBLES, "nan", "inf", "-inf"], floating),
     "DECIMAL": (
         "DECIMAL(38,10)",
         ["0", "0.0000000001", "-0.0000000001", "1.5", "-9999999999999999999999999999.9999999999"],
-        number,
+        Decimal,
     ),
-    "VARCHAR": ("VARCHAR", TEXTS, text),
-    "JSON": ("JSON", ['{"a": [1,  2.50]}', '"x"', "[NaN]", "null"], text),
-    "UUID": ("UUID", ["00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"], text),
-    "ENUM": ("ENUM('plain', 'with \"quotes\", and a comma')", ["plain", 'with "quotes", and a comma'], text),
-    "BLOB": ("BLOB", ["", "\\x00\\xFF", "plain"], text),
-    "BIT": ("BIT", ["0", "1", "0101", "1" * 70], text),
+    "VARCHAR": ("VARCHAR", TEXTS, str),
+    "JSON": ("JSON", ['{"a": [1,  2.50]}', '"x"', "[NaN]", "null"], str),
+    "UUID": ("UUID", ["00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"], str),
+    "ENUM": ("ENUM('plain', 'with \"quotes\", and a comma')", ["plain", 'with "quotes", and a comma'], str),
+    "BLOB": ("BLOB", ["", "\\x00\\xFF", "plain"], str),
+    "BIT": ("BIT", ["0", "1", "0101", "1" * 70], str),
     "DATE": ("DATE", DATES, moment),
     "TIME": ("TIME", [*CLOCKS, "24:00:00"], moment),
     "TIME_NS": ("TIME_NS", [*CLOCKS, "12:34:56.123456789", "24:00:00"], moment),
-    "TIME WITH TIME ZONE": ("TIMETZ", ["12:34:56+02", "00:00:00+15:59:59", "24:00:00-15:59:59", "01:02:03.5"], text),
+    "TIME WITH TIME ZONE": ("TIMETZ", ["12:34:56+02", "00:00:00+15:59:59", "24:00:00-15:59:59", "01:02:03.5"], str),
     "TIMESTAMP": ("TIMESTAMP", STAMPS + FAR_STAMPS, moment),
     "TIMESTAMP_S": ("TIMESTAMP_S", ["2024-01-31 12:34:56", "290309-12-22 (BC) 00:00:00", "infinity"], moment),
     "TIMESTAMP_MS": ("TIMESTAMP_MS", ["2024-01-31 12:34:56", "2024-01-31 12:34:56.7", "infinity", "-infinity"], moment),
@@ -111,10 +99,10 @@ SAMPLES: dict[str, tuple[str, list[str], Oracle]] = {
     "INTERVAL": (
         "INTERVAL",
         ["0", "1 year 2 months 3 days 04:05:06.789", "-1 day -00:00:01", "3000000 hours", "2147483647 months"],
-        text,
+        str,
     ),
-    "GEOMETRY": ("GEOMETRY", ["POINT (1 2)", "LINESTRING (0.1 0, 1 1)", "POINT EMPTY"], text),
-    "NULL": ('"NULL"', [], text),
+    "GEOMETRY": ("GEOMETRY", ["POINT (1 2)", "LINESTRING (0.1 0, 1 1)", "POINT EMPTY"], str),
+    "NULL": ('"NULL"', [], str),
 }
 
 #: Built from the others.

@@ -47,6 +47,6 @@ def rows(session: EngineInstance, sql: str, parameters: Parameters | None = None
 
 def declared(**views: str) -> list[ViewConfig]:
     return [
-        ViewConfig(name=name, sql=sql, line=10 + number, yaml_path=f"views[{number}].sql")
+        ViewConfig(name=name, sql=sql, line=1 + number, yaml_path=f"views[{number}].sql")
         for number, (name, sql) in enumerate(views.items())
     ]

@@ -2,7 +2,6 @@
 
 import os
 from contextlib import closing
-from pathlib import Path
 
 import duckdb
 import pytest
@@ -11,7 +10,6 @@ from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError, SqlError
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.statistics import _MAX_PATTERNS, LIGHT_IN_A_ROW, Threads
-from tests.queryengine.bare_engine import running
 from tests.queryengine.conftest import OpenSession
 from tests.queryengine.execution.instances import gate
 from tests.queryengine.publishing import Publisher, wait_until
@@ -132,24 +130,3 @@ def test_statements_side_by_side_have_all_threads(open_session: OpenSession, pub
         cursor.execute("SET threads = 1")
 
     assert threads(session) == CPUS
-
-
-@pytest.mark.exhaustive
-def test_a_worker_runs_light_statements_without_the_threads_of_heavy_ones(tmp_path: Path) -> None:
-    Publisher(tmp_path).publish(flights="SELECT 1 AS id")
-    with running(tmp_path) as engine:
-
-        def tasks() -> int:
-            return len(list(Path(f"/proc/{engine.worker()}/task").iterdir()))
-
-        before = tasks()
-
-        def has_one_thread_of_duckdb() -> bool:
-            assert engine.ask("SELECT 1 AS n").data == b'[{"n":1}]'
-            return tasks() == before - (CPUS - 1)
-
-        wait_until(has_one_thread_of_duckdb)
-        assert engine.ask(HEAVY).code == ""
-        after = tasks()
-
-    assert after == before

@@ -5,8 +5,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from queryengine.cancellation import Interruption
-from queryengine.errors import EngineUnavailableError, QueryCancelledError, SqlError
+from queryengine.errors import DatasetNotLoadedError, EngineUnavailableError, SqlError
 from queryengine.execution.definitions import Definitions, SnapshotGoneError
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.reader import BATCH_ROWS
@@ -14,7 +13,7 @@ from queryengine.execution.statistics import BATCH_BYTES, VECTOR_ROWS
 from queryengine.manifest import Column, Manifest, snapshot_path
 from tests.open_files import open_files
 from tests.queryengine.conftest import MakeConfig, OpenSession
-from tests.queryengine.execution.instances import rows, run, run_ungated, table
+from tests.queryengine.execution.instances import rows, run, table
 from tests.queryengine.publishing import Publisher, wait_until
 
 
@@ -56,12 +55,6 @@ def test_the_time_limit_does_not_apply_to_opening(open_session: OpenSession, pub
     assert not open_session(timeout_s=0.001).cursors.broken
 
 
-def test_statements_run_in_the_catalog_of_the_runtime(open_session: OpenSession) -> None:
-    session = open_session()
-
-    assert rows(session, "SELECT current_database() AS d, current_schema() AS s") == [{"d": "runtime", "s": "main"}]
-
-
 def test_a_reader_names_columns_and_types_as_the_statement_does(open_session: OpenSession) -> None:
     reader = run(open_session(), "SELECT 1 AS a, 2::UHUGEINT AS a, [1.5] AS b, TIMETZ '12:00:00+02' AS t")
     result = table(reader)
@@ -90,14 +83,16 @@ def test_names_of_datasets_and_files_are_quoted(
 
 
 def test_small_batches_are_joined_but_the_first_is_not_held_back(open_session: OpenSession) -> None:
-    reader = run(open_session(), "SELECT range FROM range(200000)")
-    sizes = [batch.num_rows for batch in reader]
-    reader.close()
+    session = open_session()
+    with closing(run(session, "SELECT range FROM range(200000)")) as reader:
+        sizes = [batch.num_rows for batch in reader]
 
     assert sizes[0] == VECTOR_ROWS
     assert all(BATCH_ROWS - VECTOR_ROWS < size <= BATCH_ROWS for size in sizes[1:-1])
     assert sum(sizes) == 200_000
     assert not reader.is_complete
+    with closing(run(session, f"SELECT range FROM range({VECTOR_ROWS - 1})")) as small:
+        assert small.is_complete
 
 
 def test_wide_rows_come_in_smaller_batches(open_session: OpenSession) -> None:
@@ -130,35 +125,6 @@ def test_the_next_large_result_of_a_statement_has_larger_batches(
         assert max(batch.nbytes for batch in batches) <= BATCH_BYTES
 
 
-def test_a_result_with_a_slow_start_keeps_small_batches(open_session: OpenSession) -> None:
-    session = open_session()
-    sql = "SELECT DISTINCT hash(range // 100) AS a FROM range(20000000)"
-
-    assert table(run(session, sql)).num_rows == 200_000
-    with closing(run(session, sql)) as reader:  # Asked for the width of its rows, DuckDB would group them once more.
-        assert next(iter(reader)).num_rows == VECTOR_ROWS
-
-
-@pytest.mark.parametrize("count", [0, 1, 2047])
-def test_a_small_result_is_complete_at_once(open_session: OpenSession, count: int) -> None:
-    reader = run(open_session(), f"SELECT range FROM range({count})")
-
-    assert reader.is_complete
-    assert table(reader).num_rows == count
-
-
-def test_close_before_the_end_and_twice(open_session: OpenSession) -> None:
-    session = open_session()
-    reader = run(session, "SELECT * FROM range(200000000)")
-    next(iter(reader))
-
-    reader.close()
-    reader.close()
-
-    assert list(reader) == []
-    assert table(run(session, "SELECT 1 AS a")).num_rows == 1
-
-
 def test_the_types_that_a_pivot_creates_do_not_stay(open_session: OpenSession, publisher: Publisher) -> None:
     publisher.publish(flights="SELECT i AS id, 'n' || i AS name FROM range(3) t(i)")
     session = open_session()
@@ -171,23 +137,6 @@ def test_the_types_that_a_pivot_creates_do_not_stay(open_session: OpenSession, p
         assert cursor.execute(count).fetchone() == before
 
 
-def test_a_transaction_is_read_only_behind_the_gate(open_session: OpenSession) -> None:
-    session = open_session()
-    for sql in ("CREATE TABLE runtime.main.t AS SELECT 1", "CREATE OR REPLACE MACRO runtime.main.abs(x) AS 42"):
-        with pytest.raises(Exception, match="read-only"):
-            run_ungated(session, sql, deterministic=False)
-
-    assert table(run(session, "SHOW TABLES")).num_rows == 0
-
-
-def test_a_stopped_statement_does_not_start(open_session: OpenSession) -> None:
-    interruption = Interruption()
-    interruption.stop(QueryCancelledError)
-
-    with pytest.raises(QueryCancelledError):
-        run(open_session(), "SELECT 1", interruption=interruption)
-
-
 def test_an_error_in_a_projected_statement_counts_its_own_lines(open_session: OpenSession) -> None:
     with pytest.raises(SqlError, match=r"LINE 2: , CAST"):
         run(open_session(), "SELECT 1::UHUGEINT AS a\n, CAST('x' || range AS INTEGER) FROM range(3)")
@@ -196,17 +145,22 @@ def test_an_error_in_a_projected_statement_counts_its_own_lines(open_session: Op
 def test_a_missing_snapshot_is_reported_or_tolerated(open_session: OpenSession, publisher: Publisher) -> None:
     manifest = publisher.publish(flights="SELECT 1 AS id", planes="SELECT 2 AS id")
     snapshot_path(publisher.state_dir, manifest.snapshots[0]).unlink()
-    datasets = ("flights", "planes")
+    datasets = ("flights", "planes", "late")
+    views = {"ids": "SELECT id FROM flights", "twice": "FROM ids"}
 
     with pytest.raises(SnapshotGoneError):
         open_session(datasets=datasets)
-    session = open_session(datasets=datasets, tolerant=True, views={"ids": "SELECT id FROM flights"})
+    session = open_session(datasets=datasets, tolerant=True, views=views)
 
     assert rows(session, "FROM planes") == [{"id": 2}]
     with pytest.raises(EngineUnavailableError, match=r"^Dataset 'flights' cannot be read at the moment\.$"):
         run(session, "FROM flights")
     with pytest.raises(EngineUnavailableError, match="View 'ids' has no data yet: Dataset 'flights' cannot"):
         run(session, "FROM ids")
+    with pytest.raises(DatasetNotLoadedError, match="View 'twice' has no data yet: View 'ids' has no data yet: Data"):
+        run(session, "FROM twice", relations=frozenset({"twice"}))
+    with pytest.raises(DatasetNotLoadedError, match=r"^Dataset 'late' is not loaded yet\.$"):
+        run(session, "FROM late", relations=frozenset({"late"}))
 
 
 def test_a_snapshot_that_is_superseded_before_it_is_attached_is_still_read(
@@ -236,7 +190,7 @@ def test_an_engine_that_cannot_start_raises(publisher: Publisher, make_config: M
     config = make_config(timeout_s=1e30)
 
     with pytest.raises(EngineUnavailableError, match="cannot start"):
-        EngineInstance.open(config, Manifest(generation=0), (), tmp_path / "scratch")
+        EngineInstance(config, Manifest(generation=0), (), tmp_path / "scratch")
 
 
 def test_only_an_internal_error_makes_the_instance_broken(open_session: OpenSession) -> None:
@@ -246,3 +200,24 @@ def test_only_an_internal_error_makes_the_instance_broken(open_session: OpenSess
     assert not session.cursors.broken
     session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
     assert session.cursors.broken
+
+
+def test_a_result_with_a_slow_start_keeps_small_batches(open_session: OpenSession) -> None:
+    session = open_session()
+    sql = "SELECT DISTINCT hash(range // 100) AS a FROM range(20000000)"
+
+    assert table(run(session, sql)).num_rows == 200_000
+    with closing(run(session, sql)) as reader:  # Asked for the width of its rows, DuckDB would group them once more.
+        assert next(iter(reader)).num_rows == VECTOR_ROWS
+
+
+def test_close_before_the_end_and_twice(open_session: OpenSession) -> None:
+    session = open_session()
+    reader = run(session, "SELECT * FROM range(200000000)")
+    next(iter(reader))
+
+    reader.close()
+    reader.close()
+
+    assert list(reader) == []
+    assert table(run(session, "SELECT 1 AS a")).num_rows == 1

@@ -1,8 +1,6 @@
 import os
 import resource
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
@@ -20,26 +18,38 @@ from queryengine.manifest import (
     write_manifest,
 )
 from tests.open_files import open_files
+from tests.queryengine.asking import begin
 from tests.queryengine.conftest import MakeManager
 from tests.queryengine.execution.instances import declared, gate, run, table
 from tests.queryengine.publishing import Publisher, wait_until
 
-FLIGHTS_AND_PLANES = frozenset({"flights", "planes", "joined", "soon"})
+RELATIONS = frozenset({"flights", "planes", "joined", "soon", "years", "later", "ids", "d1"})
 
 
-@contextmanager
-def leased(manager: SessionManager, sql: str | None = None) -> Iterator[Lease]:
-    lease = manager.lease(None if sql is None else gate().admit(sql, FLIGHTS_AND_PLANES))
+def leased(manager: SessionManager, sql: str = "SHOW TABLES") -> Lease:
+    """Lease a session for *sql*; by default the newest, because only that shows all tables."""
+    return manager.lease(gate().admit(sql, RELATIONS))
+
+
+def seen(manager: SessionManager, sql: str) -> tuple[int, Signature]:
+    """Return the generation of the session that *sql* gets, and the data version of its result."""
+    lease = leased(manager, sql)
+    lease.release()
+    return lease.session.generation, lease.data_version
+
+
+def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights") -> int:
+    lease = leased(manager)
     try:
-        yield lease
+        return int(table(run(lease.session, sql, relations=RELATIONS)).column(0)[0].as_py())
     finally:
         lease.release()
 
 
-def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights") -> int:
-    with leased(manager) as lease:
-        reader = run(lease.session, sql, relations=frozenset({"flights", "years", "later", "ids"}))
-        return int(table(reader).column(0)[0].as_py())
+def break_session(manager: SessionManager) -> None:
+    lease = leased(manager)
+    lease.session.cursors.failure(duckdb.FatalException("FATAL Error: x"))
+    lease.release()
 
 
 @pytest.fixture
@@ -71,6 +81,7 @@ def test_a_view_that_no_longer_fits_is_logged_once_and_works_again_once_it_fits(
         with pytest.raises(SqlError, match=r"^View 'later' cannot be read: View 'Years' does not fit the data"):
             value(manager, "FROM later")
         assert value(manager, "FROM ids") == number
+        assert value(manager, "SELECT count(*) AS id FROM information_schema.tables") == 2, "flights and ids"
 
     (warning,) = (record for record in caplog.records if record.message == "view unusable")
     assert warning.levelname == "WARNING"
@@ -84,14 +95,12 @@ def test_a_view_that_no_longer_fits_is_logged_once_and_works_again_once_it_fits(
 def test_one_session_serves_until_something_is_published_or_it_breaks(
     publisher: Publisher, manager: SessionManager, opened: list[int]
 ) -> None:
-
     assert [value(manager) for _ in range(3)] == [1, 1, 1]
     publisher.publish(flights="SELECT 2 AS id")
     assert [value(manager) for _ in range(3)] == [2, 2, 2]
     assert opened == [1, 2]
 
-    with leased(manager) as lease:
-        lease.session.cursors.failure(duckdb.InternalException("INTERNAL Error: x"))
+    break_session(manager)
     assert [value(manager) for _ in range(2)] == [2, 2]
     assert opened == [1, 2, 2]
 
@@ -117,33 +126,29 @@ def test_a_statement_waits_for_a_new_session_only_if_its_data_was_published_agai
     publisher.publish(flights="SELECT 1 AS id", planes="SELECT 1 AS id")
     manager = make_manager(views=views, relations=("flights", "planes"), datasets=("flights", "planes", "late"))
 
-    def seen(sql: str) -> tuple[int, Signature]:
-        with leased(manager, sql) as lease:
-            return lease.session.generation, lease.data_version
-
     def published() -> Signature:
         return signature(str(manifest_path(publisher.state_dir)))
 
     publisher.publish(planes="SELECT 2 AS id")
-    assert [seen("FROM flights"), seen("SELECT 1")] == [(1, published())] * 2
-    assert seen("FROM planes") == (2, published())
+    assert [seen(manager, "FROM flights"), seen(manager, "SELECT 1")] == [(1, published())] * 2
+    assert seen(manager, "FROM planes") == (2, published())
     publisher.publish(planes="SELECT 3 AS id")
-    assert seen("FROM flights") == (2, published())
-    assert seen("FROM joined") == (3, published())
+    assert seen(manager, "FROM flights") == (2, published())
+    assert seen(manager, "FROM joined") == (3, published())
     for number, sql in enumerate(
         ["FROM information_schema.tables", "SHOW TABLES", "FROM soon", "EXPLAIN FROM flights"]
     ):
         publisher.publish(planes=f"SELECT {number} AS id")
-        assert seen(sql) == (4 + number, published())
+        assert seen(manager, sql) == (4 + number, published())
     publisher.publish(late="SELECT 1 AS id")
-    assert seen("FROM joined") == (7, published())
+    assert seen(manager, "FROM joined") == (7, published())
     whole = read_manifest(publisher.state_dir)
     manifest_path(publisher.state_dir).write_text("{")
-    assert seen("FROM joined")[0] == 7
+    assert seen(manager, "FROM joined")[0] == 7
     write_manifest(publisher.state_dir, whole)
-    assert seen("FROM joined") == (7, published())
+    assert seen(manager, "FROM joined") == (7, published())
     publisher.publish(flights="SELECT 2 AS id")
-    assert seen("FROM joined") == (9, published())
+    assert seen(manager, "FROM joined") == (9, published())
 
     assert opened == [1, 2, 3, 4, 5, 6, 7, 9]
 
@@ -168,11 +173,9 @@ def test_statements_go_on_while_a_session_is_opened_for_others(publisher: Publis
     publisher.publish(planes="SELECT 2 AS id")
     assert slowly.is_opening.wait(30)
 
-    with leased(manager, "FROM flights") as lease:
-        assert lease.session.generation == 1
-        slowly.go_on.set()
-        with leased(manager, "FROM planes") as newer:
-            assert newer.session.generation == 2
+    assert seen(manager, "FROM flights")[0] == 1
+    slowly.go_on.set()
+    assert seen(manager, "FROM planes")[0] == 2
 
 
 def test_a_session_that_opens_during_close_is_closed_too(publisher: Publisher, make_manager: MakeManager) -> None:
@@ -183,15 +186,13 @@ def test_a_session_that_opens_during_close_is_closed_too(publisher: Publisher, m
     publisher.publish(flights="SELECT 2 AS id")
     assert slowly.is_opening.wait(30)
 
-    closing = threading.Thread(target=manager.close, args=(30,))
-    closing.start()
+    closing = begin(lambda: manager.close(30))
     wait_until(lambda: manager._closed)
     with pytest.raises(EngineUnavailableError, match="stopping"):
-        manager.lease(gate().admit("SELECT 1", FLIGHTS_AND_PLANES))
+        leased(manager, "SELECT 1")
     slowly.go_on.set()
-    closing.join(30)
+    closing.result(30)
 
-    assert not closing.is_alive()
     wait_until(lambda: not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))
 
 
@@ -200,19 +201,6 @@ def look_three_times(manager: SessionManager) -> None:
     for _ in range(3):
         manager._wake.set()
         wait_until(lambda: not manager._wake.is_set())
-
-
-def test_the_thread_rests_between_openings(
-    publisher: Publisher, make_manager: MakeManager, opened: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resting(monkeypatch)
-    publisher.publish(flights="SELECT 1 AS id")
-    manager = make_manager()
-    publisher.publish(flights="SELECT 2 AS id")
-    look_three_times(manager)
-
-    assert opened == [1]
-    assert value(manager) == 2
 
 
 def test_a_superseded_file_is_freed_soon_but_new_data_waits(
@@ -231,11 +219,10 @@ def test_a_superseded_file_is_freed_soon_but_new_data_waits(
 
 def test_a_lease_keeps_its_session_and_the_last_release_frees_it(publisher: Publisher, manager: SessionManager) -> None:
     (old,) = (snapshot.file for snapshot in read_manifest(publisher.state_dir).snapshots)
-    leases = [manager.lease(), manager.lease()]
+    leases = [leased(manager), leased(manager)]
     publisher.publish(flights="SELECT 2 AS id")
     assert value(manager) == 2
 
-    leases[0].release()
     leases[0].release()
     wait_until(lambda: not manager._wake.is_set())
     assert open_files(old)
@@ -283,17 +270,15 @@ def test_a_damaged_manifest_leaves_the_old_data(
     assert [value(manager) for _ in range(3)] == [1, 1, 1]
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == ["manifest unusable"]
 
-    with leased(manager) as lease:
-        lease.session.cursors.failure(duckdb.FatalException("FATAL Error: x"))
+    break_session(manager)
     with pytest.raises(EngineUnavailableError, match="damaged"):
-        manager.lease()
+        leased(manager)
     write_manifest(publisher.state_dir, good)
     assert value(manager) == 1
 
 
 def test_a_damaged_manifest_at_the_start_means_no_data(publisher: Publisher, make_manager: MakeManager) -> None:
-    with leased(make_manager()) as lease:
-        assert lease.data_version is None, "nothing is published"
+    assert seen(make_manager(), "SHOW TABLES")[1] is None, "nothing is published"
     manifest_path(publisher.state_dir).write_text('{"format_version": 99}')
     manager = make_manager()
 
@@ -305,36 +290,20 @@ def test_a_damaged_manifest_at_the_start_means_no_data(publisher: Publisher, mak
     assert value(manager) == 1
 
 
-def test_a_session_that_cannot_be_opened_is_tried_again(publisher: Publisher, make_manager: MakeManager) -> None:
-    publisher.publish(flights="SELECT 1 AS id")
-    failures = iter([False, True, True])
-
-    def fail() -> None:
-        if next(failures, False):
-            raise EngineUnavailableError("The engine cannot start.")
-
-    manager = make_manager(before_open=fail)
-    publisher.publish(flights="SELECT 2 AS id")
-
-    wait_until(lambda: next(failures, None) is None)
-    assert value(manager) == 2
-
-
 def test_close_waits_for_leases_up_to_its_limit_and_refuses_new_ones(
     publisher: Publisher, manager: SessionManager
 ) -> None:
-    lease = manager.lease()
-    closing = threading.Thread(target=manager.close, args=(30,))
-    closing.start()
+    lease = leased(manager)
+    closing = begin(lambda: manager.close(30))
     wait_until(lambda: manager._closed)
     manager.close(0.05)
 
-    assert closing.is_alive()
+    assert not closing.done()
     with pytest.raises(EngineUnavailableError, match="stopping"):
-        manager.lease()
+        leased(manager)
     assert open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)
     lease.release()
-    closing.join(30)
+    closing.result(30)
 
     assert not manager._thread.is_alive()
     wait_until(lambda: not open_files(publisher.state_dir / SNAPSHOT_DIRECTORY))
@@ -349,7 +318,7 @@ def test_a_temporarily_unreadable_manifest_is_read_later(publisher: Publisher, m
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
     try:
-        manager.lease().release()
+        leased(manager).release()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -357,22 +326,31 @@ def test_a_temporarily_unreadable_manifest_is_read_later(publisher: Publisher, m
     assert value(manager) == 2
 
 
-@pytest.mark.parametrize("failing_part", ["the session", "the manifest"])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ("the session", MemoryError()),  # The memory of a worker is limited, and a statement may have used it up.
+        ("the manifest", MemoryError()),
+        ("the session", EngineUnavailableError("The engine cannot start.")),
+    ],
+)
 def test_a_failure_to_open_does_not_stop_the_closing_of_unused_sessions(
     publisher: Publisher,
     make_manager: MakeManager,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    failing_part: str,
+    failure: tuple[str, Exception],
 ) -> None:
-    """The memory of a worker is limited, and a running statement may have used it up."""
+    failing_part, error = failure
     resting(monkeypatch, superseded_s=0.0)
     publisher.publish(flights="SELECT 1 AS id")
     failing = threading.Event()
+    failures = []
 
     def fail(*_: object) -> None:
         if failing.is_set():
-            raise MemoryError
+            failures.append(error)
+            raise error
 
     manager = make_manager(fail)
     # A manifest that was read stays pinned until a session for it opens.
@@ -382,29 +360,13 @@ def test_a_failure_to_open_does_not_stop_the_closing_of_unused_sessions(
         if failing_part == "the manifest":
             patched.setattr("queryengine.execution.session_manager.read_manifest", fail)
         publisher.publish(flights="SELECT 2 AS id")
-        wait_until(lambda: caplog.text.count("cannot be opened") >= 3, within_s=30)
+        wait_until(lambda: len(failures) >= 3, within_s=30)
         wait_until(lambda: len(open_files("manifest")) <= held, within_s=30)
         failing.clear()
 
     assert value(manager) == 2
     wait_until(lambda: len(open_files(publisher.state_dir / SNAPSHOT_DIRECTORY)) == 1, within_s=30)
-
-
-def test_a_manifest_that_looks_like_an_earlier_one_is_noticed(publisher: Publisher, make_manager: MakeManager) -> None:
-    """File systems reuse inodes, the sizes are equal, and here the clock stands still."""
-
-    def publish(number: int) -> None:
-        publisher.publish(flights=f"SELECT {number} AS id")
-        os.utime(manifest_path(publisher.state_dir), ns=(0, 0))
-
-    publish(10)
-    manager = make_manager()
-    for number in range(11, 19):
-        publish(number)
-        publish(number + 20)
-        assert value(manager) == number + 20
-        with leased(manager) as lease:
-            assert lease.data_version == signature(str(manifest_path(publisher.state_dir)))
+    assert (caplog.text.count("cannot be opened") >= 2) == isinstance(error, MemoryError)
 
 
 def test_a_lack_of_descriptors_makes_no_dataset_unavailable(
@@ -423,11 +385,27 @@ def test_a_lack_of_descriptors_makes_no_dataset_unavailable(
     resource.setrlimit(resource.RLIMIT_NOFILE, (gaps[-1] + 6, hard))
     try:
         with pytest.raises(EngineUnavailableError, match=r"^The system allows the engine too few open files\.$"):
-            manager.lease()
-        manager.lease(gate().admit("FROM d1", frozenset({"d1"}))).release()
+            leased(manager)
+        leased(manager, "FROM d1").release()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for gap in gaps:
             os.close(gap)
 
     assert value(manager) == 2
+
+
+def test_a_manifest_that_looks_like_an_earlier_one_is_noticed(publisher: Publisher, make_manager: MakeManager) -> None:
+    """File systems reuse inodes, the sizes are equal, and here the clock stands still."""
+
+    def publish(number: int) -> None:
+        publisher.publish(flights=f"SELECT {number} AS id")
+        os.utime(manifest_path(publisher.state_dir), ns=(0, 0))
+
+    publish(10)
+    manager = make_manager()
+    for number in range(11, 19):
+        publish(number)
+        publish(number + 20)
+        assert value(manager) == number + 20
+        assert seen(manager, "SHOW TABLES")[1] == signature(str(manifest_path(publisher.state_dir)))

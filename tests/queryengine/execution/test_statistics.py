@@ -24,10 +24,9 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def learnt(connection: duckdb.DuckDBPyConnection, sql: str, pace: Pace = LONG) -> int:
-    answers = BatchSizes()
-    relation = connection.sql(sql)
-    answers.learn(SQL, relation, relation.to_arrow_reader(1).schema, pace)
-    return answers.batch_rows(SQL)
+    sizes, relation = BatchSizes(1), connection.sql(sql)
+    sizes.learn(SQL, relation, relation.to_arrow_reader(1).schema, pace)
+    return sizes.get(SQL, VECTOR_ROWS)
 
 
 @pytest.mark.parametrize(
@@ -52,25 +51,18 @@ def test_batches_are_as_large_as_their_rows_allow(
 
 
 @pytest.mark.parametrize(
-    "pace",
+    "spent",
     [
-        pytest.param(Pace(LARGE_ROWS - 1), id="short"),
-        pytest.param(Pace(LARGE_ROWS, spent_s=1.0), id="slow"),
-        pytest.param(Pace(100 * LARGE_ROWS, first_s=0.2, spent_s=0.2), id="slow to begin"),
+        pytest.param([(LARGE_ROWS - 1, 0.0)], id="short"),
+        pytest.param([(LARGE_ROWS, 1.0)], id="slow"),
+        pytest.param([(0, 0.2), (100 * LARGE_ROWS, 0.0)], id="slow to begin"),
     ],
 )
-def test_nothing_is_learnt_of_an_answer_that_is(connection: duckdb.DuckDBPyConnection, pace: Pace) -> None:
-    assert learnt(connection, "SELECT id FROM t", pace) == VECTOR_ROWS
-
-
-def test_the_number_of_statements_is_limited(
-    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_learnt_of_an_answer_that_is(
+    connection: duckdb.DuckDBPyConnection, spent: list[tuple[int, float]]
 ) -> None:
-    monkeypatch.setattr("queryengine.execution.statistics._MAX_STATEMENTS", 3)
-    answers = BatchSizes()
-    relation = connection.sql("SELECT id FROM t")
-    schema = relation.to_arrow_reader(1).schema
-    for number in range(5):
-        answers.learn(f"SELECT {number}", relation, schema, LONG)
+    pace = Pace()
+    for rows, seconds in spent:
+        pace.add(rows, seconds)
 
-    assert [answers.batch_rows(f"SELECT {number}") > VECTOR_ROWS for number in range(5)] == [True] * 3 + [False] * 2
+    assert learnt(connection, "SELECT id FROM t", pace) == VECTOR_ROWS

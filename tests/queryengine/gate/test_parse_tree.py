@@ -2,23 +2,18 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queryengine.errors import SqlError, SqlSyntaxError, StatementNotAllowedError
 from queryengine.gate.parse_tree import _EXPRESSIONS, _NODES, Reading, decode
+from tests.queryengine.execution.instances import gate
 from tests.queryengine.statements import DECLARED
 
 
 def tree(sql: str) -> Any:
-    with duckdb.connect() as connection:
-        row = connection.execute(
-            "SELECT json_serialize_sql(?::VARCHAR, skip_null := true, skip_empty := true, skip_default := true)", [sql]
-        ).fetchone()
-    assert row is not None
-    answer = json.loads(row[0])
+    answer = json.loads(gate()._serialized(sql))
     assert not answer["error"], answer
     return answer["statements"][0]
 

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import example, given, settings
@@ -8,10 +9,8 @@ from queryengine.errors import SqlSyntaxError
 from queryengine.gate.lexer import Scan, scan
 from queryengine.gate.rewriting import is_query_with_pivot, with_hidden_catalog, with_pivot_values, with_windows_used
 
-
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
+CASES = {
+    with_pivot_values: [
         ("PIVOT t ON a", "PIVOT t ON (a) IN (0)"),
         ("PIVOT t ON a USING sum(b)", "PIVOT t ON (a) IN (0) USING sum(b)"),
         ("PIVOT t ON a, f(b, c) GROUP BY d", "PIVOT t ON (a) IN (0), (f(b, c)) IN (0) GROUP BY d"),
@@ -42,33 +41,7 @@ from queryengine.gate.rewriting import is_query_with_pivot, with_hidden_catalog,
         ("SELECT 'PIVOT t ON a'", "SELECT 'PIVOT t ON a'"),
         ('SELECT "pivot" ON a', 'SELECT "pivot" ON a'),
     ],
-)
-def test_pivots_are_given_values(sql: str, expected: str) -> None:
-    assert with_pivot_values(scan(sql)) == expected
-
-
-_SINGLE_WORDS = "PIVOT t ON a , ( ) IN USING SELECT FROM NOT 1 . ; 'y' WINDOW w AS QUALIFY"
-WORDS = (*_SINGLE_WORDS.split(), "GROUP BY")
-
-
-@pytest.mark.parametrize("rewritten", [with_pivot_values, with_windows_used])
-@settings(deadline=None)
-@given(st.lists(st.sampled_from(WORDS), max_size=14), st.sampled_from(["", " "]))
-@example(["PIVOT", "ON", "IN", "PIVOT"], " ")
-@example(["WINDOW", "w", "AS", "(", ")", "USING"], " ")
-def test_every_token_stays_and_in_its_order(rewritten: Callable[[Scan], str], words: list[str], between: str) -> None:
-    try:
-        before = scan(between.join(words))
-    except SqlSyntaxError:
-        return
-
-    remaining = iter(token.text for token in scan(rewritten(before)).tokens)
-    assert all(any(token.text == other for other in remaining) for token in before.tokens)
-
-
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
+    with_windows_used: [
         ("SELECT 1 WINDOW w AS ()", "SELECT 1 WINDOW w AS () QUALIFY (count(*) OVER w) IS NULL "),
         (
             "(SELECT 1 WINDOW w AS (ORDER BY (a)), v AS (w) ORDER BY 1)",
@@ -85,21 +58,7 @@ def test_every_token_stays_and_in_its_order(rewritten: Callable[[Scan], str], wo
         ("SELECT 1 WINDOW w AS", "SELECT 1 WINDOW w AS"),
         ("SELECT 'WINDOW w AS ()'", "SELECT 'WINDOW w AS ()'"),
     ],
-)
-def test_windows_are_used(sql: str, expected: str) -> None:
-    assert with_windows_used(scan(sql)) == expected
-
-
-def test_a_pivot_is_a_word() -> None:
-    assert is_query_with_pivot(scan("FROM (pivot t ON a)"))
-    assert is_query_with_pivot(scan("PIVOT_WIDER t ON a"))
-    assert not is_query_with_pivot(scan("SELECT 'PIVOT', \"PIVOT\", unpivot -- PIVOT"))
-    assert not is_query_with_pivot(scan("CREATE TABLE x AS PIVOT t ON a"))
-
-
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
+    partial(with_hidden_catalog, schema="s1"): [
         ("FROM information_schema.tables", "FROM _catalog.s1.tables"),
         ('FROM "Information_Schema" /* c */ . COLUMNS c', "FROM _catalog.s1.columns c"),
         ("FROM runtime.information_schema.schemata", "FROM _catalog.s1.schemata"),
@@ -121,6 +80,37 @@ def test_a_pivot_is_a_word() -> None:
         ("SELECT 'information_schema.tables'", "SELECT 'information_schema.tables'"),
         ("FROM 'information_schema'.tables", "FROM 'information_schema'.tables"),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("rewritten", "sql", "expected"), [(rewritten, *case) for rewritten, cases in CASES.items() for case in cases]
 )
-def test_the_catalog_is_named(sql: str, expected: str) -> None:
-    assert with_hidden_catalog(scan(sql), "s1") == expected
+def test_a_text_is_rewritten(rewritten: Callable[[Scan], str], sql: str, expected: str) -> None:
+    assert rewritten(scan(sql)) == expected
+
+
+_SINGLE_WORDS = "PIVOT t ON a , ( ) IN USING SELECT FROM NOT 1 . ; 'y' WINDOW w AS QUALIFY"
+WORDS = (*_SINGLE_WORDS.split(), "GROUP BY")
+
+
+@pytest.mark.parametrize("rewritten", [with_pivot_values, with_windows_used])
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=14), st.sampled_from(["", " "]))
+@example(["PIVOT", "ON", "IN", "PIVOT"], " ")
+@example(["WINDOW", "w", "AS", "(", ")", "USING"], " ")
+def test_every_token_stays_and_in_its_order(rewritten: Callable[[Scan], str], words: list[str], between: str) -> None:
+    try:
+        before = scan(between.join(words))
+    except SqlSyntaxError:
+        return
+
+    remaining = iter(token.text for token in scan(rewritten(before)).tokens)
+    assert all(any(token.text == other for other in remaining) for token in before.tokens)
+
+
+def test_a_pivot_is_a_word() -> None:
+    assert is_query_with_pivot(scan("FROM (pivot t ON a)"))
+    assert is_query_with_pivot(scan("PIVOT_WIDER t ON a"))
+    assert not is_query_with_pivot(scan("SELECT 'PIVOT', \"PIVOT\", unpivot -- PIVOT"))
+    assert not is_query_with_pivot(scan("CREATE TABLE x AS PIVOT t ON a"))

@@ -33,9 +33,6 @@ class Bench:
         for _ in range(4):
             self.broker.poll(0)
 
-    def is_idle(self) -> bool:
-        return self.broker.is_idle
-
     def close(self) -> None:
         self._clients.close()
         self.broker.close()
@@ -93,22 +90,20 @@ class Client:
         self._called |= {message["slot"] for message in messages if message["is"] == "recall"}
         return messages
 
-    def _received(self) -> bytes:
+    def _received(self) -> bytes | None:
+        """Return what has come; nothing at the end of the connection, None before that."""
         try:
             return self.socket.recv(65536)
         except BlockingIOError:
+            return None
+        except ConnectionResetError:
             return b""
 
     def is_dropped(self) -> bool:
         self._bench.turn()
-        try:
-            while self.socket.recv(65536):
-                pass
-        except BlockingIOError:
-            return False
-        except ConnectionResetError:
-            return True
-        return True
+        while data := self._received():
+            pass
+        return data is not None
 
 
 MakeBench = Callable[..., Bench]

@@ -1,11 +1,14 @@
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from queryengine.engine import Query
+from queryengine.pool import client_result
 from queryengine.pool.client import EngineClient
 from queryengine.pool.worker import GRACE_S as REAL_GRACE_S
 from runtimeconf.model import MIB
@@ -13,7 +16,6 @@ from tests.queryengine import bare_engine
 from tests.queryengine.conftest import FLIGHTS
 from tests.queryengine.engine_process import EngineProcess
 from tests.queryengine.pool.broker_bench import Bench, MakeBench
-from tests.queryengine.pool.client_process import Runner, Runtime
 from tests.queryengine.publishing import Publisher
 from tests.queryengine.scripted_engine import MakeTier, Tier
 
@@ -52,6 +54,13 @@ def engine(tier: Tier) -> EngineClient:
     return tier.client()
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have clients kill workers that do not stop at once."""
+    monkeypatch.setattr(client_result, "STOP_S", 0.05)
+    monkeypatch.setattr(client_result, "CLIENT_KILL_S", 0.1)
+
+
 # A real broker alone.
 
 
@@ -65,28 +74,44 @@ def bench(make_bench: MakeBench) -> Bench:
     return make_bench()
 
 
-# An engine in a process of its own, with clients.
+# An engine in a process of its own, with a client.
+
+RIGHT = b'[{"n":1000}]'
+
+
+def ask(client: EngineClient, sql: str = "SELECT count(*) AS n FROM flights", **query: Any) -> bytes:
+    with closing(client.run(Query(sql=sql, **query))) as result:
+        return b"".join(result)
+
+
+Start = Callable[..., tuple[EngineProcess, EngineClient]]
 
 
 @pytest.fixture
-def runtime(made: ExitStack, short_dir: Path) -> Iterator[Runtime]:
-    yield Runtime(made, short_dir)
+def start(made: ExitStack, short_dir: Path) -> Iterator[Start]:
+    Publisher(short_dir).publish(flights=FLIGHTS)
+
+    def start(**settings: Any) -> tuple[EngineProcess, EngineClient]:
+        process = made.enter_context(closing(EngineProcess(short_dir, **settings)))
+        return process, made.enter_context(closing(process.client()))
+
+    yield start
     print((short_dir / "engine.log").read_text())  # noqa: T201 - shown when a test fails
 
 
 @pytest.fixture
-def process(runtime: Runtime) -> EngineProcess:
-    return runtime.engine()
+def started(start: Start) -> tuple[EngineProcess, EngineClient]:
+    return start()
 
 
 @pytest.fixture
-def client(runtime: Runtime, process: EngineProcess) -> EngineClient:
-    return runtime.client(process)
+def process(started: tuple[EngineProcess, EngineClient]) -> EngineProcess:
+    return started[0]
 
 
 @pytest.fixture
-def runner(runtime: Runtime, process: EngineProcess) -> Runner:
-    return runtime.runner(process)
+def client(started: tuple[EngineProcess, EngineClient]) -> EngineClient:
+    return started[1]
 
 
 # Workers under gunicorn's own arbiter.

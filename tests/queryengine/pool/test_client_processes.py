@@ -1,33 +1,15 @@
-"""Several client processes of one engine, also under gevent."""
+"""A client process under gevent."""
 
 import json
 import subprocess
 import sys
-from functools import partial
 from typing import Any
 
 import pytest
 
 from queryengine.pool.client import EngineClient
-from tests.queryengine.asking import begin
 from tests.queryengine.engine_process import LONG_S, EngineProcess
-from tests.queryengine.pool.client_process import RIGHT, Runner, ask
-from tests.queryengine.publishing import ENDLESS, wait_until
-
-
-@pytest.mark.exhaustive
-def test_a_killed_client_process_frees_its_slots(process: EngineProcess, client: EngineClient, runner: Runner) -> None:
-    for number, key in enumerate("abab"):
-        runner.run(ENDLESS, f"lost{number}", key)
-    wait_until(lambda: len(client.active("a")) + len(client.active("b")) == 4)
-    waiting = [begin(partial(ask, client, "SELECT 1 AS n", fingerprint=key)) for key in "ab"]
-
-    runner.kill()
-
-    for asking in waiting:
-        assert asking.result(LONG_S) == b'[{"n":1}]'
-    assert client.active("a") == client.active("b") == ()
-
+from tests.queryengine.pool.conftest import RIGHT, ask
 
 _CLIENT = """
 from gevent import monkey

@@ -58,17 +58,6 @@ def test_an_answer_is_complete(
     assert tier.engine.requests[0]["sql"] == sql
 
 
-def test_a_statement_that_fits_no_frame_is_refused(
-    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("queryengine.pool.frames.MAX_JSON_BYTES", 5000)
-
-    with pytest.raises(ParameterError):
-        run(engine, "SELECT 1", parameters=["x" * 6000])
-
-    tier.wait_until_idle()
-
-
 _CIRCLE: list[Any] = []
 _CIRCLE.append(_CIRCLE)
 
@@ -81,11 +70,14 @@ _CIRCLE.append(_CIRCLE)
         pytest.param([1, 10**5000], r"\$2 holds an integer of more than 128 bits", id="a huge integer"),
         pytest.param({"A": -(10**5000)}, r"\$a holds an integer of more than 128 bits", id="a huge integer by name"),
         pytest.param([_CIRCLE], r"\$1 is nested more than 64", id="no end"),
+        pytest.param(["x" * 6000], "The statement and its parameters are too long", id="too long"),
     ],
 )
 def test_values_that_cannot_be_sent_are_refused(
-    tier: Tier, engine: EngineClient, parameters: Any, complaint: str
+    tier: Tier, engine: EngineClient, monkeypatch: pytest.MonkeyPatch, parameters: Any, complaint: str
 ) -> None:
+    monkeypatch.setattr("queryengine.pool.frames.MAX_JSON_BYTES", 5000)
+
     with pytest.raises(ParameterError, match=complaint):
         run(engine, "SELECT 1", parameters=parameters)
 
@@ -117,6 +109,7 @@ def test_every_error_can_be_rebuilt() -> None:
         pytest.param(error("engine_busy"), QueryError("The statement failed."), id="incomplete"),
         pytest.param(b"GET / HTTP/1.1", QueryError("The engine's answer cannot be read."), id="no frame"),
         pytest.param(encode_json(Kind.MESSAGE, {}), QueryError("The engine's answer cannot be read."), id="wrong"),
+        pytest.param(encode_json(Kind.CLOSING, {}), QueryError("The engine's answer cannot be read."), id="closing"),
         pytest.param(b"", EngineWorkerDiedError(), id="nothing more"),
         pytest.param(b"\x04\0\0", EngineWorkerDiedError(), id="half a frame"),
     ],

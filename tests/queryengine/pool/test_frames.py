@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from queryengine.pool import frames
 from queryengine.pool.frames import FrameDecoder, FrameError, Kind, decode_json, encode_data, encode_json
 
-JSON_KINDS = [kind for kind in Kind if kind is not Kind.DATA]
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-json_frames = st.tuples(st.sampled_from(JSON_KINDS), st.dictionaries(st.text(), json_values, max_size=4))
+json_kinds = st.sampled_from([kind for kind in Kind if kind is not Kind.DATA])
+json_frames = st.tuples(json_kinds, st.dictionaries(st.text(), json_values, max_size=4))
 data_frames = st.tuples(st.just(Kind.DATA), st.binary(min_size=1, max_size=300))
 
 
@@ -106,25 +105,16 @@ def test_text_survives_and_is_escaped_only_if_it_must_be(text: str, sent: str) -
     assert decode_json(payload) == {"sql": text}
 
 
-def test_long_data_is_split() -> None:
+@pytest.mark.parametrize("limit", [frames.STREAM_DATA_BYTES, frames.MAX_DATA_BYTES])
+def test_data_is_split_at_the_limit(limit: int) -> None:
+    parts: list[bytes | memoryview] = [b"head", b"", memoryview(bytes(range(256)) * 10_000), b"tail"]
+    whole = b"".join(parts)
+    decoder = FrameDecoder()
+
+    received = [frame for piece in encode_data(*parts, limit=limit) for frame in decoder.feed(piece)]
+
+    assert received == [(Kind.DATA, whole[begin : begin + limit]) for begin in range(0, len(whole), limit)]
     assert list(encode_data(b"")) == []
-    data = bytes(range(256)) * (frames.STREAM_DATA_BYTES // 100)
-    decoder = FrameDecoder()
-
-    received = [frame for piece in encode_data(data[:10], data[10:]) for frame in decoder.feed(piece)]
-
-    assert {kind for kind, _ in received} == {Kind.DATA}
-    assert [len(payload) for _, payload in received[:-1]] == [frames.STREAM_DATA_BYTES] * (len(received) - 1)
-    assert b"".join(payload for _, payload in received) == data
-
-
-def test_a_payload_below_the_limit_is_one_frame() -> None:
-    parts: list[bytes | memoryview] = [b"head", b"", memoryview(bytes(3 * frames.STREAM_DATA_BYTES)), b"tail"]
-    decoder = FrameDecoder()
-
-    received = [frame for piece in encode_data(*parts, limit=frames.MAX_DATA_BYTES) for frame in decoder.feed(piece)]
-
-    assert received == [(Kind.DATA, b"".join(parts))]
 
 
 def test_a_second_long_payload_never_starts_in_the_buffer() -> None:
@@ -158,7 +148,7 @@ def test_a_bad_head_is_refused_before_its_payload_comes(head: bytes, complaint: 
         list(FrameDecoder().feed(head))
 
 
-def test_a_decoder_can_have_a_lower_limit() -> None:
+def test_the_length_of_fields_is_limited_and_a_decoder_can_have_a_lower_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = encode_json(Kind.MESSAGE, {"text": "x" * 100})
     enough = len(frame) - 5
 
@@ -166,12 +156,9 @@ def test_a_decoder_can_have_a_lower_limit() -> None:
     with pytest.raises(FrameError, match="too long"):
         list(FrameDecoder(max_json_bytes=enough - 1).feed(frame[:5]))
 
-
-def test_fields_that_are_too_long_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "MAX_JSON_BYTES", 100)
-
+    monkeypatch.setattr(frames, "MAX_JSON_BYTES", enough - 1)
     with pytest.raises(FrameError, match="too long"):
-        encode_json(Kind.REQUEST, {"sql": "x" * 100})
+        encode_json(Kind.MESSAGE, {"text": "x" * 100})
 
 
 def test_feed_keeps_bytes_whose_frames_are_not_consumed() -> None:

@@ -15,36 +15,29 @@ import pytest
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers.sync import SyncWorker
 
-from queryengine.pool import gunicorn_worker
 from queryengine.pool.arbiter import EngineArbiter
 from queryengine.pool.gunicorn_worker import EngineWorker
-from runtimeconf.model import RuntimeConfig
 from system.process_limits import NICENESS
 from system.scratch import SCRATCH_DIRECTORY
 from tests.queryengine.bare_engine import Engine, receive, running
 from tests.queryengine.heartbeats import state_of, ticks
 from tests.queryengine.publishing import ENDLESS, wait_until
-
-#: Public names of our arbiter that gunicorn does not know.
-OWN_NAMES = {"close_in_worker"}
+from tests.system.processes import is_alive
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """An engine whose arbiter has inherited a descriptor."""
     directory = tmp_path_factory.mktemp("engine")
-    with running(directory, temp_directory_limit_bytes=10_000_000) as started:
+    with (
+        (directory / "secret").open("w") as secret,
+        running(directory, temp_directory_limit_bytes=10_000_000, inherited=[secret.fileno()]) as started,
+    ):
         yield started
 
 
 def still_works(engine: Engine) -> None:
     assert engine.ask("SELECT 1 AS a").data == b'[{"a":1}]'
-
-
-def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def held(process: int) -> list[str]:
@@ -56,17 +49,8 @@ def held(process: int) -> list[str]:
     return [target for number, target in targets if number > 2]
 
 
-#: The descriptors of a worker, by the kernel's names for them.
-KINDS = re.compile(
-    r"(?P<heartbeat>/wgunicorn-)|(?P<socket>socket:)|(?P<memory>/proc/\d+/statm$)|(?P<pipe>pipe:)"
-    r"|(?P<poll>anon_inode:\[eventpoll\])|(?P<scratch>/tmp/[0-9a-f]{32}$)"
-)
-
-
-def kinds(process: int) -> list[str]:
-    """Return the kind of each descriptor except the standard streams, or its target if the kind is unknown."""
-    found = ((KINDS.search(target), target) for target in held(process))
-    return sorted(target if match is None else str(match.lastgroup) for match, target in found)
+#: The known descriptors of a worker, by a part of the kernel's names for them.
+KNOWN = re.compile(r"wgunicorn-|socket:|statm$|pipe:|eventpoll|/tmp/(?=[0-9a-f]{32}$)")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +61,7 @@ def kinds(process: int) -> list[str]:
     ],
 )
 def test_gunicorn_has_the_names_that_the_engine_overrides_and_uses(ours: type, theirs: type, used: set[str]) -> None:
-    overridden = {name for name in vars(ours) if not name.startswith("_")} - OWN_NAMES
+    overridden = {name for name in vars(ours) if not name.startswith("_")} - {"close_in_worker"}  # our own
 
     missing = {name for name in overridden | used if not hasattr(theirs, name)}
 
@@ -88,30 +72,19 @@ def test_gunicorn_has_the_names_that_the_engine_overrides_and_uses(ours: type, t
         ), name
 
 
-def test_only_our_arbiter_decides_when_a_worker_is_stuck(tmp_path: Path) -> None:
-    config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path)
-
-    assert gunicorn_worker.options(config)["timeout"] == 0
-
-
 def test_a_worker_is_confined(engine: Engine) -> None:
     worker = engine.worker()
     status = Path(f"/proc/{worker}/status").read_text()
-    limits = Path(f"/proc/{worker}/limits").read_text()
 
     assert "NoNewPrivs:\t1" in status
     assert resource.prlimit(worker, resource.RLIMIT_CORE) == (0, 0)
     assert resource.prlimit(worker, resource.RLIMIT_FSIZE) == (10_000_000, 10_000_000)
     soft, _ = resource.prlimit(worker, resource.RLIMIT_DATA)
-    assert soft != resource.RLIM_INFINITY, limits
-    most = 19  # The system allows no more.
-    assert os.getpriority(os.PRIO_PROCESS, worker) == min(
-        os.getpriority(os.PRIO_PROCESS, engine.process.pid) + NICENESS, most
-    )
+    assert soft != resource.RLIM_INFINITY
+    niceness = os.getpriority(os.PRIO_PROCESS, engine.process.pid) + NICENESS
+    assert os.getpriority(os.PRIO_PROCESS, worker) == min(niceness, 19), "the system allows no more than 19"
 
-
-def test_a_statement_has_a_limit_of_cpu_time_while_it_runs(engine: Engine) -> None:
-    worker = engine.worker()
+    # While a statement runs, its CPU time is limited too.
     before = resource.prlimit(worker, resource.RLIMIT_CPU)
     with engine.send(ENDLESS):
         wait_until(lambda: resource.prlimit(worker, resource.RLIMIT_CPU) != before)
@@ -119,75 +92,47 @@ def test_a_statement_has_a_limit_of_cpu_time_while_it_runs(engine: Engine) -> No
     wait_until(lambda: resource.prlimit(worker, resource.RLIMIT_CPU) == before)
 
 
-def test_an_idle_worker_keeps_only_the_descriptors_it_needs(engine: Engine) -> None:
+def test_an_idle_worker_sends_heartbeats_and_keeps_only_the_descriptors_it_needs(engine: Engine) -> None:
     still_works(engine)
     worker = engine.worker()
-    wait_until(lambda: kinds(worker).count("socket") == 1)  # the last connection is closed
+    # Until the last connection is closed there are two sockets.
+    wait_until(lambda: sum(target.startswith("socket:") for target in held(worker)) == 1)
     standard = [str(Path(f"/proc/{worker}/fd/{number}").readlink()) for number in range(3)]
 
     assert standard == ["/dev/null", "/dev/null", str(Path(f"/proc/{engine.process.pid}/fd/2").readlink())]
-    assert kinds(worker) == [
-        "heartbeat",
-        "memory",
-        "pipe",  # both ends, for signals
-        "pipe",
-        "poll",  # one for connections, one for hang-ups
-        "poll",
-        "scratch",
-        "socket",  # the listener
+    assert sorted(found.group() if (found := KNOWN.search(target)) else target for target in held(worker)) == [
+        "/dev/null",  # in place of what the arbiter has inherited
+        "/tmp/",
+        "eventpoll",  # one for connections, one for hang-ups
+        "eventpoll",
+        "pipe:",  # both ends, for signals
+        "pipe:",
+        "socket:",  # the listener
+        "statm",
+        "wgunicorn-",
     ]
+    assert str(engine.state_dir / "secret") in held(engine.process.pid)
 
-
-def test_a_worker_keeps_no_descriptor_of_the_arbiter(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("canary")
-    with secret.open() as opened:
-        os.set_inheritable(opened.fileno(), True)
-        with running(tmp_path, inherited=[opened.fileno()]) as engine:
-            arbiter, worker = held(engine.process.pid), held(engine.worker())
-
-    assert str(secret) in arbiter
-    assert str(secret) not in worker
-
-
-@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGPIPE", "SIGCHLD"])
-def test_unused_signals_are_ignored(engine: Engine, name: str) -> None:
-    worker = engine.worker()
-
-    for _ in range(20):
-        os.kill(worker, signal.Signals[name])
-
-    still_works(engine)
-    assert engine.worker() == worker
-
-
-@pytest.mark.exhaustive
-def test_sigterm_lets_the_statement_finish(engine: Engine) -> None:
-    worker = engine.worker()
-    with engine.send("SELECT count(*) AS n FROM range(300000000) t(i) WHERE hash(i) = 1") as connection:
-        wait_until(lambda: state_of(worker).phase == "busy")
-
-        os.kill(worker, signal.SIGTERM)
-
-        assert receive(connection).end is not None
-    wait_until(lambda: not is_running(worker))
-    still_works(engine)
-
-
-def test_an_idle_worker_sends_heartbeats(engine: Engine) -> None:
-    worker = engine.worker()
     heartbeat = next(entry for entry in Path(f"/proc/{worker}/fd").iterdir() if "wgunicorn-" in str(entry.readlink()))
     before = heartbeat.stat().st_mtime
-
     wait_until(lambda: heartbeat.stat().st_mtime > before)
-
-    # gunicorn sets the time from the monotonic clock, with which it compares it.
+    # gunicorn sets the time from the monotonic clock, with which it compares it, also after a statement.
     assert abs(heartbeat.stat().st_mtime - time.monotonic()) < 30
     still_works(engine)
     assert abs(heartbeat.stat().st_mtime - time.monotonic()) < 30
 
 
-def test_the_next_worker_removes_the_temporary_files_of_a_killed_one(engine: Engine) -> None:
+def test_unused_signals_are_ignored(engine: Engine) -> None:
+    worker = engine.worker()
+
+    for name in ("SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGPIPE", "SIGCHLD"):
+        for _ in range(20):
+            os.kill(worker, signal.Signals[name])
+        still_works(engine)
+        assert engine.worker() == worker, name
+
+
+def test_each_worker_has_a_temporary_directory_and_removes_that_of_a_killed_one(engine: Engine) -> None:
     still_works(engine)
     worker = engine.worker()
     scratch = engine.state_dir / SCRATCH_DIRECTORY
@@ -195,22 +140,16 @@ def test_the_next_worker_removes_the_temporary_files_of_a_killed_one(engine: Eng
     (left / "spilled").write_bytes(bytes(1000))
 
     os.kill(worker, signal.SIGKILL)
-    wait_until(lambda: not is_running(worker))
-    still_works(engine)
-
-    assert left not in list(scratch.iterdir())
-    assert len(list(scratch.iterdir())) == 1
-
-
-def test_a_worker_whose_temporary_directory_is_removed_is_replaced(engine: Engine) -> None:
+    wait_until(lambda: not is_alive(worker))
     still_works(engine)
     worker = engine.worker()
+    (found,) = scratch.iterdir()
+    assert found != left
 
-    shutil.rmtree(engine.state_dir / SCRATCH_DIRECTORY)
-
-    wait_until(lambda: not is_running(worker))
+    shutil.rmtree(scratch)
+    wait_until(lambda: not is_alive(worker))
     still_works(engine)
-    assert len(list((engine.state_dir / SCRATCH_DIRECTORY).iterdir())) == 1
+    assert len(list(scratch.iterdir())) == 1
 
 
 @pytest.mark.exhaustive
@@ -224,7 +163,7 @@ def test_workers_die_with_their_arbiter(tmp_path: Path) -> None:
 
             engine.process.kill()
 
-            wait_until(lambda: not any(map(is_running, workers)))
+            wait_until(lambda: not any(map(is_alive, workers)))
 
 
 def test_a_worker_without_descriptors_waits_for_some(tmp_path: Path) -> None:

@@ -14,20 +14,6 @@ def no_quantum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queryengine.pool.slot_scheduler.QUANTUM_S", 0.0)
 
 
-def test_slots_are_granted_and_released(bench: Bench) -> None:
-    a, b = bench.client(), bench.client()
-
-    assert a.enter("1") == [admitted("1")]
-    assert b.enter("2", "other") == [admitted("2")]
-    assert a.enter("3") == []
-    assert b.leave("2") == []
-    assert a.heard() == [], "the key does not get the last slot"
-    assert a.leave("1") == [admitted("3")]
-
-    a.leave("3")
-    assert bench.broker.is_idle
-
-
 def test_a_full_queue_evicts_for_another_key(bench: Bench) -> None:
     flood, other = bench.client(), bench.client()
     for number in range(5):
@@ -43,6 +29,15 @@ def test_a_full_queue_evicts_for_another_key(bench: Bench) -> None:
     assert flood.leave("f0") == [admitted("f1")], "one statement that waited before the third key comes first"
     assert flood.leave("f1") == []
     assert other.heard() == [admitted("o2")]
+    assert other.leave("o1") == []
+    assert flood.heard() == [admitted("f2")]
+    assert other.leave("o2") == [admitted("o3")]
+    assert flood.enter("f6", "flood") == []
+    assert other.leave("o3") == []
+    assert flood.heard() == [], "the key does not get the last slot"
+    assert flood.leave("f2") == [admitted("f6")]
+    flood.leave("f6")
+    assert bench.broker.is_idle
 
 
 def test_a_statement_that_waits_too_long_is_refused(make_bench: MakeBench) -> None:
@@ -84,23 +79,7 @@ def test_a_slot_whose_statement_no_worker_runs_is_freed(bench: Bench) -> None:
     assert client.enter("more", "d") == [], "the slot of a running statement is not freed"
 
 
-def test_a_slot_that_is_unused_for_long_is_freed(make_bench: MakeBench) -> None:
-    bench = make_bench(workers=1)
-    client = bench.client()
-    client.enter("1")
-    for _ in range(2 * MISSED_CHECKS):
-        bench.broker.free_unused((), any_idle=True)
-        runs(client, client.slots["1"], "again")
-    assert not bench.is_idle()
-
-    for _ in range(MISSED_CHECKS):
-        bench.broker.free_unused((), any_idle=True)
-
-    assert bench.is_idle()
-    assert client.recalled() == {"1"}, "its process must not reuse it"
-
-
-def test_a_slot_serves_one_statement_after_another(make_bench: MakeBench) -> None:
+def test_a_slot_serves_one_statement_after_another_until_it_is_unused_for_long(make_bench: MakeBench) -> None:
     bench = make_bench(workers=1)
     client = bench.client()
     client.enter("1")
@@ -111,14 +90,18 @@ def test_a_slot_serves_one_statement_after_another(make_bench: MakeBench) -> Non
     assert listed(client) == [("2", "running")], "it is queued no longer"
     assert runs(client, slot, "3") == []
     assert listed(client) == [("3", "running")]
-    assert runs(client, slot) == []
+    for _ in range(2 * MISSED_CHECKS):
+        bench.broker.free_unused((), any_idle=True)
+        assert runs(client, slot) == []
     assert listed(client) == []
-    assert not bench.is_idle()
+    assert client.recalled() == set()
 
-    client.leave("1")
-    assert bench.is_idle()
-    assert runs(client, slot, "4") == [], "the slot was given back"
-    assert bench.is_idle()
+    for _ in range(MISSED_CHECKS):
+        bench.broker.free_unused((), any_idle=True)
+    assert bench.broker.is_idle
+    assert client.recalled() == {"1"}, "its process must not reuse it"
+    assert runs(client, slot, "4") == [], "the slot was freed"
+    assert bench.broker.is_idle
 
 
 def test_a_statement_with_two_slots_is_listed_once(bench: Bench) -> None:
@@ -131,7 +114,7 @@ def test_a_statement_with_two_slots_is_listed_once(bench: Bench) -> None:
     assert listed(client, "") == [("2", "running")]
     client.leave("1")
     client.leave("2")
-    assert bench.is_idle()
+    assert bench.broker.is_idle
 
 
 def test_a_kept_slot_is_recalled_for_another_key(make_bench: MakeBench) -> None:
@@ -189,7 +172,7 @@ def test_a_slot_stays_with_its_process_for_a_quantum(make_bench: MakeBench) -> N
 def test_another_slot_is_recalled_if_the_first_does_not_come_back(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.pool.broker_records.RECALL_S", 60.0)
+    monkeypatch.setattr("queryengine.pool.slot_scheduler.RECALL_S", 60.0)
     bench = make_bench(workers=3, several_keys=False)
     keeper, other = bench.client(), bench.client()
     for query_id in "123":
@@ -220,9 +203,7 @@ def test_a_starved_statement_gets_a_slot_beyond_the_share_of_its_process(make_be
     assert second.recalled() == {"short"}
 
 
-def test_a_patient_statement_is_admitted_below_the_number_of_processors(
-    make_bench: MakeBench,
-) -> None:
+def test_a_patient_statement_is_admitted_below_the_number_of_processors(make_bench: MakeBench) -> None:
     bench = make_bench(workers=4, several_keys=False, processors=2)
     client = bench.client()
 
@@ -243,7 +224,7 @@ def test_a_patient_statement_is_admitted_below_the_number_of_processors(
 def test_only_as_many_slots_rotate_as_there_are_processors(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queryengine.pool.broker_records.ROTATION_S", 60.0)
+    monkeypatch.setattr("queryengine.pool.slot_scheduler.ROTATION_S", 60.0)
     bench = make_bench(workers=6, several_keys=False, processors=2)
     flood, calm = bench.client(), bench.client()
     for query_id in ("1", "2", "3", "long"):
@@ -278,10 +259,7 @@ def test_only_as_many_slots_rotate_as_there_are_processors(
 )
 @pytest.mark.usefixtures("no_quantum")
 def test_a_patient_statement_takes_slots_only_from_those_with_more(
-    make_bench: MakeBench,
-    limits: dict[str, Any],
-    held: tuple[str, str],
-    recalled: tuple[int, int],
+    make_bench: MakeBench, limits: dict[str, Any], held: tuple[str, str], recalled: tuple[int, int]
 ) -> None:
     """*held*: the keys of the slots of two processes, in capitals if unused; *recalled*: first, and after a hurry."""
     bench = make_bench(**{"processors": 2, **limits})

@@ -70,7 +70,6 @@ def test_statements_of_a_key_reuse_slot_and_connection(tier: Tier, keeper: Engin
 
 
 def test_an_unused_slot_is_given_back_and_its_connection_closed(tier: Tier, engine: EngineClient) -> None:
-
     assert ask(engine) == ROW
     tier.wait_until_idle()
     assert ask(engine) == ROW
@@ -130,26 +129,6 @@ def test_a_slot_in_use_goes_to_another_key_after_its_statement(make_tier: MakeTi
     assert order.index("other") <= 2, "after the running statement and one that waited before it"
 
 
-@pytest.mark.usefixtures("keeping")
-def test_two_processes_of_a_key_share_its_slots(make_tier: MakeTier) -> None:
-    tier = make_tier(workers=1, max_queued=64)
-    first, second = tier.client(), tier.client()
-    ends = threading.Event()
-
-    def keep_busy() -> None:
-        while not ends.is_set():
-            assert ask(first) == ROW
-
-    busy = [begin(keep_busy) for _ in range(4)]
-    try:
-        for _ in range(5):
-            assert ask(second) == ROW
-    finally:
-        ends.set()
-    for one in busy:
-        one.result(LONG_S)
-
-
 def test_short_statements_settle_on_one_slot_per_processor(make_tier: MakeTier) -> None:
     tier = make_tier(workers=4, max_queued=64, processors=1)
     client = tier.client()
@@ -177,14 +156,19 @@ def test_short_statements_settle_on_one_slot_per_processor(make_tier: MakeTier) 
     tier.wait_until_idle()
 
 
-def test_a_statement_in_a_reused_slot_is_listed_and_can_be_cancelled(tier: Tier) -> None:
+def test_any_process_lists_and_cancels_the_statements_of_a_key_in_a_reused_slot_too(tier: Tier) -> None:
     client, other = tier.client(), tier.client()
     assert ask(client) == ROW
 
     held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
     assert next(held) == b"first"
     wait_until(lambda: [one.query_id for one in other.active("k")] == ["q"])
-    assert [(one.sql, one.state) for one in other.active("k")] == [("endless", "running")]
+    (active,) = other.active("k")
+    assert (active.sql, active.state) == ("endless", "running")
+    assert active.started.endswith("Z")
+    assert other.active("x") == ()
+    assert not other.cancel("q", "x")
+    assert not other.cancel("p", "k")
     assert other.cancel("q", "k")
 
     with pytest.raises(QueryCancelledError):
@@ -276,15 +260,6 @@ def test_a_statement_that_its_worker_has_read_is_not_run_twice(tier: Tier, keepe
     assert ask(keeper) == ROW
 
 
-def test_closing_on_a_new_connection_is_an_invalid_answer(tier: Tier, engine: EngineClient) -> None:
-    tier.engine.scripts["closes"] = lambda peer: peer.send(CLOSING)
-
-    with pytest.raises(Exception, match="cannot be read"):
-        ask(engine, "closes")
-
-    assert ask(engine) == ROW
-
-
 def test_the_connection_of_a_stopped_statement_is_not_reused(tier: Tier, keeper: EngineClient) -> None:
     held = keeper.run(Query(sql="endless", fingerprint="k"))
     held.close()
@@ -296,14 +271,22 @@ def test_the_connection_of_a_stopped_statement_is_not_reused(tier: Tier, keeper:
 # The end.
 
 
-def test_a_drain_recalls_unused_slots_and_refuses_statements(tier: Tier, keeper: EngineClient) -> None:
+def test_a_drain_recalls_unused_slots_and_refuses_statements_until_the_others_are_ended(
+    tier: Tier, keeper: EngineClient
+) -> None:
     assert ask(keeper) == ROW
+    running = keeper.run(Query(sql="endless"))
+    assert next(running) == b"first"
 
     tier.engine.call(tier.engine.broker.drain)
 
-    tier.wait_until_idle()
+    wait_until(lambda: not keeper.is_alive())
     with pytest.raises(EngineUnavailableError, match="stopping"):
         ask(keeper)
+    tier.engine.call(tier.engine.broker.end_statements)
+    with pytest.raises(EngineUnavailableError, match="stopping"):
+        next(running)
+    tier.wait_until_idle()
 
 
 def test_slots_of_a_lost_broker_are_forgotten(tier: Tier, keeper: EngineClient) -> None:

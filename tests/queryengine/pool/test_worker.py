@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from queryengine.pool.frames import FrameDecoder, Kind, encode_data, encode_json
-from queryengine.pool.requests import checked_request
+from queryengine.pool.worker import checked_request
 from runtimeconf.model import MIB
 from tests.queryengine.bare_engine import GRACE_S, Answer, Engine, receive, running, still_works
 from tests.queryengine.conftest import FLIGHTS
@@ -53,12 +53,6 @@ def until_busy(worker: int) -> None:
     wait_until(lambda: state_of(worker).phase == "busy")
 
 
-def until_computing(worker: int) -> None:
-    """Wait until a worker has been in the middle of something for a while."""
-    before = ticks(worker)
-    wait_until(lambda: ticks(worker) > before + os.sysconf("SC_CLK_TCK") // 2)
-
-
 def given_up(connection: socket.socket) -> Answer:
     """Close the sending side, as a client does that wants no answer any more, and receive what comes."""
     with connection:
@@ -67,29 +61,28 @@ def given_up(connection: socket.socket) -> Answer:
 
 
 @pytest.mark.parametrize("earlier", [0, 1], ids=["the first statement", "a later one"])
-def test_a_client_that_half_closes_cancels(engine: Engine, worker: int, earlier: int) -> None:
+def test_a_worker_reports_its_statement_which_a_client_that_half_closes_cancels(
+    engine: Engine, worker: int, earlier: int
+) -> None:
     connection = engine.connect()
     for _ in range(earlier):
         connection.sendall(request("SELECT 1 AS a"))
         assert receive(connection).data == b'[{"a":1}]'
-    connection.sendall(request(ENDLESS))
-    until_busy(worker)
+    before = time.monotonic()
+    connection.sendall(request(ENDLESS, timeout_s=7.0, query_id="0123456789abcdef" * 2))
+    wait_until(lambda: state_of(worker).runs("0123456789abcdef" * 2))
+    state = state_of(worker)
 
     assert given_up(connection).code == "query_cancelled"
-
-
-@pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS])
-def test_a_client_that_closes_cancels(engine: Engine, worker: int, sql: str) -> None:
-    connection = engine.send(sql)
-    until_busy(worker)
-
-    connection.close()
+    assert before + 7.0 + GRACE_S <= state.deadline <= time.monotonic() + 7.0 + GRACE_S
+    wait_until(lambda: state_of(worker).phase == "idle")
 
 
 @pytest.mark.exhaustive
 def test_a_client_that_hangs_up_on_a_deaf_statement_costs_the_worker(mortal: Engine, victim: int) -> None:
     connection = mortal.send(DEAF, timeout_s=30.0)
-    until_computing(victim)
+    before = ticks(victim)
+    wait_until(lambda: ticks(victim) > before + os.sysconf("SC_CLK_TCK") // 2)  # it is in the middle of it
     began = time.monotonic()
 
     answer = given_up(connection)
@@ -99,13 +92,14 @@ def test_a_client_that_hangs_up_on_a_deaf_statement_costs_the_worker(mortal: Eng
 
 
 @pytest.mark.parametrize("sql", [ENDLESS, ENDLESS_AFTER_ROWS])
-def test_a_statement_ends_when_its_time_is_up(engine: Engine, worker: int, sql: str) -> None:
-
+def test_a_statement_ends_when_its_time_is_up_or_its_client_closes(engine: Engine, worker: int, sql: str) -> None:
     answer = engine.ask(sql, timeout_s=0.3)
 
     assert answer.code == "query_timeout"
     assert answer.error is not None
     assert answer.error["limit_s"] == 30.0
+    with engine.send(sql, query_id="next"):
+        wait_until(lambda: state_of(worker).runs("next"))
 
 
 def test_a_request_cannot_ask_for_more_than_the_limit() -> None:
@@ -137,7 +131,6 @@ def test_a_worker_that_dies_costs_its_own_statement_only(mortal: Engine, victim:
 
 
 def test_a_client_that_does_not_read_is_given_up_and_the_worker_lives(engine: Engine, worker: int) -> None:
-
     with engine.send("SELECT * FROM range(100000000)", timeout_s=1.0):
         until_busy(worker)
 
@@ -231,20 +224,6 @@ def test_a_worker_with_an_unexpected_error_is_replaced(state_dir: Path, capfd: p
         still_works(engine)
 
 
-def test_a_worker_reports_its_statement(engine: Engine) -> None:
-    worker = engine.worker()
-    before = time.monotonic()
-    connection = engine.send(ENDLESS, timeout_s=7.0, query_id="0123456789abcdef0123456789abcdef")
-    until_busy(worker)
-
-    state = state_of(worker)
-    given_up(connection)
-
-    assert state.query_id == "0123456789abcdef0123456789abcdef"
-    assert before + 7.0 + GRACE_S <= state.deadline <= time.monotonic() + 7.0 + GRACE_S
-    wait_until(lambda: state_of(worker).phase == "idle")
-
-
 @pytest.mark.exhaustive
 def test_statements_leave_nothing_behind(engine: Engine) -> None:
     worker = engine.worker()
@@ -303,12 +282,13 @@ def test_a_worker_announces_that_it_closes_an_idle_connection(engine: Engine, wo
     assert kinds == [Kind.HEADER, Kind.DATA, Kind.END, Kind.CLOSING]
 
 
-def test_a_worker_announces_its_end_on_its_connection(state_dir: Path) -> None:
+def test_sigterm_lets_the_statement_finish_and_the_worker_announces_its_end(state_dir: Path) -> None:
     with running(state_dir) as engine:
         worker = engine.worker()
-        with engine.send("SELECT 1 AS a") as connection:
-            assert receive(connection).data == b'[{"a":1}]'
+        with engine.send("SELECT count(*) AS n FROM range(300000000) t(i) WHERE hash(i) = 1") as connection:
+            until_busy(worker)
             os.kill(worker, signal.SIGTERM)
-            assert [kind for kind, _ in conversation(connection)] == [Kind.CLOSING]
+            kinds = [kind for kind, _ in conversation(connection)]
+        assert kinds == [Kind.HEADER, Kind.DATA, Kind.END, Kind.CLOSING]
         wait_until(lambda: worker not in engine.workers())
         still_works(engine)

@@ -1,9 +1,13 @@
 """The memory of an engine worker: what a statement may use, and what the worker gives back."""
 
+import socket
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from queryengine.pool.frames import FrameDecoder, Kind, decode_json
 from queryengine.pool.worker import SPARE_BYTES
 from runtimeconf.model import MIB
 from tests.queryengine.bare_engine import Engine, receive, running, still_works
@@ -39,6 +43,23 @@ def test_a_statement_that_exhausts_memory_ends_and_gives_it_back(mortal: Engine,
     assert private_bytes(mortal.worker()) < base + 64 * MIB
 
 
+def peak_bytes(worker: int) -> int:
+    """Return the largest private memory, since `clear_refs` was written or the start."""
+    status = Path(f"/proc/{worker}/status").read_text()
+    peak, shared = (int(status.partition(name)[2].split()[0]) * 1024 for name in ("VmHWM:", "RssFile:"))
+    return peak - shared
+
+
+def streamed(connection: socket.socket) -> Iterator[tuple[Kind, bytes]]:
+    """Give the frames of an answer, until its end."""
+    decoder = FrameDecoder()
+    for data in iter(partial(connection.recv, MIB), b""):
+        for kind, payload in decoder.feed(data):
+            yield kind, payload
+            if kind is Kind.END:
+                return
+
+
 @pytest.mark.exhaustive
 def test_memory_stays_within_its_limit(mortal: Engine) -> None:
     still_works(mortal)
@@ -48,20 +69,45 @@ def test_memory_stays_within_its_limit(mortal: Engine) -> None:
     for name in ("aggregate", "damerau", "rows"):
         mortal.ask(HUNGRY[name], timeout_s=10.0)
 
-    status = Path(f"/proc/{worker}/status").read_text() if mortal.worker() == worker else ""
-    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 if status else 0
-    shared = int(status.partition("RssFile:")[2].split()[0]) * 1024 if status else 0
-    assert peak - shared < base + LIMIT_MIB * MIB + SPARE_BYTES
+    peak = peak_bytes(worker) if mortal.worker() == worker else 0
+    assert peak < base + LIMIT_MIB * MIB + SPARE_BYTES
 
 
 @pytest.mark.exhaustive
-def test_a_heavy_statement_that_spills_works_again_and_again(mortal: Engine) -> None:
-    worker = mortal.worker()
-    sql = "SELECT count(*) AS n FROM (SELECT i % 3000000 AS k, max(i) FROM range(6000000) t(i) GROUP BY k)"
+@pytest.mark.parametrize(
+    ("sql", "encoding", "rows"),
+    [
+        pytest.param("SELECT * FROM range(20000000)", "json", 20_000_000, id="L10 many rows, JSON"),
+        pytest.param("SELECT * FROM range(20000000)", "csv", 20_000_000, id="L10 many rows, CSV"),
+        pytest.param("SELECT repeat('x', 20000) || range AS v FROM range(50000)", "json", 50_000, id="L10 wide rows"),
+    ],
+)
+def test_l10_a_large_answer_streams_in_little_memory(state_dir: Path, sql: str, encoding: str, rows: int) -> None:
+    with running(state_dir, memory_limit_bytes=1024 * MIB) as engine:
+        base = private_bytes(worker := engine.worker())
+        size, last = 0, b""
+        with engine.send(sql, encoding=encoding) as connection:
+            for _, last in streamed(connection):
+                size += len(last)
+        grown = peak_bytes(worker) - base
 
-    answers = [mortal.ask(sql) for _ in range(3)]
+    assert decode_json(last)["rows"] == rows
+    assert size > rows * 8
+    assert grown < 300 * MIB
+
+
+@pytest.mark.exhaustive
+def test_heavy_statements_that_spill_work_again_and_again(mortal: Engine) -> None:
+    worker = mortal.worker()
+    grouped = "SELECT count(*) AS n FROM (SELECT i % 3000000 AS k, max(i) FROM range(6000000) t(i) GROUP BY k)"
+    ordered = "SELECT hash(i) AS h, repeat('x', 100) || i AS s FROM range(2000000) t(i) ORDER BY h"
+
+    answers = [mortal.ask(grouped) for _ in range(3)]
+    with mortal.send(ordered, encoding="arrow") as connection:
+        ended = any(kind is Kind.END for kind, _ in streamed(connection))
 
     assert [answer.data for answer in answers] == [b'[{"n":3000000}]'] * 3
+    assert ended
     assert mortal.worker() == worker
 
 
@@ -76,25 +122,24 @@ def test_a_worker_that_keeps_too_much_memory_is_replaced(state_dir: Path) -> Non
         still_works(engine)
 
 
-@pytest.mark.exhaustive
-def test_memory_is_given_back_when_no_statement_follows(state_dir: Path) -> None:
-    with running(state_dir, constants={"KEPT_BYTES": 1024 * MIB, "KEPT_PART": 1024}) as engine:
+@pytest.mark.parametrize(
+    ("constants", "rows", "kept_mib"),
+    [
+        pytest.param(
+            *({"KEPT_BYTES": 1024 * MIB, "KEPT_PART": 1024}, 60_000, 32),
+            id="when no statement follows",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param({"NEXT_S": 60.0}, 40_000, 24, id="beyond a small part of the memory limit"),
+    ],
+)
+def test_memory_is_given_back(state_dir: Path, constants: dict[str, float], rows: int, kept_mib: int) -> None:
+    with running(state_dir, constants=constants, memory_limit_bytes=LIMIT_MIB * MIB) as engine:
         worker = engine.worker()
         base = private_bytes(worker)
 
-        with engine.send("SELECT list(repeat('x', 1000) || i) AS a FROM range(60000) t(i)") as connection:
+        with engine.send(f"SELECT list(repeat('x', 1000) || i) AS a FROM range({rows}) t(i)") as connection:
             assert receive(connection).end is not None
 
-            wait_until(lambda: private_bytes(worker) < base + 32 * MIB)
+            wait_until(lambda: private_bytes(worker) < base + kept_mib * MIB)
         assert engine.worker() == worker
-
-
-def test_kept_memory_is_small_beside_the_memory_limit(state_dir: Path) -> None:
-    with running(state_dir, constants={"NEXT_S": 60.0}, memory_limit_bytes=256 * MIB) as engine:
-        worker = engine.worker()
-        base = private_bytes(worker)
-
-        with engine.send("SELECT list(repeat('x', 1000) || i) AS a FROM range(40000) t(i)") as connection:
-            assert receive(connection).end is not None
-
-            wait_until(lambda: private_bytes(worker) < base + 24 * MIB)

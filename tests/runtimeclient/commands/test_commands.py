@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import threading
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command, load_command_class
@@ -50,15 +51,6 @@ def one_line(text: str) -> str:
     return text[:-1]
 
 
-def test_status_is_0_when_all_enabled_components_are_ready(remote: Remote) -> None:
-    remote.on("GET", "/v1/status", as_reply(COMPONENTS))
-
-    done = remote.call("status")
-
-    assert (done.status, done.err) == (0, "")
-    assert done.out.splitlines()[2] == " http   | 127.0.0.1:8090  | Ready"
-
-
 @pytest.mark.parametrize(
     "fields", [{"status": "Initializing"}, {"status": "Error"}, {"status": "Error", "workers_alive": 0}]
 )
@@ -72,17 +64,18 @@ def test_status_is_1_when_a_component_is_not_ready(remote: Remote, fields: dict[
     assert json.loads(done.out) == components
 
 
-def test_status_shows_worker_counts(remote: Remote) -> None:
-    components = [*COMPONENTS, ENGINE | {"workers_alive": 4, "workers_killed": 17}]
-    remote.on("GET", "/v1/status", as_reply(components))
+def test_status_shows_components_and_worker_counts_and_is_0_when_all_are_ready(remote: Remote) -> None:
+    components: list[dict[str, Any]] = [*COMPONENTS, ENGINE | {"workers_alive": 4, "workers_killed": 17}]
+    remote.on("GET", "/v1/status", as_reply([{**component, "unknown": 1} for component in components]))
 
     as_table, as_json, as_csv = (remote.call("status", "--format", format_) for format_ in ("table", "json", "csv"))
 
+    assert as_table.out.splitlines()[2] == " http   | 127.0.0.1:8090   | Ready"
     assert as_table.out.splitlines()[-2:] == ["(3 rows)", "engine workers: 4 alive, 17 killed since the start"]
     assert json.loads(as_json.out) == components
     assert as_csv.out.splitlines()[0] == "name,endpoint,status"
     assert as_csv.out.splitlines()[-1] == "engine,unix:engine.sock,Ready"
-    assert [done.status for done in (as_table, as_json, as_csv)] == [0, 0, 0]
+    assert [(done.status, done.err) for done in (as_table, as_json, as_csv)] == [(0, "")] * 3
 
 
 def test_datasets_lists_every_field_as_json_and_csv(remote: Remote) -> None:
@@ -127,6 +120,11 @@ def test_refresh_waits_for_its_run(remote: Remote, fields: dict[str, int], line:
     call_command("refresh", "flights", wait=True, http_endpoint=remote.url, stdout=out)
 
     assert out.getvalue() == f"Dataset refresh triggered for flights.\n{line}\n"
+    assert [(request.method, request.body) for request in remote.requests] == [
+        ("POST", b""),
+        ("GET", b""),
+        ("GET", b""),
+    ]
 
 
 def test_the_endpoint_flag_wins_over_the_environment(remote: Remote) -> None:
@@ -180,7 +178,12 @@ def test_x03_a_wrong_key_is_4_and_a_server_down_is_3(remote: Remote, command: tu
         pytest.param("sql x --max-rows -1", "must not be negative", id="X15 negative rows"),
         pytest.param("sql x --max-rows x", "invalid", id="X15 rows that are not a number"),
         pytest.param("sql x --param a", "NAME=VALUE", id="X15 a parameter without a value"),
-        pytest.param("refresh", "Name the datasets", id="X15 no dataset"),
+        ("sql x --x a", "Error: --x and --y need --chart or --chart-file."),
+        ("sql x --chart bar --format csv", "Error: --format cannot be combined with a chart"),
+        ("sql x --chart-file a.svg --output b", "Error: Give only one of --chart-file and --output."),
+        ("sql x --chart bar --output a.svg", "Error: a.svg has an unknown extension"),
+        ("sql x --chart bar --output a.csv", "Error: A text chart needs an --output with the extension .txt or none."),
+        ("sql x --chart-file a.gif", "Error: A chart file has the extension .svg, .png, .html."),
         pytest.param("status --timeout 0", "more than 0 seconds", id="X15 zero seconds"),
         pytest.param("status --timeout nan", "more than 0 seconds", id="X15 no number"),
         pytest.param("status --connect-timeout x", "invalid", id="X15 not a number"),
@@ -259,7 +262,6 @@ def test_commands_work_through_call_command(remote: Remote) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        (("sql", "SELECT 1"), 4),
         (("sql", "SELECT 1", "--api-key="), 2),
         (("sql", "SELECT 1", "--bogus"), 2),
         (("status",), 3),

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from runtimeclient import COMMANDS, errors
-from runtimeclient.commands.base import INTERRUPTED_STATUS, command_parser, load_command
+from runtimeclient.commands.base import command_parser, load_command
+from runtimeclient.main import INTERRUPTED_STATUS
 from runtimeclient.output.formats import FORMATS, LIST_FORMATS
 from runtimeclient.output.style import TERMINAL_ROWS
 from runtimeclient.output.tables import SAMPLE_ROWS

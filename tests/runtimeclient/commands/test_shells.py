@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from runtimeclient import COMMANDS
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS
 from tests.runtimeclient.calling import call
-from tests.runtimeclient.conftest import ROOT, clean_environment
+from tests.runtimeclient.conftest import run_python
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -76,15 +75,7 @@ def test_help_and_sql_import_only_what_they_need() -> None:
         "print(*{name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = run_python(program)
 
     imported = set(done.stdout.rpartition("MODULES")[2].split())
     assert imported <= PACKAGES | OF_HTTPX

@@ -1,12 +1,13 @@
 """A server that says what a test makes it say, byte by byte."""
 
-import socketserver
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.datasources.sources.web_server import File, serving
+
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
-HEALTHY = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nok\n"
 
 
 def chunk(body: bytes) -> bytes:
@@ -15,17 +16,6 @@ def chunk(body: bytes) -> bytes:
 
 def answer(content_type: str, rest: bytes = CHUNKED, status: str = "200 OK") -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n".encode() + rest
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-
-    def __init__(self, handler: type[socketserver.BaseRequestHandler], is_left: threading.Event) -> None:
-        super().__init__(("127.0.0.1", 0), handler)
-        self._is_left = is_left
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        self._is_left.set()
 
 
 @contextmanager
@@ -39,25 +29,19 @@ def speaking(
     """
     is_over = threading.Event()
 
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            while request := self.rfile.readline():
-                while self.rfile.readline() not in {b"\r\n", b""}:
-                    pass
-                if request.startswith(b"GET /health"):
-                    self.wfile.write(HEALTHY)
-                    continue
-                self.wfile.write(head)
-                while again and not is_over.wait(pause_s):
-                    self.wfile.write(again)
-                return
-
-    with _Server(Handler, is_left or threading.Event()) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    def speak(connection: socket.socket) -> None:
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
+            connection.sendall(head)
+            while again and not is_over.wait(pause_s):
+                connection.sendall(again)
+        except OSError:
+            if is_left is not None:
+                is_left.set()
+
+    with serving() as server:
+        server.files["/health"] = File(b"ok\n", headers={"Content-Type": "text/plain"})
+        server.otherwise = File(take_over=speak)
+        try:
+            yield server.url
         finally:
             is_over.set()
-            server.shutdown()
-            thread.join()

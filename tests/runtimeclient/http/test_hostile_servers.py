@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,8 +15,7 @@ from runtimeclient.client import RuntimeClient, Timeouts
 from runtimeclient.errors import AnswerCutError, ConnectionFailedError
 from runtimeclient.http import timeouts
 from runtimeclient.http.answers import ARROW, JSON
-from tests.runtimeclient.calling import call
-from tests.runtimeclient.conftest import ROOT, clean_environment
+from tests.runtimeclient.conftest import run_measured
 from tests.runtimeclient.http.raw_server import CHUNKED, answer, chunk, speaking
 from tests.runtimeclient.remote import API_KEY, VND, Remote, Reply, problem, with_schema
 
@@ -64,29 +61,15 @@ ROWS = b'{"schema":{"fields":[]},"data":['
 def test_a_hostile_answer_is_an_error_in_one_line(
     tmp_path: Path, arguments: tuple[str, ...], head: bytes, again: bytes, said: str
 ) -> None:
-    program = (
-        "import pathlib, sys; sys.path.insert(0, sys.argv.pop(1));"
-        "from runtimeclient.main import run; status = run('querykeep', sys.argv[1:]);"
-        "peak = pathlib.Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0];"
-        "print(status, peak, file=sys.stderr)"
-    )
     with speaking(head, again) as url:
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(ROOT), *arguments],
-            cwd=tmp_path,
-            env=clean_environment(RUNTIME_HTTP_ENDPOINT=url, RUNTIME_API_KEY=API_KEY),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
+        environ = {"RUNTIME_HTTP_ENDPOINT": url, "RUNTIME_API_KEY": API_KEY}
+        done, peak_kib = run_measured(*arguments, cwd=tmp_path, **environ)
 
-    error, told = done.stderr.splitlines()
-    status, peak_kib = map(int, told.split())
-    assert status == 3
-    assert error.startswith("Error: ")
-    assert said in error
-    assert API_KEY not in done.stdout + done.stderr
+    assert done.status == 3
+    assert done.err.startswith("Error: ")
+    assert done.err.count("\n") == 1
+    assert said in done.err
+    assert API_KEY not in done.out + done.err
     # A row of 64 MiB is held once, and twice while it grows.
     assert peak_kib < 260_000
     assert list(tmp_path.iterdir()) == []
@@ -265,11 +248,10 @@ def test_a_key_that_lists_and_refreshes_echo_is_not_shown(remote: Remote) -> Non
     remote.on("POST", "/v1/sql/7/cancel", Reply(body=json.dumps({"message": _ECHO}).encode()))
     dataset = {"from": "f", "name": "d", "acceleration_enabled": True, "status": "Error", "error": _ECHO}
     remote.on("GET", "/v1/datasets", Reply(body=json.dumps([dataset]).encode()))
-    common = ("--api-key", KEY, "--http-endpoint", remote.url)
 
-    assert call("cancel", "7", *common).out == f"{_MASKED}\n"
-    assert _MASKED in call("datasets", *common).out
-    assert _MASKED in call("refresh", "d", "--wait", *common).err
+    assert remote.call("cancel", "7", "--api-key", KEY).out == f"{_MASKED}\n"
+    assert _MASKED in remote.call("datasets", "--api-key", KEY).out
+    assert _MASKED in remote.call("refresh", "d", "--wait", "--api-key", KEY).err
 
 
 def test_a_key_in_a_reason_phrase_or_a_redirect_is_not_shown() -> None:

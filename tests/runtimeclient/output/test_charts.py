@@ -8,7 +8,6 @@ from runtimeclient.http.json_stream import JsonValue, Number
 from runtimeclient.output.charts import Chart, make_chart
 from runtimeclient.output.style import ChartRequest, Style
 from runtimeclient.output.text_charts import draw_text
-from tests.runtimeclient.calling import call
 from tests.runtimeclient.remote import Remote, Reply, with_schema
 
 THREE = with_schema('[{"carrier":"UA","n":40},{"carrier":"DL","n":10.5},{"carrier":null,"n":null}]', "carrier", "n")
@@ -195,21 +194,3 @@ def test_a_chart_file_is_written(remote: Remote, tmp_path: Path, name: str, begi
     assert b"</script><b>" not in content
     # The page loads nothing from the network.
     assert b'src="http' not in content
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--x", "a"), "--x and --y need --chart or --chart-file."),
-        (("--chart", "bar", "--format", "csv"), "--format cannot be combined with a chart"),
-        (("--chart-file", "a.svg", "--output", "b"), "Give only one of --chart-file and --output."),
-        (("--chart", "bar", "--output", "a.svg"), "a.svg has an unknown extension"),
-        (("--chart", "bar", "--output", "a.csv"), "A text chart needs an --output with the extension .txt or none."),
-        (("--chart-file", "a.gif"), "A chart file has the extension .svg, .png, .html."),
-    ],
-)
-def test_options_that_contradict_each_other(arguments: tuple[str, ...], said: str) -> None:
-    done = call("sql", "x", *arguments)
-
-    assert done.status == 2
-    assert done.err.startswith(f"Error: {said}")

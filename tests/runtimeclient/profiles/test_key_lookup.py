@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from runtimeclient.errors import UsageError
+from runtimeclient.http.endpoint import parse_endpoint
+from runtimeclient.profiles.config import Profile
 from runtimeclient.profiles.key_lookup import find_credential
 
 KEY = "from-the-environment"
@@ -21,17 +23,22 @@ def key_file(folder: Path, content: bytes, mode: int = 0o600) -> str:
 @pytest.mark.parametrize("has_flag", [True, False])
 @pytest.mark.parametrize("has_file", [True, False])
 @pytest.mark.parametrize("has_variable", [True, False])
-def test_x02_flag_before_file_before_environment(
-    tmp_path: Path, has_flag: bool, has_file: bool, has_variable: bool
+@pytest.mark.parametrize("has_profile", [True, False])
+def test_x02_flag_before_file_before_environment_before_profile(
+    tmp_path: Path, has_flag: bool, has_file: bool, has_variable: bool, has_profile: bool
 ) -> None:
     flag = "from-the-flag" if has_flag else None
     file = key_file(tmp_path, b"from-the-file\n") if has_file else None
     environ = {"RUNTIME_API_KEY": "from-the-environment"} if has_variable else {}
+    endpoint = parse_endpoint("http://runtime.example")
+    profile = Profile(name="test", endpoint=endpoint, api_key="from-the-profile") if has_profile else None
 
-    found = find_credential(flag, file, environ).api_key
+    found = find_credential(flag, file, environ, profile).api_key
+    without_variable = find_credential(flag, file, {"RUNTIME_API_KEY": ""}, profile).api_key
 
-    assert found == (flag or (file and "from-the-file") or environ.get("RUNTIME_API_KEY"))
-    assert find_credential(flag, file, {"RUNTIME_API_KEY": ""}).api_key == (flag or (file and "from-the-file"))
+    last = "from-the-profile" if has_profile else None
+    assert found == (flag or (file and "from-the-file") or environ.get("RUNTIME_API_KEY") or last)
+    assert without_variable == (flag or (file and "from-the-file") or last)
 
 
 @pytest.mark.parametrize(("content", "key"), [(b"k e y", "k e y"), (b"key\n", "key"), (b"key\r\n", "key")])

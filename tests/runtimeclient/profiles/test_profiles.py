@@ -86,27 +86,6 @@ def test_a_profile_supplies_the_key(runtime: Remote, tmp_path: Path, ring: Ring,
     assert (done.status, done.err) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "environ", "key"),
-    [
-        ((), {}, API_KEY),
-        ((), {"RUNTIME_API_KEY": "of-environment"}, "of-environment"),
-        (("--api-key-file", "file"), {"RUNTIME_API_KEY": "of-environment"}, "of-file"),
-        (("--api-key-file", "file", "--api-key", "flag"), {"RUNTIME_API_KEY": "of-environment"}, "flag"),
-    ],
-)
-def test_x02_flag_before_file_before_environment_before_profile(
-    runtime: Remote, tmp_path: Path, arguments: tuple[str, ...], environ: dict[str, str], key: str
-) -> None:
-    (tmp_path / "file").write_text("of-file")
-    write(tmp_path, f'[profiles.test]\nendpoint = "{runtime.url}"\napi_key = "{API_KEY}"\n')
-
-    placed = [str(tmp_path / argument) if argument == "file" else argument for argument in arguments]
-    call_at(tmp_path, "status", "--profile", "test", *placed, **environ)
-
-    assert sent_keys(runtime) == [key]
-
-
 def test_the_key_of_a_profile_is_sent_to_its_endpoint_only(runtime: Remote, tmp_path: Path) -> None:
     write(tmp_path, f'[profiles.default]\nendpoint = "https://runtime.example"\napi_key = "{API_KEY}"\n')
 

@@ -1,4 +1,3 @@
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,20 +8,18 @@ from prompt_toolkit.document import Document
 from runtimeclient.client import RuntimeClient
 from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
 from runtimeclient.prompt.completion import PromptCompleter
-from tests.runtimeclient.remote import API_KEY, Remote, Reply, problem
+from tests.runtimeclient.remote import API_KEY, Remote, Reply, as_reply, problem
 
 COLUMNS = {"orders": ("id", "Order", "placed at"), "order_lines": ("id", "sku"), "Lower Case": ("a",)}
 
 
 def rows(columns: Mapping[str, tuple[str, ...]]) -> Reply:
-    return Reply(
-        body=json.dumps(
-            [
-                {"table_name": table, "column_name": column, "data_type": "INTEGER"}
-                for table, names in columns.items()
-                for column in names
-            ]
-        ).encode()
+    return as_reply(
+        [
+            {"table_name": table, "column_name": column, "data_type": "INTEGER"}
+            for table, names in columns.items()
+            for column in names
+        ]
     )
 
 
@@ -47,7 +44,7 @@ def names(remote: Remote) -> Catalog:
 
 
 def offered(names: Catalog, text: str, after: str = "") -> list[str]:
-    completer = PromptCompleter(names, ("table", "csv"))
+    completer = PromptCompleter(names)
     found = completer.get_completions(Document(text + after, len(text)), CompleteEvent())
     return [completion.text for completion in found]
 
@@ -108,7 +105,7 @@ def test_the_catalog_is_refreshed_after_its_maximum_age(remote: Remote) -> None:
     with RuntimeClient(remote.url, API_KEY) as client:
         names = Catalog(client)
         for age_s in (0, 0, 61):
-            names._queried_at -= age_s
+            names._due_at -= age_s
             names.refresh()
             wait(names)
 

@@ -27,6 +27,7 @@ def test_the_history_is_kept_for_the_next_session(tmp_path: Path) -> None:
         history(path).store_string(text)
 
     assert kept(path) == texts
+    assert [stat.S_IMODE(made.stat().st_mode) for made in (path, path.parent)] == [0o600, 0o700]
 
 
 @pytest.mark.parametrize(

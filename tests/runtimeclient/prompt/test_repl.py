@@ -1,6 +1,5 @@
 import io
 import os
-import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from runtimeclient.prompt.repl import Repl, _file_history
 from runtimeclient.sql.runner import StatementRunner
 from tests.runtimeclient.remote import API_KEY, ONE, ONE_TABLE, Remote, Reply, problem, refuse_other_keys, with_schema
 
+ONE_RECORD = f"-[ row 1 ]{'-' * 30}\na | 1\n(1 row)\n"
+ONE_MARKDOWN = "| a |\n| ---: |\n| 1 |\n"
 ENDINGS = [ending for format_ in FORMATS.values() for ending in format_.suffixes]
 
 
@@ -134,19 +135,26 @@ def test_a_command_may_follow_a_statement_on_its_line(runtime: Remote) -> None:
 
 
 @pytest.mark.parametrize(
-    ("modes", "shown"),
+    ("modes", "shown", "told"),
     [
-        ((".mode jsonlines",), '{"a":1}\n'),
-        ((".mode markdown", ".mode duckbox"), ONE_TABLE),
-        ((".mode line",), f"-[ row 1 ]{'-' * 30}\na | 1\n(1 row)\n"),
-        ((".mode line", ".mode table"), ONE_TABLE),
-        ((r"\x", ".mode line", ".mode markdown"), "| a |\n| ---: |\n| 1 |\n"),
+        ((".mode jsonlines",), '{"a":1}\n', []),
+        ((".mode markdown", ".mode duckbox"), ONE_TABLE, []),
+        ((".mode line",), ONE_RECORD, []),
+        ((".mode line", ".mode table"), ONE_TABLE, []),
+        ((r"\x", ".mode line", ".mode markdown"), ONE_MARKDOWN, ["Records: on."]),
+        ((".format", ".format markdown"), ONE_MARKDOWN, ["Format: table."]),
+        ((".format TABLE", r"\x"), ONE_RECORD, ["Records: on."]),
+        ((r"\x", r"\x"), ONE_TABLE, ["Records: on.", "Records: auto."]),
     ],
 )
-def test_modes_of_the_duckdb_shell(runtime: Remote, modes: tuple[str, ...], shown: str) -> None:
+def test_formats_and_modes_of_the_duckdb_shell(
+    runtime: Remote, modes: tuple[str, ...], shown: str, told: list[str]
+) -> None:
     runtime.on_sql(lambda request: Reply(body=b'[{"a":1}]') if request.headers["Accept"] == JSON else ONE)
+    talk = Conversation(*modes, "SELECT 1;")
 
-    assert Conversation(*modes, "SELECT 1;").run(runtime) == shown
+    assert talk.run(runtime) == shown
+    assert talk.told[1:] == told
 
 
 def test_the_note_below_a_cut_table_names_a_working_command(runtime: Remote) -> None:
@@ -189,12 +197,6 @@ def test_the_last_statement_can_be_edited_and_is_run(runtime: Remote) -> None:
     assert talk.kept == ["SELECT 2;"]
 
 
-@pytest.fixture
-def _own_tempdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-
-@pytest.mark.usefixtures("_own_tempdir")
 @pytest.mark.parametrize(
     ("editor", "offered", "told"),
     [
@@ -212,12 +214,15 @@ def _own_tempdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_results_of_the_external_editor(runtime: Remote, editor: str, offered: str, told: list[str]) -> None:
+def test_results_of_the_external_editor(
+    runtime: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, editor: str, offered: str, told: list[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     talk = Conversation("SELECT 1;", r"\e", editor=editor)
 
     talk.run(runtime)
 
-    assert list(Path(tempfile.gettempdir()).iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
     assert talk.offered[2] == offered
     assert talk.told[1:] == told
     assert statements(runtime) == ["SELECT 1"]
@@ -247,10 +252,7 @@ def test_commands_for_tables_and_columns(runtime: Remote, text: str, statement: 
         (".watch 0", ".watch takes a number of seconds greater than 0."),
         (".watch 1e999", ".watch takes a number of seconds greater than 0."),
         (".watch", "There is no statement to repeat yet."),
-        (
-            ".output x.xlsx",
-            f"x.xlsx has an unknown extension: the known ones are {', '.join(ENDINGS)}.",
-        ),
+        (".output x.xlsx", f"x.xlsx has an unknown extension: the known ones are {', '.join(ENDINGS)}."),
         (r"SELECT 1 \x", r"End the statement before \x with a semicolon."),
         (".tables x", ".tables takes no argument."),
         (".format xml", "The formats are table, json, csv, ndjson, markdown, arrow, parquet."),
@@ -273,19 +275,12 @@ def test_invalid_arguments_of_commands(runtime: Remote, text: str, said: str) ->
     assert talk.told[1] == f"Error: {said}"
 
 
-def test_format_and_expanded_change_the_output(runtime: Remote) -> None:
-    talk = Conversation(".format", ".format markdown", "SELECT 1;", ".format TABLE", r"\x", "SELECT 1;", r"\x")
-
-    assert talk.run(runtime) == f"| a |\n| ---: |\n| 1 |\n-[ row 1 ]{'-' * 30}\na | 1\n(1 row)\n"
-    assert talk.told[1:] == ["Format: table.", "Records: on.", "Records: auto."]
-
-
 def test_output_writes_a_file_when_it_is_complete(runtime: Remote, tmp_path: Path) -> None:
     file, other = tmp_path / "a.md", tmp_path / "b.md"
     talk = Conversation(f".output {file}", "SELECT 1;", ".output", "SELECT 2;", f".output {other}", "SELECT 3;")
 
     assert talk.run(runtime) == ONE_TABLE
-    assert file.read_text() == other.read_text() == "| a |\n| ---: |\n| 1 |\n"
+    assert file.read_text() == other.read_text() == ONE_MARKDOWN
 
 
 @pytest.mark.parametrize("end", ["SELECT absent;", KeyboardInterrupt])

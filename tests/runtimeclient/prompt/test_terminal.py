@@ -1,13 +1,12 @@
 """The prompt at a real terminal."""
 
-import stat
 import threading
 from pathlib import Path
 
 import pytest
 
 from tests.runtimeclient.remote import API_KEY, ONE, Remote, Reply, Request, refuse_other_keys
-from tests.runtimeclient.terminal import CTRL_C, CTRL_D, ENTER, Terminal
+from tests.runtimeclient.terminal import CTRL_C, ENTER, Terminal
 
 
 @pytest.fixture
@@ -60,20 +59,3 @@ def test_a_key_typed_at_a_terminal_is_not_shown_and_no_history_stores_nothing(ru
 
         assert terminal.leaves() == 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_x05_the_history_is_the_users_own_and_holds_no_key(runtime: Remote, tmp_path: Path) -> None:
-    with Terminal("sql", environ=variables(runtime, tmp_path)) as terminal:
-        terminal.prompts()
-        terminal.send(f"SELECT '{API_KEY}';{ENTER}")
-        terminal.shows("(1 row)")
-        terminal.prompts()
-        terminal.send(f"SELECT\r2;{ENTER}")
-        terminal.until(lambda lines: lines.count("(1 row)") == 2, "two answers")
-        terminal.send(CTRL_D)
-        assert terminal.leaves() == 0
-
-    history = tmp_path / "querykeep" / "history"
-    assert history.read_text() == '"SELECT\\n2;"\n'
-    assert stat.S_IMODE(history.stat().st_mode) == 0o600
-    assert stat.S_IMODE(history.parent.stat().st_mode) == 0o700

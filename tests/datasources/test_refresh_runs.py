@@ -1,18 +1,31 @@
-import itertools
 import logging
 import threading
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from datasources.control import AdmittedSql
+from datasources.control import AdmittedSql, RefreshRun
 from datasources.deadline import Deadline
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, manifest_path, read_manifest
+from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources.test_files import put
-from tests.datasources.support import Start, accelerated, configure, finished, served, settled, state, wait_for
+from tests.datasources.support import (
+    Start,
+    accelerated,
+    builder,
+    configure,
+    deadline,
+    declare,
+    finished,
+    loaded,
+    served,
+    settled,
+    state,
+    wait_for,
+)
 
 
 def tick(refresher: Refresher, clock: list[float], time_s: float) -> None:
@@ -55,20 +68,6 @@ def test_r16_a_source_that_is_down_is_tried_ever_less_often_and_logged_once_a_mi
     assert refresher._entries["d"].due == 640
 
 
-def test_a_step_of_the_wall_clock_moves_no_refresh(
-    tmp_path: Path, begin: Start, monkeypatch: pytest.MonkeyPatch, clock: list[float]
-) -> None:
-    put(tmp_path, "a.csv")
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    refresher = begin(accelerated(tmp_path, refresh_check_interval_s=10), now=lambda: clock[0])
-
-    tick(refresher, clock, 9.9)
-    assert len(refresher.history("d")) == 1
-    tick(refresher, clock, 10)
-
-    wait_for(lambda: len(refresher.history("d")) == 2, "the next refresh")
-
-
 def test_jitter_delays_only_scheduled_refreshes(tmp_path: Path, start: Start, clock: list[float]) -> None:
     put(tmp_path, "a.csv")
     dataset = accelerated(tmp_path, refresh_check_interval_s=100, refresh_jitter_enabled=True, refresh_jitter_max_s=40)
@@ -104,13 +103,14 @@ class Slow:
         return self._builder.build(order, deadline)
 
 
-def test_two_loads_run_at_once_and_never_two_of_one_dataset(tmp_path: Path, start: Start) -> None:
+def test_two_loads_run_at_once_and_never_two_of_one_dataset(tmp_path: Path, start: Start, clock: list[float]) -> None:
     put(tmp_path, "a.csv")
     building: list[str] = []
     go_on = threading.Event()
     refresher = start(
-        *(accelerated(tmp_path, name=name) for name in ("a", "b", "c")),
+        *(accelerated(tmp_path, name=name, refresh_check_interval_s=10) for name in ("a", "b", "c")),
         builders=[Slow(tmp_path, building, go_on) for _ in range(2)],
+        now=lambda: clock[0],
     )
 
     wait_for(lambda: len(building) == 2, "two loads")
@@ -118,27 +118,16 @@ def test_two_loads_run_at_once_and_never_two_of_one_dataset(tmp_path: Path, star
     assert [refresher.history(name)[0].status for name in "abc"] == ["queued", "running", "queued"]
     assert building == ["a", "b"]
 
+    clock[0] = 5.0
     go_on.set()
     assert finished(refresher, again, "a").status == "succeeded"
     for name in "bc":
         assert settled(refresher, name).status == "succeeded"
+    assert refresher._entries["b"].due == 15  # counted from the end of its load
     # First come, first served: c before the second load of a.
     assert building == ["a", "b", "c", "a"]
     assert len(read_manifest(tmp_path / "state").snapshots) == 3
     assert len(list((tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir())) == 3
-
-
-def test_many_datasets_published_by_two_threads_are_all_there(tmp_path: Path, start: Start) -> None:
-    put(tmp_path, "a.csv")
-    names = [f"d{number}" for number in range(8)]
-    refresher = start(*(accelerated(tmp_path, name=name) for name in names))
-
-    for name in names:
-        assert settled(refresher, name).status == "succeeded"
-
-    manifest = read_manifest(tmp_path / "state")
-    assert {snapshot.dataset for snapshot in manifest.snapshots} == set(names)
-    assert manifest.generation == len(names)
 
 
 # --- what has not changed ---------------------------------------------------------------------------------------------
@@ -178,6 +167,7 @@ def test_a_caller_who_joins_a_scheduled_run_has_the_source_read(tmp_path: Path, 
     go_on = threading.Event()
     refresher = start(*datasets, builders=[Slow(tmp_path, [], go_on) for _ in range(2)])
 
+    assert refresher.is_loaded()
     first, second = refresher.history("c")[0], refresher.history("d")[0]
     asked = refresher.request_refresh("c", AdmittedSql("SELECT * FROM c WHERE a = 2"))
     # A request of the clock does not undo that of a caller.
@@ -191,24 +181,139 @@ def test_a_caller_who_joins_a_scheduled_run_has_the_source_read(tmp_path: Path, 
     assert finished(refresher, second, "d").unchanged is True
 
 
-def test_a_restart_with_an_unchanged_source_loads_nothing(tmp_path: Path, start: Start, refresher: Refresher) -> None:
-    before = state(refresher)
+OLD = "t,v\n1,a\n2,b\n"
+#: Row 1 is gone, row 2 is another one, row 3 is new.
+NEW = "t,v\n2,c\n3,d\n"
 
-    second = start(accelerated(tmp_path))
-    assert second.is_loaded()
-    run = settled(second)
-
-    assert (run.status, run.unchanged, run.rows) == ("succeeded", True, 1)
-    assert state(second).snapshot == before.snapshot
-    assert [run.unchanged for run in second.history("d")] == [True, False]
+REPLACED, ADDED = [(2, "c"), (3, "d")], [(1, "a"), (2, "b"), (3, "d")]
 
 
-def test_the_interval_counts_from_the_end_of_a_refresh(tmp_path: Path, start: Start) -> None:
+def timed(directory: Path, mode: Any, **settings: Any) -> DatasetConfig:
+    return declare(directory, "a.csv", time_column="t", acceleration=AccelerationConfig(refresh_mode=mode, **settings))
+
+
+# --- the mode of a request --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("declared", "mode", "expected"),
+    [
+        pytest.param("append", None, ADDED, id="as declared: append"),
+        pytest.param("append", "append", ADDED, id="append to what is appended to"),
+        pytest.param("append", "full", REPLACED, id="full of what is appended to"),
+        pytest.param("full", None, REPLACED, id="as declared: full"),
+        pytest.param("full", "full", REPLACED, id="full of what is replaced"),
+        pytest.param("full", "append", ADDED, id="append to what is replaced"),
+    ],
+)
+def test_a_mode_holds_for_its_run(
+    tmp_path: Path, begin: Start, declared: str, mode: Any, expected: list[tuple[int, str]]
+) -> None:
+    put(tmp_path, "a.csv", OLD)
+    refresher = begin(timed(tmp_path, declared))
+    put(tmp_path, "a.csv", NEW)
+
+    run = finished(refresher, refresher.request_refresh("d", mode=mode))
+
+    assert (run.status, run.error) == ("succeeded", None)
+    assert sorted(served(tmp_path)) == expected
+    put(tmp_path, "a.csv", "t,v\n9,z\n")
+    finished(refresher, refresher.request_refresh("d"))
+    assert sorted(served(tmp_path)) == ([*expected, (9, "z")] if declared == "append" else [(9, "z")])
+
+
+def test_what_was_appended_once_is_kept_by_the_next_start_and_read_anew_by_the_next_refresh(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", OLD)
+    made, dataset = builder(tmp_path), timed(tmp_path, "full")
+    first = loaded(made, dataset, None, deadline())
+    put(tmp_path, "a.csv", NEW)
+
+    second = loaded(made, dataset, None, deadline(), served=first, mode="append")
+
+    assert second.source == first.source
+    # The file is as it was when it was appended, and still has other rows than are served.
+    third = loaded(made, dataset, None, deadline(), served=second, skip_unchanged=True)
+    assert (second.rows, third.rows) == (3, 2)
+
+
+@pytest.mark.parametrize("modes", [("full", "append"), ("append", "full"), ("full", None), (None, "full")])
+def test_a_joined_run_is_full_when_one_of_those_who_ask_wants_that(
+    tmp_path: Path, begin: Start, clock: list[float], modes: tuple[Any, Any]
+) -> None:
+    put(tmp_path, "a.csv", OLD)
+    refresher = begin(timed(tmp_path, "append"), now=lambda: clock[0], chance=lambda: 1.0)
+    put(tmp_path, "a.csv", NEW)
+
+    first, second = (refresher.request_refresh("d", mode=mode, jitter_max_s=10) for mode in modes)
+    tick(refresher, clock, 10)
+
+    assert second.id == first.id
+    assert finished(refresher, first).status == "succeeded"
+    assert sorted(served(tmp_path)) == REPLACED
+
+
+# --- the delay of a request -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def delayed(tmp_path: Path, begin: Start, clock: list[float]) -> tuple[Refresher, RefreshRun]:
+    """A refresher that has loaded, and a run that a caller put off by 1000 s."""
     put(tmp_path, "a.csv")
-    refresher = start(accelerated(tmp_path, refresh_check_interval_s=0.3))
+    refresher = begin(timed(tmp_path, "full"), now=lambda: clock[0], chance=lambda: 1.0)
+    return refresher, refresher.request_refresh("d", jitter_max_s=1000)
 
-    wait_for(lambda: len([run for run in refresher.history("d") if run.finished_at]) >= 4, "three intervals")
 
-    times = [(run.started_at, run.finished_at) for run in reversed(refresher.history("d")) if run.finished_at]
-    for (_, ended), (began, _) in itertools.pairwise(times):
-        assert str(began) > str(ended)
+def status_of(refresher: Refresher, run_id: str) -> str:
+    return next(run.status for run in refresher.history("d") if run.id == run_id)
+
+
+def test_a_delayed_run_is_listed_and_blocks_no_other(tmp_path: Path, begin: Start, clock: list[float]) -> None:
+    put(tmp_path, "a.csv")
+    other = declare(tmp_path, "a.csv", name="other")
+    refresher = begin(timed(tmp_path, "full"), other, now=lambda: clock[0], chance=lambda: 0.5)
+    settled(refresher, "other")
+
+    run = refresher.request_refresh("d", jitter_max_s=40)
+
+    tick(refresher, clock, 19.9)
+    assert finished(refresher, refresher.request_refresh("other"), "other").status == "succeeded"
+    assert status_of(refresher, run.id) == "queued"
+    assert state(refresher).status == "Ready"
+    tick(refresher, clock, 20)
+    assert finished(refresher, run).status == "succeeded"
+
+
+@pytest.mark.parametrize("jitter_max_s", [0.0, 10.0])
+def test_a_joined_run_begins_at_the_earliest_time_asked_for(
+    delayed: tuple[Refresher, RefreshRun], clock: list[float], jitter_max_s: float
+) -> None:
+    refresher, first = delayed
+
+    second = refresher.request_refresh("d", jitter_max_s=jitter_max_s)
+
+    assert second.id == first.id
+    tick(refresher, clock, jitter_max_s)
+    assert finished(refresher, first).status == "succeeded"
+
+
+def test_the_interval_ends_the_wait(tmp_path: Path, begin: Start, clock: list[float]) -> None:
+    put(tmp_path, "a.csv")
+    dataset = timed(tmp_path, "full", refresh_check_interval_s=10)
+    refresher = begin(dataset, now=lambda: clock[0], chance=lambda: 1.0)
+    run = refresher.request_refresh("d", jitter_max_s=1000)
+
+    tick(refresher, clock, 10)
+
+    assert finished(refresher, run).status == "succeeded"
+    assert len(refresher.history("d")) == 2
+
+
+def test_a_delayed_run_ends_with_the_runtime(delayed: tuple[Refresher, RefreshRun]) -> None:
+    refresher, run = delayed
+    assert status_of(refresher, run.id) == "queued"
+
+    assert refresher.stop(30)
+
+    (newest, _) = refresher.history("d")
+    assert (newest.id, newest.status, newest.error) == (run.id, "failed", "interrupted")

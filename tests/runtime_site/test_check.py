@@ -11,9 +11,9 @@ from django.core.management.base import SystemCheckError
 import authkeys.state
 import runtimeconf.state
 from authkeys.salt import SALT_NAME
+from tests.system.harness import K1
 
-KEY = "key-4Qw8Zr2Vb6Nm1Xc5Lp9Kj3Hg7Fd0Sa"
-KEYS = f"  auth: {{api-key: {{enabled: true, keys: [{KEY}]}}}}\n"
+KEYS = f"  auth: {{api-key: {{enabled: true, keys: [{K1}]}}}}\n"
 
 
 @pytest.fixture(autouse=True)

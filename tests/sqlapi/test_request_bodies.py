@@ -1,5 +1,6 @@
 import io
 import json
+from itertools import product
 from typing import Any
 
 import pytest
@@ -7,18 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlapi.errors import BodyError, BodyTooLargeError, CharsetError, InvalidJsonError
-from sqlapi.sql_request import CONTENT_TYPE, SqlRequest, read_sql_request
+from sqlapi.request_bodies import CONTENT_TYPE, RefreshRequest, read_refresh_request, read_sql_request
 
 LIMIT = 1024 * 1024
 
 
-def read(body: bytes, content_type: str = "") -> SqlRequest:
-    environ: dict[str, Any] = {
-        "wsgi.input": io.BytesIO(body),
-        "CONTENT_LENGTH": str(len(body)),
-        CONTENT_TYPE: content_type,
-    }
-    return read_sql_request(environ, LIMIT)
+def environ_of(body: bytes, **more: str) -> dict[str, Any]:
+    return {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body)), **more}
+
+
+def read(body: bytes, content_type: str = "") -> tuple[str, object]:
+    return read_sql_request(environ_of(body, **{CONTENT_TYPE: content_type}), LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def read(body: bytes, content_type: str = "") -> SqlRequest:
     ],
 )
 def test_h17_any_type_but_json_is_sql_text(content_type: str) -> None:
-    assert read("SELECT 'é'".encode(), content_type) == SqlRequest("SELECT 'é'")
+    assert read("SELECT 'é'".encode(), content_type) == ("SELECT 'é'", None)
 
 
 @pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "text/json"])
@@ -42,9 +42,7 @@ def test_json_under_another_type_names_the_right_type(content_type: str, body: b
 
 
 def test_a_body_without_a_content_type_is_sql_text() -> None:
-    environ: dict[str, Any] = {"wsgi.input": io.BytesIO(b"FROM t"), "CONTENT_LENGTH": "6"}
-
-    assert read_sql_request(environ, LIMIT) == SqlRequest("FROM t")
+    assert read_sql_request(environ_of(b"FROM t"), LIMIT) == ("FROM t", None)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +53,7 @@ def test_a_body_without_a_content_type_is_sql_text() -> None:
     ],
 )
 def test_h17_json_with_or_without_parameters(content_type: str) -> None:
-    assert read(b'{"sql":"SELECT 1"}', content_type) == SqlRequest("SELECT 1")
+    assert read(b'{"sql":"SELECT 1"}', content_type) == ("SELECT 1", None)
 
 
 @pytest.mark.parametrize("charset", ["utf-16", "utf-99", "iso-8859-1", "latin1", "utf-7", "x" * 1000, '"\x00"', ".."])
@@ -75,8 +73,8 @@ def test_s32_not_utf8(body: bytes, content_type: str) -> None:
 
 
 def test_a_byte_order_mark_is_dropped_and_a_large_body_refused() -> None:
-    assert read(b"\xef\xbb\xbfSELECT 1") == SqlRequest("SELECT 1")
-    assert read(b'\xef\xbb\xbf{"sql":"SELECT 1"}', "application/json") == SqlRequest("SELECT 1")
+    assert read(b"\xef\xbb\xbfSELECT 1") == ("SELECT 1", None)
+    assert read(b'\xef\xbb\xbf{"sql":"SELECT 1"}', "application/json") == ("SELECT 1", None)
     with pytest.raises(BodyTooLargeError):
         read(b" " * (LIMIT + 1))
 
@@ -98,7 +96,7 @@ def test_a_byte_order_mark_is_dropped_and_a_large_body_refused() -> None:
 def test_parameters(parameters: str, expected: object) -> None:
     body = f'{{"sql":"SELECT ?","parameters":{parameters}}}'
 
-    assert read(body.encode(), "application/json") == SqlRequest("SELECT ?", expected)  # type: ignore[arg-type]
+    assert read(body.encode(), "application/json") == ("SELECT ?", expected)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +152,46 @@ def test_a_long_field_name_is_truncated_in_the_error() -> None:
 def test_any_bytes_and_any_content_type_are_sql_json_or_refused(body: bytes, content_type: str) -> None:
     for sent, kind in ((body, ""), (body, "application/json"), (b'{"sql":"SELECT 1"}', content_type)):
         try:
-            asked = read(sent, kind)
+            statement, _ = read(sent, kind)
         except BodyError:
             continue
-        asked.sql.encode()
+        statement.encode()
+
+
+def read_refresh(body: str) -> RefreshRequest:
+    return read_refresh_request(environ_of(body.encode()), LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("", RefreshRequest()),
+        (" \n", RefreshRequest()),
+        ("{}", RefreshRequest()),
+        ('{"refresh_sql": null, "refresh_mode": null, "refresh_jitter_max": null}', RefreshRequest()),
+        ('{"refresh_sql": "FROM a"}', RefreshRequest("FROM a")),
+        ('{"refresh_mode": "append"}', RefreshRequest(None, "append")),
+        ('{"refresh_mode": "full", "refresh_jitter_max": "1.5m"}', RefreshRequest(None, "full", 90.0)),
+        ('{"refresh_jitter_max": "0s"}', RefreshRequest()),
+    ],
+)
+def test_bodies_of_a_refresh(body: str, expected: RefreshRequest) -> None:
+    assert read_refresh(body) == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *product(("refresh_sql", "refresh_mode", "refresh_jitter_max"), (1, True, [], {})),
+        *(("refresh_mode", value) for value in ("changes", "Full", "")),
+        *(("refresh_jitter_max", value) for value in ("", "10", "-1s", "1 week", "366d")),
+    ],
+)
+def test_a_wrong_type_or_value_names_the_field(field: str, value: object) -> None:
+    with pytest.raises(InvalidJsonError, match=f'^"{field}" must be .* null'):
+        read_refresh(json.dumps({field: value}))
+
+
+def test_an_unknown_field_of_a_refresh_lists_the_known_ones() -> None:
+    with pytest.raises(InvalidJsonError, match='"refresh_sql", "refresh_mode" and "refresh_jitter_max"'):
+        read_refresh('{"refresh_data_window": "1d"}')

@@ -1,7 +1,7 @@
 """
 Make the pictures of docs/client.md: what a terminal shows while the client talks to the runtime of the example.
 
-Start that with `make run`, then run `.venv/bin/python -m examples.make_captures` in another terminal.
+Start that with `make run`, then run `.venv/bin/python -m docs.captures.make` in another terminal.
 """
 
 import os
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.runtimeclient.terminal import ENTER, TAB, Terminal
 
-ROOT = Path(__file__).parents[1]
-CAPTURES = ROOT / "docs" / "captures"
+ROOT = Path(__file__).parents[2]
+CAPTURES = Path(__file__).parent
 _COLUMNS, _LINES = 88, 26
 
 # Of one character, and what is around all of them, in pixels.
@@ -115,7 +115,6 @@ def _complete(terminal: Terminal) -> None:
 
 def main() -> None:
     """Make all of them."""
-    CAPTURES.mkdir(exist_ok=True)
     best = (
         "SELECT carrier, name, count(*) AS flights FROM flights JOIN airlines USING (carrier)"
         " GROUP BY ALL ORDER BY 3 DESC LIMIT 8"
@@ -123,19 +122,15 @@ def main() -> None:
     days = "SELECT date_trunc('week', time_hour) AS week, avg(dep_delay) AS delay FROM flights GROUP BY 1 ORDER BY 1"
     wrong = "SELECT carrier, count(*)\nFROM flights\nWHERE dest = 'LAX'\nGRUOP BY carrier"
     much = ("--sql", "SELECT flights.* FROM flights, range(60)")  # Long enough to be seen.
+    refresh = ("refresh", "flights", "--wait")
     for name, command, arguments, shown in (
         ("table", "querykeep sql -f carriers.sql", ("sql", best), "(8 rows)"),
         ("chart", "querykeep sql --chart line -f delays.sql", ("sql", "--chart", "line", days), "(53 rows)"),
         ("error", "querykeep sql -f late.sql", ("sql", wrong), "4 | GRUOP"),
-        (
-            "refresh",
-            "querykeep refresh flights --wait",
-            ("refresh", "flights", "--wait", *much),
-            "flights: running for 1.",
-        ),
+        ("refresh", "querykeep refresh flights --wait", (*refresh, *much), "flights: running for 1."),
     ):
         capture(name, command, arguments, methodcaller("shows", shown))
-    with Terminal("refresh", "flights", "--wait", environ=_environ("/dev/null")) as terminal:
+    with Terminal(*refresh, environ=_environ("/dev/null")) as terminal:
         terminal.leaves()
     capture("completion", "querykeep sql", ("sql",), _complete)
 

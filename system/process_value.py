@@ -1,0 +1,31 @@
+"""An object of which a process has one, for classes that a framework instantiates. All others receive it."""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+
+
+class ProcessValue(Generic[_T]):
+    """The object, once it is set. *missing* returns the error that `get` raises while there is none."""
+
+    def __init__(self, missing: Callable[[], Exception]) -> None:
+        self.value: _T | None = None
+        self._missing = missing
+        self._start: Callable[[], object] | None = None
+
+    def get(self) -> _T:
+        """Return the object. If there is none, call what `start_on_demand` registered, which may set it."""
+        if self.value is None and self._start is not None:
+            self._start()
+        if self.value is None:
+            raise self._missing()
+        return self.value
+
+    def set(self, value: _T | None) -> None:
+        """Set the object; None removes it. Nothing is started on demand from now on."""
+        self.value, self._start = value, None
+
+    def start_on_demand(self, start: Callable[[], object]) -> None:
+        """Let `get` call *start* when it finds no object."""
+        self._start = start
