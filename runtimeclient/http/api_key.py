@@ -1,9 +1,13 @@
 """The API key as HTTP carries it: what a header can hold, and how to keep it out of messages."""
 
 import json
+import string
+import zlib
 from urllib.parse import quote
 
 from runtimeclient.errors import UsageError
+
+_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
 def check_api_key(key: str, where: str) -> str:
@@ -11,7 +15,8 @@ def check_api_key(key: str, where: str) -> str:
     Return a key that a header can carry unchanged; *where* tells for the message where it comes from.
 
     Raises:
-        UsageError: The key is empty or would be changed in transit. The message contains no part of it.
+        UsageError: The key is empty, would be changed in transit, or has a typing error. The message contains no part
+            of it.
     """
     if not key:
         raise UsageError(f"The API key {where} is empty.")
@@ -19,7 +24,22 @@ def check_api_key(key: str, where: str) -> str:
         raise UsageError(f"The API key {where} has leading or trailing white space.")
     if not (key.isascii() and key.isprintable()):
         raise UsageError(f"The API key {where} has characters that a header cannot carry: use printable ASCII.")
+    if has_typing_error(key):
+        raise UsageError(f"The API key {where} has a typing error: its checksum does not fit.")
     return key
+
+
+def has_typing_error(key: str) -> bool:
+    """
+    Return whether *key* begins like a key that the runtime generated, and is none.
+
+    The last 6 of its 42 characters are the CRC-32 of the others as a number in base62.
+    """
+    number = 0
+    for digit in key[-6:]:
+        number = number * len(_DIGITS) + _DIGITS.find(digit)
+    is_whole = len(key) == 42 and set(key[4:]) <= set(_DIGITS) and number == zlib.crc32(key[:-6].encode())
+    return key.startswith("qk1_") and not is_whole
 
 
 def masked(text: str, api_key: str | None) -> str:

@@ -15,6 +15,8 @@ from authkeys.credentials import Reason
 from authkeys.errors import NotPermittedError
 from authkeys.keys import KeySet
 from authkeys.principal import ALL_RIGHTS, Principal
+from runtimeclient.errors import UsageError
+from runtimeclient.http.api_key import check_api_key, has_typing_error
 from runtimeconf.model import KeyLimits, NamedKey
 from runtimeconf.secret import Secret
 
@@ -115,8 +117,17 @@ def test_a_typing_error_is_told(data: st.DataObject) -> None:
     at = data.draw(st.integers(4, 41))
     character = data.draw(st.sampled_from("0123456789ABCXYZabcxyz-é"))
     for wrong in (key[:at] + character + key[at + 1 :], key[:at] + key[at + 1 :], key[:at] + character + key[at:]):
-        assert key_format.has_typing_error(wrong) is (wrong != key)
+        assert key_format.has_typing_error(wrong) is has_typing_error(wrong) is (wrong != key)
 
 
 def test_other_keys_have_no_typing_error() -> None:
-    assert not any(key_format.has_typing_error(key) for key in ("", KEY, "qk2_abc", "QK1_abc", " qk1_"))
+    for key in ("", KEY, "qk2_abc", "QK1_abc", " qk1_"):
+        assert key_format.has_typing_error(key) is has_typing_error(key) is False
+
+
+def test_the_client_tells_a_typing_error_before_it_sends_the_key() -> None:
+    key = key_format.generate()
+
+    assert check_api_key(key, "in a test") == key
+    with pytest.raises(UsageError, match="in a test has a typing error"):
+        check_api_key(key[:-1], "in a test")
