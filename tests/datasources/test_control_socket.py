@@ -2,18 +2,18 @@ import json
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from unittest.mock import Mock, call
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasources.control import AdmittedSql, DatasetControl, DatasetState, RefreshRun
+from datasources.control import AdmittedSql, DatasetState, RefreshRun
 from datasources.errors import (
     AccelerationDisabledError,
     DatasetError,
@@ -36,6 +36,7 @@ from datasources.refresh.control_socket import (
     decode_request,
     encode,
 )
+from system.errors import StateDirectoryError
 
 STATE = DatasetState(
     from_="file:a.csv",
@@ -54,22 +55,39 @@ STATE = DatasetState(
 RUN = RefreshRun(id="1", status="running", requested_at="r", started_at="s")
 
 
-def fixed() -> Mock:
-    """Return a `DatasetControl` with one answer to everything."""
-    return Mock(
-        spec=DatasetControl,
-        **{
-            "is_loaded.return_value": True,
-            "datasets.return_value": (STATE,),
-            "request_refresh.return_value": RUN,
-            "history.return_value": (RUN, RUN),
-        },
-    )
+class Fixed:
+    """A `DatasetControl` with one answer to everything, or one error."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.asked: list[tuple[str, str | None, dict[str, Any]]] = []
+
+    def _raise(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def is_loaded(self) -> bool:
+        self._raise()
+        return True
+
+    def datasets(self) -> tuple[DatasetState, ...]:
+        self._raise()
+        return (STATE,)
+
+    def request_refresh(self, name: str, sql: str | None = None, **more: Any) -> RefreshRun:
+        self._raise()
+        self.asked.append((name, sql, more))
+        return RUN
+
+    def history(self, name: str) -> tuple[RefreshRun, ...]:
+        self._raise()
+        self.asked.append((name, None, {}))
+        return (RUN, RUN)
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Mock]:
-    control = fixed()
+def served(tmp_path: Path) -> Iterator[Fixed]:
+    control = Fixed()
     server = ControlServer(tmp_path, control)
     yield control
     server.close()
@@ -87,7 +105,7 @@ def send(directory: Path, data: bytes, *, then_close: bool = True) -> bytes:
             return stream.read()
 
 
-def test_the_client_gets_what_the_control_says(tmp_path: Path, served: Mock) -> None:
+def test_the_client_gets_what_the_control_says(tmp_path: Path, served: Fixed) -> None:
     client = ControlClient(tmp_path)
 
     assert client.is_loaded()
@@ -96,18 +114,19 @@ def test_the_client_gets_what_the_control_says(tmp_path: Path, served: Mock) -> 
     assert client.request_refresh("a") == RUN
     assert client.request_refresh('a "\n\ud800ü', AdmittedSql("SELECT\n1")) == RUN
     assert client.request_refresh("a", mode="append", jitter_max_s=2.5) == RUN
-    assert served.history.mock_calls == [call("a")]
-    assert served.request_refresh.mock_calls == [
-        call("a", None, mode=None, jitter_max_s=0.0),
-        call('a "\n\ud800ü', "SELECT\n1", mode=None, jitter_max_s=0.0),
-        call("a", None, mode="append", jitter_max_s=2.5),
+    as_declared = {"mode": None, "jitter_max_s": 0.0}
+    assert served.asked == [
+        ("a", None, {}),
+        ("a", None, as_declared),
+        ('a "\n\ud800ü', "SELECT\n1", as_declared),
+        ("a", None, {"mode": "append", "jitter_max_s": 2.5}),
     ]
 
 
 def test_the_socket_is_private_replaces_a_dead_one_and_goes_with_the_server(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / SOCKET_NAME))
-    server = ControlServer(tmp_path, fixed())
+    server = ControlServer(tmp_path, Fixed())
     mode = (tmp_path / SOCKET_NAME).stat().st_mode
 
     assert ControlClient(tmp_path).datasets() == (STATE,)
@@ -131,8 +150,8 @@ ERRORS: list[Exception] = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_an_error_arrives_as_the_class_it_was(tmp_path: Path, served: Mock, error: Exception) -> None:
-    served.request_refresh.side_effect = error
+def test_an_error_arrives_as_the_class_it_was(tmp_path: Path, served: Fixed, error: Exception) -> None:
+    served.error = error
 
     with pytest.raises(type(error)) as caught:
         ControlClient(tmp_path).request_refresh("x")
@@ -149,9 +168,9 @@ def test_every_class_of_error_is_tried_here() -> None:
 
 
 def test_an_unexpected_error_is_logged_and_reported_without_detail(
-    tmp_path: Path, served: Mock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, served: Fixed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    served.datasets.side_effect = RuntimeError("secret")
+    served.error = RuntimeError("secret")
 
     with pytest.raises(DatasetError, match=r"^The refresher failed; see the log of the runtime\.$"):
         ControlClient(tmp_path).datasets()
@@ -181,31 +200,31 @@ def test_an_unexpected_error_is_logged_and_reported_without_detail(
         b'{"call": "datasets", "more": 1}\n',
     ],
 )
-def test_an_invalid_request_is_answered_with_an_error(tmp_path: Path, served: Mock, data: bytes) -> None:
+def test_an_invalid_request_is_answered_with_an_error(tmp_path: Path, served: Fixed, data: bytes) -> None:
     reply = json.loads(send(tmp_path, data))
 
     assert reply["error"]["code"] == "protocol_error"
-    assert served.mock_calls == []
+    assert served.asked == []
     assert ControlClient(tmp_path).datasets() == (STATE,)
 
 
-def test_a_request_that_is_too_long_is_refused(tmp_path: Path, served: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_too_long_is_refused(tmp_path: Path, served: Fixed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_socket, "MAX_REQUEST_BYTES", 100)
 
     reply = json.loads(send(tmp_path, encode(asdict(Request(call="refresh", name="a" * 100)))))
 
     assert reply["error"]["code"] == "protocol_error"
-    assert served.mock_calls == []
+    assert served.asked == []
 
 
-def test_a_silent_client_blocks_no_other(tmp_path: Path, served: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_client_blocks_no_other(tmp_path: Path, served: Fixed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_socket, "_TIMEOUT_S", 0.3)
 
     assert send(tmp_path, b"", then_close=False) == b""
     assert ControlClient(tmp_path).datasets() == (STATE,)
 
 
-def test_many_clients_at_once_are_answered(tmp_path: Path, served: Mock) -> None:
+def test_many_clients_at_once_are_answered(tmp_path: Path, served: Fixed) -> None:
     with ThreadPoolExecutor(100) as pool:
         answers = list(pool.map(lambda _: ControlClient(tmp_path).datasets(), range(100)))
 
@@ -227,16 +246,22 @@ def test_many_clients_at_once_are_answered(tmp_path: Path, served: Mock) -> None
         b'{"error": {"code": "x"}}\n',
     ],
 )
-def test_an_invalid_reply_counts_as_no_answer(tmp_path: Path, reply: bytes) -> None:
-    client = ControlClient(tmp_path)
-    calls = (client.datasets, lambda: client.history("a"), lambda: client.request_refresh("a"))
-
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.datasets(),
+        lambda client: client.history("a"),
+        lambda client: client.request_refresh("a"),
+    ],
+)
+def test_an_invalid_reply_counts_as_no_answer(
+    tmp_path: Path, reply: bytes, call: Callable[[ControlClient], Any]
+) -> None:
     def impostor() -> None:
-        for _ in calls:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(1000)
-                connection.sendall(reply)
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(reply)
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(tmp_path / SOCKET_NAME))
@@ -244,11 +269,20 @@ def test_an_invalid_reply_counts_as_no_answer(tmp_path: Path, reply: bytes) -> N
         thread = threading.Thread(target=impostor)
         thread.start()
 
-        for ask in calls:
-            with pytest.raises(DatasetsUnavailableError):
-                ask()
+        with pytest.raises(DatasetsUnavailableError):
+            call(ControlClient(tmp_path))
 
         thread.join()
+
+
+def test_a_socket_that_cannot_be_created_is_reported_and_not_answered_for(tmp_path: Path) -> None:
+    directory = tmp_path / ("x" * 120)
+    directory.mkdir()
+
+    with pytest.raises(StateDirectoryError, match=r"^The control socket cannot be made in the state directory"):
+        ControlServer(directory, Fixed())
+    with pytest.raises(DatasetsUnavailableError):
+        ControlClient(directory).datasets()
 
 
 texts = st.text(st.characters(), max_size=50)
@@ -293,6 +327,6 @@ def test_no_line_makes_a_decoder_fail_otherwise_and_every_line_gets_one_back(lin
         pass
     else:
         assert b'"result"' in line
-    reply = answer(fixed(), line)
+    reply = answer(Fixed(), line)
     assert reply.count(b"\n") == 1
     assert json.loads(reply).keys() in ({"result"}, {"error"})
