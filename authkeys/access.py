@@ -58,7 +58,7 @@ def build(config: RuntimeConfig) -> Access:
     if config.auth.enabled:
         prepare_state_dir(config.state_dir)
         key_set = KeySet(config.auth.keys, salt.load_or_create(config.state_dir), config.auth.named_keys)
-    return Access(key_set=key_set, last_use=LastUse(config.state_dir), takes_bearer=config.compatibility != "1.10")
+    return _access(config, key_set)
 
 
 def from_handover(config: RuntimeConfig, fields: Mapping[str, Any] | None) -> Access:
@@ -71,4 +71,9 @@ def from_handover(config: RuntimeConfig, fields: Mapping[str, Any] | None) -> Ac
     key_set = None if fields is None else KeySet.from_handover(fields)
     if config.auth.enabled != (key_set is not None):
         raise ValueError("The handover belongs to another configuration.")
-    return Access(key_set=key_set, last_use=LastUse(config.state_dir), takes_bearer=config.compatibility != "1.10")
+    return _access(config, key_set)
+
+
+def _access(config: RuntimeConfig, key_set: KeySet | None) -> Access:
+    last_use = None if key_set is None else LastUse(config.state_dir)
+    return Access(key_set=key_set, last_use=last_use, takes_bearer=config.compatibility != "1.10")

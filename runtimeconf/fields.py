@@ -420,6 +420,8 @@ def refuse_unknown(entry: Entry, names: dict[str, str], path: YamlPath) -> None:
     """
     meant = nearest(entry.name, names)
     elsewhere = path.validation.known_paths.get(entry.name, ())
+    least = min((where.count(".") for where in elsewhere), default=0)
+    elsewhere = tuple(where for where in elsewhere if where.count(".") == least)
     elsewhere = elsewhere if len(elsewhere) <= _MAX_SUGGESTED_PATHS else ()
     is_named = bool(meant or elsewhere) or (entry.name_may_be_shown and not path.is_sensitive)
     if elsewhere == (entry.name,):

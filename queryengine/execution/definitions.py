@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import duckdb
 
@@ -116,8 +116,15 @@ class Definitions:
         self._connection.execute(f"ATTACH ':memory:' AS {CATALOG} (HIDDEN)")
         for macro in MACROS:
             connection.execute(f"CREATE MACRO runtime.main.{macro}")
+        catalogs = {view.statement.catalog for view in views if view.statement.catalog is not None}
+        for catalog in catalogs:  # It lists the views that read it too, so its tables can only be filled later.
+            self._define_catalog(catalog, "VIEW")
         for view in views:
             self._define_view(view)
+        for catalog in catalogs:
+            self._connection.execute(f"DROP SCHEMA {CATALOG}.{catalog_schema(catalog)} CASCADE")
+            self._catalogs.clear()
+            self._define_catalog(catalog, "TABLE")
 
     def require(self, statement: GatedStatement) -> None:
         """
@@ -131,7 +138,7 @@ class Definitions:
             error, reason = self._unreadable[name]
             raise error(reason)
         if statement.catalog is not None:
-            self._define_catalog(statement.catalog)
+            self._define_catalog(statement.catalog, "TABLE")
 
     def is_cacheable(self, statement: GatedStatement) -> bool:
         """Say whether the parameters of *statement* and the data alone decide its result."""
@@ -141,11 +148,11 @@ class Definitions:
         """Return the datasets among *relations*, and those that the views among them read."""
         return frozenset().union(*(self._datasets_of.get(name, {name}) for name in relations))
 
-    def _define_catalog(self, relations: frozenset[str]) -> None:
+    def _define_catalog(self, relations: frozenset[str], kind: Literal["TABLE", "VIEW"]) -> None:
         """
         Define what the gate substitutes for `information_schema` and SHOW: the same lists, of *relations* only.
 
-        They are tables: the plan of a view would show how many other relations there are.
+        Statements find tables: the plan of a view would show how many other relations there are.
         """
         schema = f"{CATALOG}.{catalog_schema(relations)}"
         names = _text_list(sorted(relations))
@@ -164,7 +171,7 @@ class Definitions:
         with self._defining_catalog, self._connection.cursor() as cursor:
             if schema in self._catalogs:
                 return
-            definitions = [f"CREATE TABLE {schema}.{name} AS {sql}" for name, sql in lists.items()]
+            definitions = [f"CREATE {kind} {schema}.{name} AS {sql}" for name, sql in lists.items()]
             cursor.execute("; ".join(["BEGIN", f"CREATE SCHEMA {schema}", *definitions, "COMMIT"]))
             self._catalogs.add(schema)
 

@@ -233,7 +233,7 @@ def test_unknown_names_below_auth_are_shown_only_when_close_to_known_ones(faults
 
     assert [f"{fault.line}: {fault.yaml_path}: {fault.message}" for fault in faults(text)] == [
         "7: runtime.auth.api-key.keyz: unknown field; did you mean keys?",
-        "8: runtime.auth.api-key: unknown field; the fields here are: enabled, keys",
+        "8: runtime.auth.api-key: unknown field; the fields here are: enabled, keys, named_keys",
         "9: runtime.auth: unknown field; the fields here are: api-key",
         "10: runtime.auth.apikey: unknown field; did you mean api-key?",
     ]

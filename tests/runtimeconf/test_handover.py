@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeconf import handover
-from runtimeconf.model import AuthConfig, DatasetConfig, RuntimeConfig
+from runtimeconf.model import AuthConfig, DatasetConfig, NamedKey, RuntimeConfig
 from runtimeconf.secret import Secret
 from tests.open_files import open_files
 
@@ -41,7 +41,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if origin is typing.Literal:
         return st.sampled_from(arguments)
     if origin is tuple:
-        holds_secrets = arguments[0] is Secret  # which a handover never does
+        holds_secrets = arguments[0] in {Secret, NamedKey}  # which a handover never does
         return st.just(()) if holds_secrets else st.lists(values_of(arguments[0]), max_size=3).map(tuple)
     if origin is Mapping:
         return st.dictionaries(TEXTS, TEXTS, max_size=3)

@@ -91,6 +91,7 @@ def test_a48_the_access_log_names_the_route_and_not_the_path(caplog: pytest.LogC
         "status": 401,
         "complete": True,
         "fingerprint": "",
+        "key": None,
         "query_id": None,
     }
     assert (unknown["route"], unknown["status"]) == ("unknown", 404)

@@ -91,7 +91,7 @@ def _tree(kind: type[QueryError]) -> list[type[QueryError]]:
 def test_every_error_can_be_rebuilt() -> None:
     kinds = {kind for kind in _tree(QueryError) if kind.__module__ == errors.__name__}
 
-    made = {type(make({"message": "m", "limit_s": 3, "retry_after_s": 9})) for make in ERRORS.values()}
+    made = {type(make({"message": "m", "limit_s": 3, "limit": 3, "retry_after_s": 9})) for make in ERRORS.values()}
 
     assert made == kinds
     assert set(ERRORS) == {kind.code for kind in kinds}
