@@ -1,6 +1,5 @@
 """The documents say what is there: links, targets, commands, options, dependencies, versions."""
 
-import argparse
 import os
 import re
 import shlex
@@ -135,17 +134,9 @@ def test_every_command_is_documented_and_no_other_is_named() -> None:
     assert sorted((document, name) for document, name in named if name not in {*get_commands(), "help"}) == []
 
 
-def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the options of a command and of what it is followed by, such as `create`."""
-    for action in parser._actions:
-        yield from action.option_strings
-        for below in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
-            yield from options_of(below)
-
-
 def test_only_options_that_exist_are_named() -> None:
     options = {
-        name: set(options_of(command.create_parser("manage.py", name)))
+        name: set(command.create_parser("manage.py", name)._option_string_actions)
         for name, command in own_commands().items()
     }
 
