@@ -1,10 +1,10 @@
 """
-Make the random API key of the example on its first run, in a file that git ignores and only its owner can read.
+Make the random API keys of the example on its first run, in files that git ignores and only their owner can read.
 
-    python examples/prepare.py                 make the key if there is none
+    python examples/prepare.py                 make the keys if there are none
     python examples/prepare.py --print-query   also print a query to paste into another terminal
 
-Only the standard library is needed. The key itself is never printed.
+Only the standard library is needed. The keys themselves are never printed.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-KEY_FILE = Path(__file__).resolve().parent / "secrets" / "api_key"
+KEY_FILES = tuple(Path(__file__).resolve().parent / "secrets" / name for name in ("api_key", "dashboard_key"))
 
 #: Works as it stands in a shell at the root of the clone, while the example runs.
 QUERY = (
@@ -51,11 +51,12 @@ def make_key(path: Path) -> None:
 
 
 def main() -> None:
-    """Make the key, and print the query when asked to."""
-    parser = argparse.ArgumentParser(description="Make the API key of the example.")
+    """Make the keys, and print the query when asked to."""
+    parser = argparse.ArgumentParser(description="Make the API keys of the example.")
     parser.add_argument("--print-query", action="store_true", help="print a query to paste into another terminal")
     arguments = parser.parse_args()
-    make_key(KEY_FILE)
+    for file in KEY_FILES:
+        make_key(file)
     if arguments.print_query:
         print(QUERY)
 

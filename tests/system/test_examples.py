@@ -128,7 +128,10 @@ def test_prepare_makes_a_key_that_only_its_owner_reads_and_keeps_it(tmp_path: Pa
     key = directory / "examples" / "secrets" / "api_key"
     text = key.read_text()
     assert re.fullmatch(r"[\w-]{43}\n", text)
-    assert [file.name for file in key.parent.iterdir()] == ["api_key"]
+    assert {file.name: file.read_text() == text for file in key.parent.iterdir()} == {
+        "api_key": True,
+        "dashboard_key": False,
+    }
     assert printed == ""
     for file, mode in ((key, 0o600), (key.parent, 0o700)):
         assert stat.S_IMODE(file.stat().st_mode) == mode
@@ -151,7 +154,8 @@ def test_prepare_makes_one_key_however_many_run(tmp_path: Path) -> None:
     codes = [process.wait() for process in started]
 
     assert codes == [0] * 6
-    assert [file.name for file in (directory / "examples" / "secrets").iterdir()] == ["api_key"]
+    made = (directory / "examples" / "secrets").iterdir()
+    assert sorted(file.name for file in made) == ["api_key", "dashboard_key"]
 
 
 def test_git_ignores_what_the_example_makes() -> None:
@@ -168,7 +172,7 @@ def test_runtime_yaml_has_no_faults_and_no_warnings(tmp_path: Path) -> None:
     assert config.warnings == ()
     assert config.auth.enabled
     assert len(config.auth.keys) == 1
-    assert {dataset.name for dataset in config.datasets} == set(ROWS)
+    assert {dataset.name for dataset in config.datasets if dataset.view is None} == set(ROWS)
     assert all(dataset.acceleration.enabled for dataset in config.datasets)
     assert str(config.http.bind) == "127.0.0.1:8090"
 
@@ -248,6 +252,15 @@ def test_the_client_prints_the_rows_that_its_page_shows(example: Server, line: s
 )
 def test_datasets_views_and_values(example: Server, statement: str, rows: Any) -> None:
     assert example.rows(statement, key_of(example)) == rows
+
+
+def test_the_second_key_sees_what_the_yaml_gives_it(example: Server) -> None:
+    key = (example.directory / "secrets" / "dashboard_key").read_text().strip()
+
+    assert example.rows("SHOW TABLES", key) == [{"name": "airlines"}, {"name": "routes"}]
+    assert example.rows("SELECT count(*) AS n FROM routes", key) == [{"n": 224}]
+    assert example.sql("FROM flights", key).json()["detail"] == "Table 'flights' does not exist."
+    assert example.listed("/v1/key", key)["name"] == "dashboard"
 
 
 def test_readme_own_file(tmp_path: Path) -> None:

@@ -21,7 +21,17 @@ from hypothesis import strategies as st
 
 from flightapi.protocol import messages
 from tests.clients.runtime import FlightServer, endpoint_of
-from tests.flightapi.endpoint import Endpoint, Refused, action, bearer, descriptor, executing, ticket_of, unpacked
+from tests.flightapi.endpoint import (
+    Endpoint,
+    Refused,
+    action,
+    bearer,
+    descriptor,
+    executing,
+    table_of,
+    ticket_of,
+    unpacked,
+)
 from tests.system.harness import K1, NO_ROOTS, PATIENCE_S, WRONG
 
 Key = Literal["string", "all", "one", "view", "two", "none"]
@@ -103,7 +113,11 @@ class Runtime:
         if not isinstance(info, list):
             return info
         parsed = messages.parse(messages.FlightInfo, info[0])
-        return parsed.schema, self._called("DoGet", ticket_of(parsed), key)
+        answer = self._called("DoGet", ticket_of(parsed), key)
+        if not isinstance(answer, list):
+            return parsed.schema, answer
+        table = table_of(answer)  # How its rows are divided into batches is nothing that is told.
+        return parsed.schema, table.schema, repr(table.to_pylist())
 
     def _called(self, method: str, request: bytes, key: str) -> object:
         answer = self.flight.call(method, request, metadata=bearer(key))
