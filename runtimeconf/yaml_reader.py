@@ -11,17 +11,17 @@ No message contains text from the file or PyYAML's snippets of it: any line may 
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 
 from runtimeconf.errors import ConfigFault
 from system.files import MissingFileError, UnreadableFileError, read_regular_file
 
-MAX_FILE_BYTES = 1024 * 1024
+MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 32
-#: Nodes of the tree with every alias expanded; 10,000 API keys are 10,000 nodes.
-MAX_NODES = 50_000
+#: Nodes of the tree with every alias expanded: 10,000 named keys with all fields are 150,000 nodes.
+MAX_NODES = 200_000
 MAX_ALIASES = 100
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -144,8 +144,12 @@ def read_document(file: Path, known_names: frozenset[str]) -> Document:
         line = text.count("\n", 0, forbidden.start()) + 1
         character = "a NUL" if forbidden.group() == "\0" else f"the control character U+{ord(forbidden.group()):04X}"
         return _refused(file, line, f"holds {character}, which YAML does not allow: remove it")
-    builder = _TreeBuilder(file, text, known_names)
+    # The parser in C takes a third of the time, but does not say as well what is wrong, and is not in every build.
+    builder = _TreeBuilder(file, text, known_names, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     root = builder.build()
+    if builder.is_invalid:
+        builder = _TreeBuilder(file, text, known_names, yaml.SafeLoader)
+        root = builder.build()
     return Document(root=root, faults=tuple(builder.faults), others_may_read=content.others_may_read)
 
 
@@ -173,11 +177,13 @@ class _Frame:
 
 
 class _TreeBuilder:
-    """Builds the tree of one text and collects its faults."""
+    """Builds the tree of one text and collects its faults; `is_invalid` says that *loader* cannot parse the text."""
 
-    def __init__(self, file: Path, text: str, known_names: frozenset[str]) -> None:
+    def __init__(self, file: Path, text: str, known_names: frozenset[str], loader: Any) -> None:
         self._file = file
         self._text = text
+        self._loader = loader
+        self.is_invalid = False
         self._known_names = known_names
         self._stack: list[_Frame] = []
         self._anchors: dict[str, tuple[Node, int]] = {}
@@ -193,9 +199,11 @@ class _TreeBuilder:
         except _StopReading:
             return None
         except yaml.MarkedYAMLError as exc:
+            self.is_invalid = True
             self._add_syntax_fault(exc)
             return None
         except (ValueError, OverflowError):
+            self.is_invalid = True
             # PyYAML converts the number of an escape or a %YAML directive without checking its size.
             self._fault(0, "is not valid YAML: an escape or a directive holds a number out of range")
             return None
@@ -210,7 +218,7 @@ class _TreeBuilder:
 
     def _read_events(self) -> None:
         documents = 0
-        for event in yaml.parse(self._text, Loader=yaml.SafeLoader):
+        for event in yaml.parse(self._text, Loader=self._loader):
             line = event.start_mark.line + 1 if event.start_mark is not None else 0
             if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
                 message = "YAML tags (! or !!) are not supported: remove the tag, or quote a text that begins with !"
@@ -232,7 +240,7 @@ class _TreeBuilder:
         if "\0" in event.value or any("\ud800" <= character <= "\udfff" for character in event.value):
             self._fault(line, "a quoted text holds an escape for a NUL or for half a character: remove it")
         is_anchored = event.anchor is not None or self._is_anchored()
-        node = Scalar(line, event.value, is_plain=event.style is None, may_be_shown=not is_anchored)
+        node = Scalar(line, event.value, is_plain=not event.style, may_be_shown=not is_anchored)
         self._grow(1, line)
         if event.anchor is not None:
             self._anchors[event.anchor] = (node, 1)

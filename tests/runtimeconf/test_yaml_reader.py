@@ -7,6 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from runtimeconf.yaml_reader import (
     MAX_ALIASES,
@@ -16,6 +19,7 @@ from runtimeconf.yaml_reader import (
     Mapping,
     Scalar,
     Sequence,
+    _TreeBuilder,
     read_document,
 )
 from tests.runtimeconf.configurations import Faults
@@ -232,6 +236,48 @@ def test_c20_ambiguous_mappings_and_odd_escapes_are_refused_and_the_rest_is_kept
     assert "canary" not in faults[0]
 
 
+PIECES = st.sampled_from(
+    [
+        *(
+            "b: ",
+            "- ",
+            "\n  ",
+            "\n    ",
+            ": ",
+            ", ",
+            "''",
+            "&x ",
+            "*x",
+            "|\n",
+            ">-\n",
+            " #c",
+            "~",
+            "---\n",
+            "...\n",
+            "!t ",
+        ),
+        *("\\n", "\\ud800", "%YAML 1.1\n", "<<: ", "0123", "${ secrets:x }", *"ab\n{}[]'\"#é "),
+    ]
+)
+
+
+@given(st.lists(PIECES, max_size=14).map("".join))
+@example("a: 'x\n\n y'\nb: >\n z\n")
+def test_the_two_parsers_read_the_same(text: str) -> None:
+    """
+    What the faster one refuses, the other one decides.
+
+    Here are neither tabs, of which the faster one allows more, nor `?`: the line of an absent value after it differs.
+    """
+    fast, slow = (_TreeBuilder(Path("x"), text, NAMES, loader) for loader in (yaml.CSafeLoader, yaml.SafeLoader))
+    found = fast.build(), slow.build()
+
+    if not fast.is_invalid:
+        assert not slow.is_invalid
+        assert found[0] == found[1]
+        assert fast.faults == slow.faults
+
+
 def bomb(levels: int, width: int) -> str:
     lines = [f"a0: &a0 [{', '.join('x' * width)}]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, levels)]
@@ -241,8 +287,8 @@ def bomb(levels: int, width: int) -> str:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param(bomb(10, 9), "more than 50,000 values", id="C19 nine to the tenth"),
-        pytest.param(bomb(40, 2), "more than 50,000 values", id="C19 two to the fortieth"),
+        pytest.param(bomb(10, 9), "more than 200,000 values", id="C19 nine to the tenth"),
+        pytest.param(bomb(40, 2), "more than 200,000 values", id="C19 two to the fortieth"),
         pytest.param(
             f"a: &a x\nb: [{', '.join(['*a'] * (MAX_ALIASES + 1))}]\n", "more than 100 aliases", id="C19 many aliases"
         ),
@@ -250,7 +296,7 @@ def bomb(levels: int, width: int) -> str:
         pytest.param(f"a: {'{a: ' * 5000}{'}' * 5000}\n", "more than 32 deep", id="C19 5,000 mappings deep"),
         pytest.param("- " * 5000, "more than 32 deep", id="C19 5,000 dashes deep"),
         pytest.param("".join(f"{' ' * n}a:\n" for n in range(1300)), "more than 32 deep", id="C19 deep blocks"),
-        pytest.param(f"a: [{'x, ' * 300_000}]\n", "more than 50,000 values", id="C19 many values"),
+        pytest.param(f"a: [{'x, ' * 300_000}]\n", "more than 200,000 values", id="C19 many values"),
     ],
 )
 def test_c19_bombs_fail_cleanly_and_fast(yaml_file: Path, text: str, expected: str) -> None:
@@ -271,12 +317,12 @@ def test_depth_is_counted_exactly(yaml_file: Path) -> None:
     assert read(yaml_file, deepest.replace("[]", "[[]]"))[1] == ["1: : lists and mappings are nested more than 32 deep"]
 
 
-def test_c19_a_file_of_one_mebibyte_is_read_and_no_larger_one(yaml_file: Path) -> None:
+def test_c19_a_file_of_four_mebibytes_is_read_and_no_larger_one(yaml_file: Path) -> None:
     longest = "a: 1\n".ljust(MAX_FILE_BYTES, "\n")
 
     assert not read(yaml_file, longest)[1]
     for larger in (longest + "\n", "#" * 5_000_000):
-        assert read(yaml_file, larger) == (None, ["0: : cannot be read: it is larger than 1024 KiB"])
+        assert read(yaml_file, larger) == (None, ["0: : cannot be read: it is larger than 4096 KiB"])
 
 
 EXPECTED_OF_FILES = {
