@@ -1,5 +1,6 @@
 """The subjects: this runtime, its peers and the floors, each started with the same tables as its documentation says."""
 
+import hashlib
 import json
 import os
 import socket
@@ -120,21 +121,29 @@ class Subject:
                 yield Running(plan, process.pid, ready_s)
 
 
-def querykeep(name: str = "Querykeep", *, keys: int = 1, runtime: Mapping[str, Any] | None = None) -> Subject:
+def querykeep(
+    name: str = "Querykeep", *, keys: int = 1, named: bool = False, runtime: Mapping[str, Any] | None = None
+) -> Subject:
     """
     Return this runtime under `manage.py serve` with default settings, keys and logging.
 
     Args:
         name: Its name in the report.
         keys: Number of accepted keys; requests present the last one. 0 turns authentication off.
+        named: They are in `named_keys`, by their digests and for the datasets that there are.
         runtime: Settings of the section `runtime` that differ from the defaults.
     """
-    return Subject(name, partial(_querykeep, keys=keys, runtime=runtime or {}))
+    return Subject(name, partial(_querykeep, keys=keys, named=named, runtime=runtime or {}))
 
 
-def key_list(count: int) -> list[str]:
-    """Return that many keys, the last of which is KEY."""
-    return [*(f"another-key-of-no-worth-{number:012}" for number in range(count - 1)), KEY]
+def key_settings(count: int, datasets: Sequence[str] = (), *, named: bool = False) -> dict[str, Any]:
+    """Return `runtime.auth.api-key` with that many keys, the last of which is KEY. 0 turns authentication off."""
+    keys = [*(f"another-key-of-no-worth-{number:012}" for number in range(count - 1)), KEY][:count]
+    if not named:
+        return {"enabled": bool(keys), **({"keys": keys} if keys else {})}
+    scope = {"datasets": list(datasets)} if datasets else {}
+    digests = enumerate(hashlib.sha256(key.encode()).hexdigest() for key in keys)
+    return {"enabled": True, "named_keys": [{"name": f"key-{n}", "sha256": digest, **scope} for n, digest in digests]}
 
 
 def serve(config: Path, http: int) -> Plan:
@@ -148,11 +157,12 @@ def serve(config: Path, http: int) -> Plan:
     )
 
 
-def _querykeep(scratch: Path, tables: Tables, names: tuple[str, ...], keys: int, runtime: Mapping[str, Any]) -> Plan:
+def _querykeep(
+    scratch: Path, tables: Tables, names: tuple[str, ...], keys: int, runtime: Mapping[str, Any], *, named: bool
+) -> Plan:
     http, flight = free_port(), free_port()
-    auth: dict[str, Any] = {"enabled": bool(keys)}
     settings = {
-        "auth": {"api-key": auth | ({"keys": key_list(keys)} if keys else {})},
+        "auth": {"api-key": key_settings(keys, names, named=named)},
         "http": {"bind": f"127.0.0.1:{http}"},
         "flight": {"bind": f"127.0.0.1:{flight}"},
         **runtime,

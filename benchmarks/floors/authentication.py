@@ -1,9 +1,9 @@
 """
 The cost of authentication alone: CPU microseconds of one call of the authentication class.
 
-    python -m benchmarks.floors.authentication KEYS
+    python -m benchmarks.floors.authentication KEYS [named]
 
-The presented key is the last of the list. Nothing else of a request runs.
+The presented key is the last of the list; with `named`, all are digests with a name. Nothing else of a request runs.
 """
 
 import json
@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.subjects import KEY, key_list
+from benchmarks.subjects import KEY, key_settings
 
 CALLS = 20_000
 
@@ -22,7 +22,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         config = Path(scratch) / "runtime.yaml"
         config.touch(0o600)
-        keys = {"enabled": True, "keys": key_list(int(sys.argv[1]))}
+        keys = key_settings(int(sys.argv[1]), named="named" in sys.argv)
         config.write_text(json.dumps({"runtime": {"auth": {"api-key": keys}}}))
         os.environ |= {"DJANGO_SETTINGS_MODULE": "runtime_site.settings", "RUNTIME_CONFIG": str(config)}
         _measure()

@@ -13,6 +13,7 @@ MB = 1e6
 ROWS = 1_000_000
 ITEMS, FEW_ITEMS = "items_1000000", "items_100000"
 CACHED = "Querykeep with its cache"
+SCOPED = "Querykeep with a scoped key"
 CACHE = {"results_cache": {"enabled": True, "max_bytes": "64MiB"}}
 
 SELECT_1 = Statement("SELECT {}")
@@ -34,6 +35,7 @@ def stage(peers: Path) -> Stage:
             querykeep(),
             roapi(peers),
             querykeep(CACHED, runtime=CACHE),
+            querykeep(SCOPED, named=True),
             datasette(peers),
             bare_view(),
             bare_wsgi(),
@@ -112,9 +114,12 @@ ROWS_OVER_HTTP = (
     Row(
         name="point",
         title="one of 1,000,000 rows by its id, 16 connections",
-        subjects=[*PEERS, ENGINE],
+        subjects=[*PEERS, SCOPED, ENGINE],
         measure=partial(sending, POINT, 16),
-        targets=[Target(metric="requests/s", against="ROAPI", at_least=1.5)],
+        targets=[
+            Target(metric="requests/s", against="ROAPI", at_least=1.5),
+            Target(of=SCOPED, metric="CPU s per 1,000", against="Querykeep", at_most=1.03),
+        ],
     ),
     Row(
         name="aggregate",
