@@ -133,7 +133,7 @@ def querykeep(
         named: They are in `named_keys`, by their digests and for the datasets that there are.
         runtime: Settings of the section `runtime` that differ from the defaults.
     """
-    return Subject(name, partial(_querykeep, keys=keys, named=named, runtime=runtime or {}))
+    return Subject(name, partial(_querykeep, auth=partial(key_settings, keys, named=named), runtime=runtime or {}))
 
 
 def key_settings(count: int, datasets: Sequence[str] = (), *, named: bool = False) -> dict[str, Any]:
@@ -158,11 +158,12 @@ def serve(config: Path, http: int) -> Plan:
 
 
 def _querykeep(
-    scratch: Path, tables: Tables, names: tuple[str, ...], keys: int, runtime: Mapping[str, Any], *, named: bool
+    scratch: Path, tables: Tables, names: tuple[str, ...], auth: Callable[..., Any], runtime: Mapping[str, Any]
 ) -> Plan:
     http, flight = free_port(), free_port()
+    keys = auth(datasets=names)
     settings = {
-        "auth": {"api-key": key_settings(keys, names, named=named)},
+        "auth": {"api-key": keys},
         "http": {"bind": f"127.0.0.1:{http}"},
         "flight": {"bind": f"127.0.0.1:{flight}"},
         **runtime,
@@ -174,7 +175,7 @@ def _querykeep(
     config.touch(0o600)
     config.write_text(json.dumps({"runtime": settings, **({"datasets": datasets} if datasets else {})}))  # JSON is YAML
     plan = serve(config, http)
-    speaks = FlightEndpoint(f"grpc://127.0.0.1:{flight}", {"authorization": f"Bearer {KEY}"} if keys else {})
+    speaks = FlightEndpoint(f"grpc://127.0.0.1:{flight}", {"authorization": f"Bearer {KEY}"} if keys["enabled"] else {})
     return Plan(
         command=plan.command, environment=plan.environment, is_ready=plan.is_ready, http=plan.http, flight=speaks
     )
