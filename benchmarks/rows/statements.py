@@ -111,7 +111,7 @@ ROWS_OVER_HTTP = (
     ),
     Row(
         name="point",
-        title="one of 1,000,000 rows by its id, 16 connections",
+        title="look up one of 1,000,000 rows by id, 16 connections",
         subjects=[*PEERS, ENGINE],
         measure=partial(sending, POINT, 16),
         targets=[Target(metric="requests/s", against="ROAPI", at_least=1.5)],
