@@ -116,7 +116,7 @@ def _machine(report: Report) -> Iterator[str]:
 def _summary(rows: Sequence[Row | Standalone], results: Results) -> Iterator[str]:
     lines = [_target(row, target, results.rows[row.name]) for row in rows for target in row.targets]
     if lines:
-        head = ["What", "Querykeep", "Beside it", "Ratio (lowest and highest round)", "Target", "Verdict"]
+        head = ["What", "Querykeep", "Compared with", "Ratio (lowest and highest round)", "Target", "Verdict"]
         yield from _table(head, lines)
 
 

@@ -113,7 +113,7 @@ ROWS_OVER_HTTP = (
     ),
     Row(
         name="point",
-        title="one of 1,000,000 rows by its id, 16 connections",
+        title="look up one of 1,000,000 rows by id, 16 connections",
         subjects=[*PEERS, SCOPED, ENGINE],
         measure=partial(sending, POINT, 16),
         targets=[
