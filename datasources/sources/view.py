@@ -46,9 +46,8 @@ class ViewSource:
             published = {snapshot.dataset.lower(): snapshot for snapshot in read_manifest(self._state_dir).snapshots}
         except ManifestError as exc:
             raise SourceError(str(exc)) from exc
-        missing = [name for name in self._view.reads if name not in published]
-        if missing:
-            raise SourceError(f"The view reads {', '.join(missing)}, which has no data yet.")
+        if not published.keys() >= set(self._view.reads):
+            raise SourceError("Something that the view reads has no data yet.")  # no name: see the refresher
         return tuple(published[name] for name in self._view.reads)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from datasources.refresh.refresher import Refresher
+from datasources.refresh.service import load_once
 from queryengine.execution.views import with_materialized_views
 from queryengine.gate.gate import Gate
 from runtimeconf.errors import ConfigError
@@ -113,13 +114,29 @@ def test_a_view_waits_for_what_it_reads_and_says_if_that_fails(tmp_path: Path, s
     refresher: Refresher = start(*declared(tmp_path, {"v": "SELECT n FROM a"}))
     settled(refresher, "a")
     wait_for(lambda: state(refresher, "v").status == "Error", "the error")
-    assert state(refresher, "v").error == "It reads a, which cannot be loaded."
+    error = "Something that it reads cannot be loaded."  # not what: a key may see the view alone
+    assert state(refresher, "v").error == error
+    asked = finished(refresher, refresher.request_refresh("v"), "v")
+    assert asked.error == "Something that the view reads has no data yet."
 
     write(tmp_path, a=7)
     finished(refresher, refresher.request_refresh("a"), "a")
 
     wait_for(lambda: state(refresher, "v").status == "Ready", "the view")
     assert rows_of(tmp_path, "v") == [7]
+
+
+def test_loading_once_loads_views_after_what_they_read(tmp_path: Path) -> None:
+    write(tmp_path, a=1, b=2)
+    views = {"top": "SELECT n + 1 AS n FROM v", "v": "SELECT a.n + b.n AS n FROM a, b"}
+    config = configure(tmp_path, *declared(tmp_path, views))
+
+    first = load_once(config, [], [])
+    write(tmp_path, a=10)
+    load_once(config, ["a"], [])
+
+    assert [(name, run.error, run.rows) for name, run in first] == [(name, None, 1) for name in ("a", "b", "v", "top")]
+    assert rows_of(tmp_path, "top") == [13]
 
 
 def test_an_error_on_the_data_quotes_none_of_it(tmp_path: Path, begin: Start) -> None:
