@@ -139,6 +139,20 @@ def test_loading_once_loads_views_after_what_they_read(tmp_path: Path) -> None:
     assert rows_of(tmp_path, "top") == [13]
 
 
+def test_a_view_of_a_changed_definition_is_not_served(tmp_path: Path, begin: Start) -> None:
+    write(tmp_path, a=1, b=2)
+    views = {"v": "FROM A", "top": "FROM v", "other": "FROM b"}
+    datasets = declared(tmp_path, views)
+    wait_for(begin(*datasets).is_loaded, "all to be loaded")
+
+    gone = accelerated(tmp_path, "gone.csv", name="a")
+    refresher = begin(gone, *datasets[1:])
+
+    assert settled(refresher, "a").error is not None
+    assert [state(refresher, name).rows for name in ("a", "b", "v", "top", "other")] == [None, 1, None, None, 1]
+    assert state(refresher, "v").status == "Error"
+
+
 def test_an_error_on_the_data_quotes_none_of_it(tmp_path: Path, begin: Start) -> None:
     write(tmp_path, a="secret", b=2)
     refresher = begin(*declared(tmp_path, {"v": "SELECT n::INTEGER AS n FROM a"}))
