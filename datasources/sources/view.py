@@ -7,12 +7,14 @@ admitted. An error on the data is not quoted: it may hold a value that the view 
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 import duckdb
 
 from datasources.errors import SourceError
+from datasources.sources.formats import DESCRIPTORS
 from datasources.sources.source import Load, Scan
 from datasources.sql import identifier, literal
 from queryengine.execution.definitions import MACROS
@@ -34,12 +36,25 @@ class ViewSource:
     def open(self, load: Load) -> "Iterator[ViewScan]":
         """As `Source.open`."""
         load.deadline.check()
-        yield ViewScan(self._name, self._view, self._state_dir, self._snapshots())
+        with ExitStack() as held:
+            yield ViewScan(self._name, self._view, self._opened(held))
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Return whether anything that the view reads was published since."""
         load.deadline.check()
         return _version(self._snapshots()) != version
+
+    def _opened(self, held: ExitStack) -> dict[Snapshot, IO[bytes]]:
+        """Return what the view reads, with open files: what replaces a snapshot deletes its file."""
+        snapshots = self._snapshots()
+        while True:
+            try:
+                paths = {snapshot: snapshot_path(self._state_dir, snapshot) for snapshot in snapshots}
+                return {snapshot: held.enter_context(path.open("rb")) for snapshot, path in paths.items()}
+            except OSError as exc:
+                before, snapshots = snapshots, self._snapshots()
+                if snapshots == before:
+                    raise SourceError("Something that the view reads has been lost.") from exc
 
     def _snapshots(self) -> tuple[Snapshot, ...]:
         try:
@@ -54,17 +69,19 @@ class ViewSource:
 class ViewScan(Scan):
     """The snapshots that a view reads."""
 
-    def __init__(self, name: str, view: MaterializedView, state_dir: Path, snapshots: tuple[Snapshot, ...]) -> None:
+    def __init__(self, name: str, view: MaterializedView, opened: dict[Snapshot, IO[bytes]]) -> None:
         self._name = name
         self._view = view
-        self._files = {snapshot: snapshot_path(state_dir, snapshot) for snapshot in snapshots}
-        self.version = _version(snapshots)
-        self.paths = tuple(text for file in self._files.values() for text in (str(file), f"{file}.wal"))
+        self._files = {snapshot: f"{DESCRIPTORS}/{file.fileno()}" for snapshot, file in opened.items()}
+        self.version = _version(tuple(opened))
+        # The engine looks for the name that a file has now: see `LoadingEngine`.
+        names = (*self._files.values(), *(file.name for file in opened.values()))
+        self.paths = tuple(text for name in names for text in (name, f"{name}.wal"))
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Define the names of the view, and return its query."""
         for number, (snapshot, file) in enumerate(self._files.items()):
-            connection.execute(f"ATTACH {literal(str(file))} AS _read{number} (READ_ONLY)")
+            connection.execute(f"ATTACH {literal(file)} AS _read{number} (READ_ONLY)")
             name = identifier(snapshot.dataset)
             connection.execute(f"CREATE VIEW runtime.main.{name} AS FROM _read{number}.main.{name}")
         for macro in MACROS:

@@ -4,15 +4,29 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
+from datasources.errors import SourceError
 from datasources.refresh.refresher import Refresher
 from datasources.refresh.service import load_once
+from datasources.sources.view import ViewSource
 from queryengine.execution.views import with_materialized_views
 from queryengine.gate.gate import Gate
+from queryengine.manifest import SNAPSHOT_DIRECTORY
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import AccelerationConfig, DatasetConfig, MaterializedView, RuntimeConfig, ViewConfig
-from tests.datasources.support import Start, accelerated, configure, finished, served, settled, state, wait_for
+from tests.datasources.support import (
+    Start,
+    accelerated,
+    configure,
+    finished,
+    new_load,
+    served,
+    settled,
+    state,
+    wait_for,
+)
 
 
 def materialized(directory: Path, name: str, sql: str) -> DatasetConfig:
@@ -124,6 +138,23 @@ def test_a_view_waits_for_what_it_reads_and_says_if_that_fails(tmp_path: Path, s
 
     wait_for(lambda: state(refresher, "v").status == "Ready", "the view")
     assert rows_of(tmp_path, "v") == [7]
+
+
+def test_what_a_view_reads_may_be_replaced_while_it_is_loaded(tmp_path: Path) -> None:
+    write(tmp_path, a=1, b=2)
+    datasets = declared(tmp_path, {"v": "FROM a UNION ALL FROM b"})
+    config = configure(tmp_path, *datasets)
+    load_once(config, [], [])
+
+    with ViewSource(datasets[-1]).open(new_load(tmp_path)) as scan, duckdb.connect() as connection:
+        for file in (tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir():
+            file.unlink()
+        connection.execute("ATTACH ':memory:' AS runtime; USE runtime")
+        rows = connection.execute(f"FROM {scan.bind(connection)} ORDER BY n").fetchall()
+
+    assert rows == [(1,), (2,)]
+    with pytest.raises(SourceError, match="has been lost"), ViewSource(datasets[-1]).open(new_load(tmp_path)):
+        pass
 
 
 def test_loading_once_loads_views_after_what_they_read(tmp_path: Path) -> None:
