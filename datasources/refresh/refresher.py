@@ -46,6 +46,9 @@ _LOG_INTERVAL_S = 60.0
 #: Seconds between two checks of the published files.
 POLL_S = 1.0
 
+#: The error of a view. It names nothing: a key may see the view and not what it reads.
+_UNREADABLE = "Something that it reads cannot be loaded."
+
 _random = secrets.SystemRandom()
 
 
@@ -366,10 +369,7 @@ class Refresher:
                     self._load_soon([view for view in self._views_of(entry.config.name) if self._can_load(view)])
             else:
                 entry.failures += 1
-                for view in self._views_of(entry.config.name):
-                    if not self._can_load(view):
-                        # Without its name: a key may see the view and nothing else.
-                        view.error = "Something that it reads cannot be loaded."
+                self._fail_views_of(entry)
             entry.due = self._next_due(entry)
             self._history.put((entry.config.name, run))
             self._condition.notify_all()
@@ -425,6 +425,15 @@ class Refresher:
     def _views_of(self, name: str) -> list[_Dataset]:
         """Return the materialized views that read the dataset *name*."""
         return [entry for entry in self._entries.values() if name.lower() in _reads(entry)]
+
+    def _fail_views_of(self, entry: _Dataset) -> None:
+        """Record why the views that read *entry*, directly or by another view, cannot be loaded."""
+        failed = [entry]
+        for one in failed:  # grows while it is read
+            for view in self._views_of(one.config.name):
+                if view.error != _UNREADABLE and not self._can_load(view):
+                    view.error = _UNREADABLE
+                    failed.append(view)
 
     def _can_load(self, entry: _Dataset) -> bool:
         """Return whether everything that a materialized view reads is published; True for a dataset with a source."""

@@ -125,9 +125,9 @@ def test_a_view_over_unchanged_data_is_not_loaded_again(tmp_path: Path, begin: S
 
 def test_a_view_waits_for_what_it_reads_and_says_if_that_fails(tmp_path: Path, start: Start) -> None:
     write(tmp_path, b=2)
-    refresher: Refresher = start(*declared(tmp_path, {"v": "SELECT n FROM a"}))
+    refresher: Refresher = start(*declared(tmp_path, {"top": "FROM v", "v": "SELECT n FROM a"}))
     settled(refresher, "a")
-    wait_for(lambda: state(refresher, "v").status == "Error", "the error")
+    wait_for(lambda: {state(refresher, name).status for name in ("v", "top")} == {"Error"}, "the errors", 5.0)
     error = "Something that it reads cannot be loaded."  # not what: a key may see the view alone
     assert state(refresher, "v").error == error
     asked = finished(refresher, refresher.request_refresh("v"), "v")
