@@ -119,7 +119,8 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         descriptor = call.message()
         ticket_id = secrets.token_bytes(commands.TICKET_ID_BYTES)
         plan = commands.plan_descriptor(descriptor)
-        self._count(call, getattr(plan, "handle", b""), counts_for=ticket_id)
+        if not isinstance(plan, MetadataCommand):  # The ticket of one is the command itself, so its DoGet counts.
+            self._count(call, getattr(plan, "handle", b""), counts_for=ticket_id)
         schema, plan = self._schema_of(call, plan, ticket_id)
         return commands.flight_info(descriptor, schema, commands.ticket(plan, ticket_id))
 

@@ -87,8 +87,8 @@ def test_a_key_without_the_right_to_query(endpoint: Endpoint) -> None:
     assert (refused.status, refused.trailing["x-error-code"]) == ("PERMISSION_DENIED", "not_permitted")
 
 
-def test_a_statement_counts_once_however_it_is_run(endpoint: Endpoint) -> None:
-    endpoint.sql("SELECT 1 AS a", LIMITED)
+def test_a_statement_and_a_list_of_tables_count_once_however_they_are_run(endpoint: Endpoint) -> None:
+    tables(endpoint, LIMITED)
     info = endpoint.info(messages.CommandStatementQuery(query="SELECT 2 AS a"), LIMITED)
     endpoint.table(info, LIMITED)
     prepared = endpoint.prepare("SELECT 3 AS a", LIMITED)
