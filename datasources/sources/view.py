@@ -6,6 +6,7 @@ admitted. An error on the data is not quoted: it may hold a value that the view 
 """
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from datasources.sql import identifier, literal
 from queryengine.execution.definitions import MACROS
 from queryengine.manifest import ManifestError, Snapshot, read_manifest, snapshot_path
 from runtimeconf.model import DatasetConfig, MaterializedView
+
+logger = logging.getLogger(__name__)
 
 
 class ViewSource:
@@ -91,7 +94,10 @@ class ViewScan(Scan):
         return f"(\n{self._view.sql}\n)"
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """Name the kind of error alone."""
+        """Name the kind of error alone. What is wrong with the SQL is logged: it holds names, and no data."""
+        if isinstance(error, duckdb.BinderException | duckdb.CatalogException):
+            logger.warning("The view %s cannot be computed: %s", self._name, str(error).partition("\n")[0])
+            return SourceError(f"The view {self._name} does not fit what it reads; see the log of the runtime.")
         return SourceError(f"The view {self._name} fails on the data of what it reads ({type(error).__name__}).")
 
 

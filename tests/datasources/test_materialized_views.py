@@ -189,3 +189,13 @@ def test_an_error_on_the_data_quotes_none_of_it(tmp_path: Path, begin: Start) ->
     refresher = begin(*declared(tmp_path, {"v": "SELECT n::INTEGER AS n FROM a"}))
 
     assert settled(refresher, "v").error == "The view v fails on the data of what it reads (ConversionException)."
+
+
+def test_sql_that_does_not_fit_is_told_in_the_log_alone(
+    tmp_path: Path, begin: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, a=1, b=2)
+    refresher = begin(*declared(tmp_path, {"v": "SELECT m FROM a"}))
+
+    assert settled(refresher, "v").error == "The view v does not fit what it reads; see the log of the runtime."
+    assert 'Referenced column "m" not found' in caplog.text
