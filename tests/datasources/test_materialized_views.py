@@ -1,6 +1,8 @@
 """Views with `materialized: true`: snapshots that follow what they read."""
 
+import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from queryengine.execution.views import with_materialized_views
 from queryengine.gate.gate import Gate
 from queryengine.manifest import SNAPSHOT_DIRECTORY
 from runtimeconf.errors import ConfigError
-from runtimeconf.model import AccelerationConfig, DatasetConfig, MaterializedView, RuntimeConfig, ViewConfig
+from runtimeconf.loader import load
+from runtimeconf.model import DatasetConfig, RuntimeConfig, ViewConfig
 from tests.datasources.support import (
     Start,
     accelerated,
@@ -29,18 +32,6 @@ from tests.datasources.support import (
 )
 
 
-def materialized(directory: Path, name: str, sql: str) -> DatasetConfig:
-    return DatasetConfig(
-        name=name,
-        from_=f"view:{name}",
-        connector="view",
-        location=str(directory / "state"),
-        acceleration=AccelerationConfig(),
-        view=MaterializedView(sql=sql),
-        yaml_path=f"views[{name}].sql",
-    )
-
-
 def resolved(config: RuntimeConfig) -> RuntimeConfig:
     with closing(Gate()) as gate:
         return with_materialized_views(config, gate)
@@ -49,7 +40,10 @@ def resolved(config: RuntimeConfig) -> RuntimeConfig:
 def declared(directory: Path, views: dict[str, str], plain: dict[str, str] | None = None) -> tuple[DatasetConfig, ...]:
     """Return the datasets `a` and `b`, of a column `n`, and materialized *views*, beside *plain* ones."""
     sources = [accelerated(directory, f"{name}.csv", name=name) for name in ("a", "b")]
-    of_views = [materialized(directory, name, sql) for name, sql in views.items()]
+    file = directory / "runtime.yaml"
+    entries = [{"name": name, "sql": sql, "materialized": True} for name, sql in views.items()]
+    file.write_text(json.dumps({"runtime": {"state_dir": "state"}, "views": entries}))
+    of_views = load(file, {}).datasets
     plain_views = tuple(ViewConfig(name=name, sql=sql) for name, sql in (plain or {}).items())
     return resolved(configure(directory, *sources, *of_views, views=plain_views)).datasets
 
@@ -155,6 +149,19 @@ def test_what_a_view_reads_may_be_replaced_while_it_is_loaded(tmp_path: Path) ->
     assert rows == [(1,), (2,)]
     with pytest.raises(SourceError, match="has been lost"), ViewSource(datasets[-1]).open(new_load(tmp_path)):
         pass
+
+
+def test_a_view_takes_the_columns_of_what_it_reads(tmp_path: Path) -> None:
+    write(tmp_path, a=1, b=2)
+    a, *others = declared(tmp_path, {"v": "FROM a"})
+    config = configure(tmp_path, replace(a, on_schema_change="accept"), *others)
+    load_once(config, [], [])
+
+    (tmp_path / "a.csv").write_text("n,m\n1,2\n")
+    runs = load_once(config, [], [])
+
+    assert [run.error for _, run in runs] == [None, None, None]
+    assert served(tmp_path, "v") == [(1, 2)]
 
 
 def test_loading_once_loads_views_after_what_they_read(tmp_path: Path) -> None:
