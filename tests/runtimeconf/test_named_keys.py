@@ -125,6 +125,14 @@ def test_keys_that_expire_soon_or_have_expired_are_warned_of(load_text: Load) ->
     ]
 
 
+def test_10_000_keys_with_all_fields_are_not_too_many(load_text: Load) -> None:
+    limits = "{requests_per_minute: 60, concurrent: 4, timeout: 5s}"
+    fields = f"expires: 2999-01-01, datasets: [flights], rights: [query], limits: {limits}"
+    items = ",\n".join(f"{{name: k{n}, sha256: {n:064}, {fields}}}" for n in range(10_000))
+
+    assert len(load_text(named(items)).auth.named_keys) == 10_000
+
+
 def test_an_expired_key_beside_a_string_key_is_no_fault(load_text: Load) -> None:
     config = load_text(named(f"{{name: a, sha256: {DIGEST}, expires: 2001-01-01}}", keys="'another-long-key-4711'"))
 
