@@ -24,6 +24,8 @@ _LOCK_NAME = "key-use.lock"
 #: Seconds from a use to the write that records it.
 WRITE_AFTER_S = 30.0
 _LOCK_WAIT_S = 5.0
+#: The year 3000: a later time is damage.
+_END = 32_503_680_000
 
 
 class LastUse:
@@ -65,7 +67,7 @@ class LastUse:
         known = read(self._state_dir)
         for fingerprint, moment in used.items():
             known[fingerprint] = max(moment, known.get(fingerprint, 0.0))
-        temporary = self._state_dir / f"{FILE_NAME}.{os.getpid()}.tmp"
+        temporary = self._state_dir / f"{FILE_NAME}.tmp"  # of the holder of the lock
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             json.dump(known, file)
@@ -77,5 +79,6 @@ def read(state_dir: Path) -> dict[str, float]:
     with suppress(OSError, ValueError):
         found = json.loads((state_dir / FILE_NAME).read_bytes())
         if isinstance(found, dict):
-            return {str(key): float(moment) for key, moment in found.items() if isinstance(moment, int | float)}
+            times = {key: moment for key, moment in found.items() if isinstance(moment, int | float)}
+            return {key: float(moment) for key, moment in times.items() if 0 <= moment < _END}
     return {}

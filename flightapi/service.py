@@ -119,7 +119,8 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         descriptor = call.message()
         ticket_id = secrets.token_bytes(commands.TICKET_ID_BYTES)
         plan = commands.plan_descriptor(descriptor)
-        self._count(call, getattr(plan, "handle", b""), counts_for=ticket_id)
+        if not isinstance(plan, MetadataCommand):  # The ticket of one is the command itself, so its DoGet counts.
+            self._count(call, getattr(plan, "handle", b""), counts_for=ticket_id)
         schema, plan = self._schema_of(call, plan, ticket_id)
         return commands.flight_info(descriptor, schema, commands.ticket(plan, ticket_id))
 
@@ -149,6 +150,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _describe(self, call: Call, request: StatementRequest, handle: bytes = b"") -> bytes:
         """Return the schema of the result of *request*; *handle* names its prepared statement, if it has one."""
+        call.principal.require("query")  # also for a description that is kept
         if handle and request.claim:
             waiting = self._results.move(replace(request, claim=handle), request)
             if waiting is not None:
@@ -221,6 +223,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _prepare(self, call: Call, sql: str) -> bytes:
         self._count(call)
+        call.principal.require("query")
         version = self._results.data_version()
         description = self._descriptions.of(sql, call.principal.datasets, partial(self._speculate, call, sql, None))
         prepared = Prepared(sql, takes_parameters=bool(description.parameters))

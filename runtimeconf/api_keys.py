@@ -27,6 +27,7 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
     ]
     declared: tuple[DeclaredNamedKey, ...] = values.get("named_keys", ())
     named = named_keys.resolve_all(declared)
+    named_keys.refuse_repeated(keys, named)
     named_keys.check_expiry(declared, datetime.now(UTC), path, others=bool(values.get("keys")))
     texts = [(item.values["key"], key.key.reveal()) for item, key in named if key.key is not None]
     warn_of_weak([*keys, *texts], path)

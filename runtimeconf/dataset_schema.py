@@ -243,6 +243,7 @@ def _build_view(values: dict[str, Any], node: Mapping, path: YamlPath) -> ViewCo
         name=view.name,
         from_=f"{CONNECTOR_OF_VIEWS}:{view.name}",
         connector=CONNECTOR_OF_VIEWS,
+        on_schema_change="accept",  # what it reads decides
         acceleration=AccelerationConfig(),
         view=MaterializedView(sql=view.sql),
         line=view.line,

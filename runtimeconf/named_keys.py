@@ -4,6 +4,7 @@
 No fault shows a value. Whether the datasets exist is checked when they are known (`check_datasets`).
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from runtimeconf.fields import (
     TextField,
     into,
 )
-from runtimeconf.key_texts import KeyField, resolve
+from runtimeconf.key_texts import KeyField, KeyText, resolve
 from runtimeconf.model import KeyLimits, NamedKey
 from runtimeconf.secret import Secret
 from runtimeconf.validation import YamlPath
@@ -74,7 +75,9 @@ class ExpiryField(ScalarField[datetime]):
                 raise InvalidValueError
             moment = datetime.fromisoformat(text.upper())
             return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-        except (ValueError, OverflowError):
+        except OverflowError:
+            raise InvalidValueError("it is too far away: leave it out for a key that never expires") from None
+        except ValueError:
             raise InvalidValueError("there is no such date or time") from None
 
 
@@ -142,6 +145,19 @@ def resolve_all(declared: Iterable[DeclaredNamedKey]) -> list[tuple[DeclaredName
                 values[field] = frozenset(word.lower() for word in values[field])
         keys.append((item, NamedKey(**values)))
     return keys
+
+
+def refuse_repeated(keys: Iterable[tuple[KeyText, str]], named: Iterable[tuple[DeclaredNamedKey, NamedKey]]) -> None:
+    """Record a fault for each named key that is one of *keys* or an earlier named one: it could mean either."""
+    first_of = {
+        hashlib.sha256(text.encode()).digest(): f"an item of keys on line {node.line}" for (node, _), text in keys
+    }
+    for item, key in named:
+        digest = key.sha256 if key.key is None else hashlib.sha256(key.key.reveal().encode()).digest()
+        if digest in first_of:
+            item.path.fault(item.line, f"is the same key as {first_of[digest]}: each needs a key of its own")
+        elif digest is not None:
+            first_of[digest] = f"the one on line {item.line}"
 
 
 def check_datasets(root: Mapping, path: YamlPath) -> None:

@@ -20,8 +20,8 @@ from system.files import MissingFileError, UnreadableFileError, read_regular_fil
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 32
-#: Nodes of the tree with every alias expanded: 10,000 named keys with all fields are 150,000 nodes.
-MAX_NODES = 200_000
+#: Nodes of the tree with every alias expanded: 10,000 named keys with all fields and five datasets each are 250,000.
+MAX_NODES = 300_000
 MAX_ALIASES = 100
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})

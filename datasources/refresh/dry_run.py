@@ -35,7 +35,7 @@ from queryengine.manifest import (
     snapshot_path,
 )
 from runtimeconf.errors import ConfigFault
-from runtimeconf.model import DatasetConfig, RuntimeConfig
+from runtimeconf.model import DatasetConfig, RuntimeConfig, ViewConfig
 
 T = TypeVar("T")
 
@@ -61,7 +61,8 @@ def dry_run(config: RuntimeConfig) -> Findings:
     with tempfile.TemporaryDirectory(prefix="querykeep-") as directory:
         stage = _Stage(config, Path(directory))
         for dataset in config.datasets:
-            stage.add(dataset)
+            if dataset.view is None:
+                stage.add(dataset)
         stage.make_views()
         return Findings(errors=tuple(stage.errors), warnings=tuple(stage.warnings))
 
@@ -86,9 +87,19 @@ class _Stage:
                 self._snapshots.append(self._empty(dataset, columns))
 
     def make_views(self) -> None:
-        """Create the views, and record faults."""
+        """Create the views, also those that are materialized, and record faults."""
         manifest = Manifest(generation=1, snapshots=tuple(self._snapshots))
-        config = replace(self._config, state_dir=self._directory)
+        materialized = [
+            ViewConfig(name=one.name, sql=one.view.sql, line=one.line, yaml_path=one.yaml_path)
+            for one in self._config.datasets
+            if one.view is not None
+        ]
+        config = replace(
+            self._config,
+            state_dir=self._directory,
+            datasets=tuple(one for one in self._config.datasets if one.view is None),
+            views=(*self._config.views, *materialized),
+        )
         names = frozenset(dataset.name.lower() for dataset in config.datasets)
         with closing(Gate()) as gate:
             views = gate_views(config.views, names, gate, config.file)

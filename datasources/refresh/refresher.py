@@ -46,6 +46,9 @@ _LOG_INTERVAL_S = 60.0
 #: Seconds between two checks of the published files.
 POLL_S = 1.0
 
+#: The error of a view. It names nothing: a key may see the view and not what it reads.
+_UNREADABLE = "Something that it reads cannot be loaded."
+
 _random = secrets.SystemRandom()
 
 
@@ -81,6 +84,21 @@ class _Dataset:
     checked_at: str | None = None  # the end of the last run that succeeded
     due: float | None = None
     logged: float | None = None
+
+
+def _reads(entry: _Dataset) -> tuple[str, ...]:
+    return () if entry.config.view is None else entry.config.view.reads
+
+
+def _views_last(entries: Collection[_Dataset]) -> list[_Dataset]:
+    """Return *entries* in an order in which each view comes after what it reads."""
+    ordered: list[_Dataset] = []
+    left = list(entries)
+    while left:
+        names = {entry.config.name.lower() for entry in left}
+        ordered += [entry for entry in left if names.isdisjoint(_reads(entry))]
+        left = [entry for entry in left if not names.isdisjoint(_reads(entry))]
+    return ordered
 
 
 def _milliseconds_since(began: float) -> int:
@@ -130,7 +148,7 @@ class Refresher:
         self._watcher = threading.Thread(target=self._watch, name="refresher", daemon=True)
 
     def start(self) -> None:
-        """Load every dataset, in the order of the YAML, and keep them fresh."""
+        """Load every dataset, in the order of the YAML but for views, which come last, and keep them fresh."""
         with self._condition:
             first = []
             for entry in self._entries.values():
@@ -139,7 +157,7 @@ class Refresher:
                     entry.due = self._now() + delay_s
                 elif self._can_load(entry):  # Otherwise it is loaded as soon as what it reads is published.
                     first.append(entry)
-            self._load_soon(first)
+            self._load_soon(_views_last(first))
         for thread in (*self._threads, self._watcher):
             thread.start()
 
@@ -155,10 +173,13 @@ class Refresher:
         entries = [self._entry(name) for name in dict.fromkeys(name.lower() for name in names)]
         with self._condition:
             self._is_scheduled = False
-            asked = self._load_soon(entries, skips=skip_unchanged)
+            asked = self._load_soon(_views_last(entries), skips=skip_unchanged)
             for thread in self._threads:
                 thread.start()
-            self._condition.wait_for(lambda: not any(entry.waiting or entry.is_running for entry in entries))
+            # Views of what was loaded are loaded too.
+            self._condition.wait_for(
+                lambda: not any(entry.waiting or entry.is_running for entry in self._entries.values())
+            )
         runs = {run.id: run for name, _ in asked for run in self._history.runs(name)}
         return tuple((name, runs[run.id]) for name, run in asked)
 
@@ -295,8 +316,7 @@ class Refresher:
                 for entry in due:
                     entry.due = None
                 self._load_soon(due)
-                # The run of a dataset that is being loaded stays in the queue; later runs overtake it.
-                free = [queued for queued in self._queue if not queued.entry.is_running]
+                free = self._free(now)
                 queued = next((queued for queued in free if queued.begins <= now), None)
                 if queued is not None:
                     self._queue.remove(queued)
@@ -310,6 +330,23 @@ class Refresher:
                 wait_s = min([left_s, *(at - now for at in times)])
                 self._condition.wait(max(0.0, wait_s) if wait_s < math.inf else None)
             return None
+
+    def _free(self, now: float) -> list[_QueueEntry]:
+        """
+        Return the queued runs that need not wait for another, in their order; later runs overtake the rest.
+
+        A run waits while its dataset is loaded, and the run of a view while something that the view reads is loaded,
+        or is to be loaded before it.
+        """
+        free = []
+        before: set[int] = set()
+        for queued in self._queue:
+            read = [self._entry(name) for name in _reads(queued.entry)]
+            if not queued.entry.is_running and not any(one.is_running or id(one) in before for one in read):
+                free.append(queued)
+            if queued.begins <= now:
+                before.add(id(queued.entry))
+        return free
 
     def _begin(self, queued: _QueueEntry) -> None:
         entry = queued.entry
@@ -332,9 +369,7 @@ class Refresher:
                     self._load_soon([view for view in self._views_of(entry.config.name) if self._can_load(view)])
             else:
                 entry.failures += 1
-                for view in self._views_of(entry.config.name):
-                    if not self._can_load(view):
-                        view.error = f"It reads {entry.config.name}, which cannot be loaded."
+                self._fail_views_of(entry)
             entry.due = self._next_due(entry)
             self._history.put((entry.config.name, run))
             self._condition.notify_all()
@@ -389,13 +424,21 @@ class Refresher:
 
     def _views_of(self, name: str) -> list[_Dataset]:
         """Return the materialized views that read the dataset *name*."""
-        views = [(entry, entry.config.view) for entry in self._entries.values()]
-        return [entry for entry, view in views if view is not None and name.lower() in view.reads]
+        return [entry for entry in self._entries.values() if name.lower() in _reads(entry)]
+
+    def _fail_views_of(self, entry: _Dataset) -> None:
+        """Record why the views that read *entry*, directly or by another view, cannot be loaded."""
+        failed = [entry]
+        for one in failed:  # grows while it is read
+            for view in self._views_of(one.config.name):
+                if view.error != _UNREADABLE and not self._can_load(view):
+                    view.error = _UNREADABLE
+                    failed.append(view)
 
     def _can_load(self, entry: _Dataset) -> bool:
         """Return whether everything that a materialized view reads is published; True for a dataset with a source."""
-        reads = () if entry.config.view is None else entry.config.view.reads
-        return all(self._publication.snapshot(self._entry(name).config.name) is not None for name in reads)
+        names = [self._entry(name).config.name for name in _reads(entry)]
+        return all(self._publication.snapshot(name) is not None for name in names)
 
     def _next_due(self, entry: _Dataset) -> float | None:
         if not self._is_scheduled:

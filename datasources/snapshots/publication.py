@@ -4,7 +4,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -223,8 +223,11 @@ class Publication:
             return found
         declared = {dataset.name: dataset for dataset in datasets}
         with closing(Verifier(self._state_dir)) as verifier:
+            changed = _changed(found.snapshots, declared)
             kept = tuple(
-                snapshot for snapshot in found.snapshots if _is_good(snapshot, declared.get(snapshot.dataset), verifier)
+                snapshot
+                for snapshot in found.snapshots
+                if snapshot.dataset in declared and snapshot.dataset not in changed and verifier.is_good(snapshot)
             )
         if kept != found.snapshots:
             found = Manifest(generation=found.generation + 1, snapshots=kept)
@@ -232,10 +235,18 @@ class Publication:
         return found
 
 
-def _is_good(snapshot: Snapshot, dataset: DatasetConfig | None, verifier: Verifier) -> bool:
-    if dataset is None:
-        return False
-    if fingerprint(dataset) != snapshot.source:
-        logger.info("The definition of dataset %s changed: it is loaded again", dataset.name)
-        return False
-    return verifier.is_good(snapshot)
+def _changed(snapshots: Sequence[Snapshot], declared: Mapping[str, DatasetConfig]) -> set[str]:
+    """Return the datasets whose definition is not that of their snapshot, and the views that read one of them."""
+    changed = set()
+    for snapshot in snapshots:
+        dataset = declared.get(snapshot.dataset)
+        if dataset is not None and fingerprint(dataset) != snapshot.source:
+            logger.info("The definition of dataset %s changed: it is loaded again", dataset.name)
+            changed.add(dataset.name)
+    more = changed
+    while more:
+        read = {name.lower() for name in more}
+        views = {name for name, one in declared.items() if one.view is not None and not read.isdisjoint(one.view.reads)}
+        more = views - changed
+        changed |= more
+    return changed

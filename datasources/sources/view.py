@@ -6,18 +6,23 @@ admitted. An error on the data is not quoted: it may hold a value that the view 
 """
 
 import hashlib
+import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 import duckdb
 
 from datasources.errors import SourceError
+from datasources.sources.formats import DESCRIPTORS
 from datasources.sources.source import Load, Scan
 from datasources.sql import identifier, literal
 from queryengine.execution.definitions import MACROS
 from queryengine.manifest import ManifestError, Snapshot, read_manifest, snapshot_path
 from runtimeconf.model import DatasetConfig, MaterializedView
+
+logger = logging.getLogger(__name__)
 
 
 class ViewSource:
@@ -34,38 +39,52 @@ class ViewSource:
     def open(self, load: Load) -> "Iterator[ViewScan]":
         """As `Source.open`."""
         load.deadline.check()
-        yield ViewScan(self._name, self._view, self._state_dir, self._snapshots())
+        with ExitStack() as held:
+            yield ViewScan(self._name, self._view, self._opened(held))
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Return whether anything that the view reads was published since."""
         load.deadline.check()
         return _version(self._snapshots()) != version
 
+    def _opened(self, held: ExitStack) -> dict[Snapshot, IO[bytes]]:
+        """Return what the view reads, with open files: what replaces a snapshot deletes its file."""
+        snapshots = self._snapshots()
+        while True:
+            try:
+                paths = {snapshot: snapshot_path(self._state_dir, snapshot) for snapshot in snapshots}
+                return {snapshot: held.enter_context(path.open("rb")) for snapshot, path in paths.items()}
+            except OSError as exc:
+                before, snapshots = snapshots, self._snapshots()
+                if snapshots == before:
+                    raise SourceError("Something that the view reads has been lost.") from exc
+
     def _snapshots(self) -> tuple[Snapshot, ...]:
         try:
             published = {snapshot.dataset.lower(): snapshot for snapshot in read_manifest(self._state_dir).snapshots}
         except ManifestError as exc:
             raise SourceError(str(exc)) from exc
-        missing = [name for name in self._view.reads if name not in published]
-        if missing:
-            raise SourceError(f"The view reads {', '.join(missing)}, which has no data yet.")
+        if not published.keys() >= set(self._view.reads):
+            raise SourceError("Something that the view reads has no data yet.")  # no name: see the refresher
         return tuple(published[name] for name in self._view.reads)
 
 
 class ViewScan(Scan):
     """The snapshots that a view reads."""
 
-    def __init__(self, name: str, view: MaterializedView, state_dir: Path, snapshots: tuple[Snapshot, ...]) -> None:
+    def __init__(self, name: str, view: MaterializedView, opened: dict[Snapshot, IO[bytes]]) -> None:
         self._name = name
         self._view = view
-        self._files = {snapshot: snapshot_path(state_dir, snapshot) for snapshot in snapshots}
-        self.version = _version(snapshots)
-        self.paths = tuple(text for file in self._files.values() for text in (str(file), f"{file}.wal"))
+        self._files = {snapshot: f"{DESCRIPTORS}/{file.fileno()}" for snapshot, file in opened.items()}
+        self.version = _version(tuple(opened))
+        # The engine looks for the name that a file has now: see `LoadingEngine`.
+        names = (*self._files.values(), *(file.name for file in opened.values()))
+        self.paths = tuple(text for name in names for text in (name, f"{name}.wal"))
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Define the names of the view, and return its query."""
         for number, (snapshot, file) in enumerate(self._files.items()):
-            connection.execute(f"ATTACH {literal(str(file))} AS _read{number} (READ_ONLY)")
+            connection.execute(f"ATTACH {literal(file)} AS _read{number} (READ_ONLY)")
             name = identifier(snapshot.dataset)
             connection.execute(f"CREATE VIEW runtime.main.{name} AS FROM _read{number}.main.{name}")
         for macro in MACROS:
@@ -75,7 +94,10 @@ class ViewScan(Scan):
         return f"(\n{self._view.sql}\n)"
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """Name the kind of error alone."""
+        """Name the kind of error alone. What is wrong with the SQL is logged: it holds names, and no data."""
+        if isinstance(error, duckdb.BinderException | duckdb.CatalogException):
+            logger.warning("The view %s cannot be computed: %s", self._name, str(error).partition("\n")[0])
+            return SourceError(f"The view {self._name} does not fit what it reads; see the log of the runtime.")
         return SourceError(f"The view {self._name} fails on the data of what it reads ({type(error).__name__}).")
 
 

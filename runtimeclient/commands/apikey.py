@@ -41,11 +41,11 @@ def _create(invocation: Invocation) -> None:
     entry = [f"- name: {_converted(KeyNameField(), options.name, 'The name')}"]
     key = key_format.generate()
     entry.append(f"  sha256: {hashlib.sha256(key.encode()).hexdigest()}")
-    if options.expires:
+    if options.expires is not None:
         entry.append(f"  expires: {_expiry(options.expires):%Y-%m-%dT%H:%M:%SZ}")
-    if datasets := _words(options.datasets):
+    if datasets := _words(options.datasets, "--datasets"):
         entry.append(f"  datasets: [{', '.join(datasets)}]")
-    if rights := _words(options.rights):
+    if rights := _words(options.rights, "--rights"):
         right = ChoiceField("query", "refresh")
         entry.append(f"  rights: [{', '.join(_converted(right, word, 'Each of --rights') for word in rights)}]")
     # The entry first: whoever cannot read it has not been shown a key yet.
@@ -144,11 +144,16 @@ def _expiry(text: str) -> datetime:
         return datetime.now(UTC) + timedelta(seconds=DurationField("1s", "36500d").parse(text))
     except InvalidValueError:
         moment: datetime = _converted(ExpiryField(), text, "--expires, unless it is a period such as 90d,")
+        if moment <= datetime.now(UTC):
+            raise UsageError("--expires is in the past.") from None
         return moment
 
 
-def _words(text: str | None) -> list[str]:
-    return [word.strip() for word in (text or "").split(",") if word.strip()]
+def _words(text: str | None, option: str) -> list[str]:
+    words = [word.strip() for word in (text or "").split(",") if word.strip()]
+    if text is not None and not words:  # An unset variable of a script must not widen the key.
+        raise UsageError(f"{option} is empty: leave it out for the default.")
+    return words
 
 
 def _converted(field: "ScalarField[Any]", text: str, what: str) -> Any:

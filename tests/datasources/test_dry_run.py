@@ -43,6 +43,7 @@ MORE_VIEWS = """\
             "SELECT nmae FROM orders",
             '4: views[0].sql: Referenced column "nmae" not found in FROM clause! Candidate',
         ),
+        ("", "SELECT nmae FROM orders, materialized: true", '4: views[0].sql: Referenced column "nmae" not found'),
         ("", "SELECT name + 1 AS n FROM orders", "4: views[0].sql: No function matches"),
         (
             ", refresh_sql: 'SELECT id FROM orders'",

@@ -1,29 +1,35 @@
 """Views with `materialized: true`: snapshots that follow what they read."""
 
+import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
+from datasources.errors import SourceError
 from datasources.refresh.refresher import Refresher
+from datasources.refresh.service import load_once
+from datasources.sources.view import ViewSource
 from queryengine.execution.views import with_materialized_views
 from queryengine.gate.gate import Gate
+from queryengine.manifest import SNAPSHOT_DIRECTORY
 from runtimeconf.errors import ConfigError
-from runtimeconf.model import AccelerationConfig, DatasetConfig, MaterializedView, RuntimeConfig, ViewConfig
-from tests.datasources.support import Start, accelerated, configure, finished, served, settled, state, wait_for
-
-
-def materialized(directory: Path, name: str, sql: str) -> DatasetConfig:
-    return DatasetConfig(
-        name=name,
-        from_=f"view:{name}",
-        connector="view",
-        location=str(directory / "state"),
-        acceleration=AccelerationConfig(),
-        view=MaterializedView(sql=sql),
-        yaml_path=f"views[{name}].sql",
-    )
+from runtimeconf.loader import load
+from runtimeconf.model import DatasetConfig, RuntimeConfig, ViewConfig
+from tests.datasources.support import (
+    Start,
+    accelerated,
+    configure,
+    finished,
+    new_load,
+    served,
+    settled,
+    state,
+    wait_for,
+)
 
 
 def resolved(config: RuntimeConfig) -> RuntimeConfig:
@@ -34,7 +40,10 @@ def resolved(config: RuntimeConfig) -> RuntimeConfig:
 def declared(directory: Path, views: dict[str, str], plain: dict[str, str] | None = None) -> tuple[DatasetConfig, ...]:
     """Return the datasets `a` and `b`, of a column `n`, and materialized *views*, beside *plain* ones."""
     sources = [accelerated(directory, f"{name}.csv", name=name) for name in ("a", "b")]
-    of_views = [materialized(directory, name, sql) for name, sql in views.items()]
+    file = directory / "runtime.yaml"
+    entries = [{"name": name, "sql": sql, "materialized": True} for name, sql in views.items()]
+    file.write_text(json.dumps({"runtime": {"state_dir": "state"}, "views": entries}))
+    of_views = load(file, {}).datasets
     plain_views = tuple(ViewConfig(name=name, sql=sql) for name, sql in (plain or {}).items())
     return resolved(configure(directory, *sources, *of_views, views=plain_views)).datasets
 
@@ -110,10 +119,13 @@ def test_a_view_over_unchanged_data_is_not_loaded_again(tmp_path: Path, begin: S
 
 def test_a_view_waits_for_what_it_reads_and_says_if_that_fails(tmp_path: Path, start: Start) -> None:
     write(tmp_path, b=2)
-    refresher: Refresher = start(*declared(tmp_path, {"v": "SELECT n FROM a"}))
+    refresher: Refresher = start(*declared(tmp_path, {"top": "FROM v", "v": "SELECT n FROM a"}))
     settled(refresher, "a")
-    wait_for(lambda: state(refresher, "v").status == "Error", "the error")
-    assert state(refresher, "v").error == "It reads a, which cannot be loaded."
+    wait_for(lambda: {state(refresher, name).status for name in ("v", "top")} == {"Error"}, "the errors", 5.0)
+    error = "Something that it reads cannot be loaded."  # not what: a key may see the view alone
+    assert state(refresher, "v").error == error
+    asked = finished(refresher, refresher.request_refresh("v"), "v")
+    assert asked.error == "Something that the view reads has no data yet."
 
     write(tmp_path, a=7)
     finished(refresher, refresher.request_refresh("a"), "a")
@@ -122,8 +134,75 @@ def test_a_view_waits_for_what_it_reads_and_says_if_that_fails(tmp_path: Path, s
     assert rows_of(tmp_path, "v") == [7]
 
 
+def test_what_a_view_reads_may_be_replaced_while_it_is_loaded(tmp_path: Path) -> None:
+    write(tmp_path, a=1, b=2)
+    datasets = declared(tmp_path, {"v": "FROM a UNION ALL FROM b"})
+    config = configure(tmp_path, *datasets)
+    load_once(config, [], [])
+
+    with ViewSource(datasets[-1]).open(new_load(tmp_path)) as scan, duckdb.connect() as connection:
+        for file in (tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir():
+            file.unlink()
+        connection.execute("ATTACH ':memory:' AS runtime; USE runtime")
+        rows = connection.execute(f"FROM {scan.bind(connection)} ORDER BY n").fetchall()
+
+    assert rows == [(1,), (2,)]
+    with pytest.raises(SourceError, match="has been lost"), ViewSource(datasets[-1]).open(new_load(tmp_path)):
+        pass
+
+
+def test_a_view_takes_the_columns_of_what_it_reads(tmp_path: Path) -> None:
+    write(tmp_path, a=1, b=2)
+    a, *others = declared(tmp_path, {"v": "FROM a"})
+    config = configure(tmp_path, replace(a, on_schema_change="accept"), *others)
+    load_once(config, [], [])
+
+    (tmp_path / "a.csv").write_text("n,m\n1,2\n")
+    runs = load_once(config, [], [])
+
+    assert [run.error for _, run in runs] == [None, None, None]
+    assert served(tmp_path, "v") == [(1, 2)]
+
+
+def test_loading_once_loads_views_after_what_they_read(tmp_path: Path) -> None:
+    write(tmp_path, a=1, b=2)
+    views = {"top": "SELECT n + 1 AS n FROM v", "v": "SELECT a.n + b.n AS n FROM a, b"}
+    config = configure(tmp_path, *declared(tmp_path, views))
+
+    first = load_once(config, [], [])
+    write(tmp_path, a=10)
+    load_once(config, ["a"], [])
+
+    assert [(name, run.error, run.rows) for name, run in first] == [(name, None, 1) for name in ("a", "b", "v", "top")]
+    assert rows_of(tmp_path, "top") == [13]
+
+
+def test_a_view_of_a_changed_definition_is_not_served(tmp_path: Path, begin: Start) -> None:
+    write(tmp_path, a=1, b=2)
+    views = {"v": "FROM A", "top": "FROM v", "other": "FROM b"}
+    datasets = declared(tmp_path, views)
+    wait_for(begin(*datasets).is_loaded, "all to be loaded")
+
+    gone = accelerated(tmp_path, "gone.csv", name="a")
+    refresher = begin(gone, *datasets[1:])
+
+    assert settled(refresher, "a").error is not None
+    assert [state(refresher, name).rows for name in ("a", "b", "v", "top", "other")] == [None, 1, None, None, 1]
+    assert state(refresher, "v").status == "Error"
+
+
 def test_an_error_on_the_data_quotes_none_of_it(tmp_path: Path, begin: Start) -> None:
     write(tmp_path, a="secret", b=2)
     refresher = begin(*declared(tmp_path, {"v": "SELECT n::INTEGER AS n FROM a"}))
 
     assert settled(refresher, "v").error == "The view v fails on the data of what it reads (ConversionException)."
+
+
+def test_sql_that_does_not_fit_is_told_in_the_log_alone(
+    tmp_path: Path, begin: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, a=1, b=2)
+    refresher = begin(*declared(tmp_path, {"v": "SELECT m FROM a"}))
+
+    assert settled(refresher, "v").error == "The view v does not fit what it reads; see the log of the runtime."
+    assert 'Referenced column "m" not found' in caplog.text

@@ -17,6 +17,7 @@ from tests.flightapi.endpoint import (
     Endpoint,
     Metadata,
     Refused,
+    action,
     bearer,
     descriptor,
     executing,
@@ -82,13 +83,18 @@ def test_neither_a_ticket_nor_a_handle_crosses(endpoint: Endpoint) -> None:
 
 
 def test_a_key_without_the_right_to_query(endpoint: Endpoint) -> None:
-    refused = endpoint.fails("GetFlightInfo", query("SELECT 1"), metadata=REFRESHER)
+    endpoint.call("GetSchema", query("SELECT 1"))  # the description is kept
+    create = action(
+        "CreatePreparedStatement", messages.pack(messages.ActionCreatePreparedStatementRequest(query="SELECT 1"))
+    )
 
-    assert (refused.status, refused.trailing["x-error-code"]) == ("PERMISSION_DENIED", "not_permitted")
+    for method, sent in (("GetFlightInfo", query("SELECT 1")), ("GetSchema", query("SELECT 1")), ("DoAction", create)):
+        refused = endpoint.fails(method, sent, metadata=REFRESHER)
+        assert (refused.status, refused.trailing["x-error-code"]) == ("PERMISSION_DENIED", "not_permitted")
 
 
-def test_a_statement_counts_once_however_it_is_run(endpoint: Endpoint) -> None:
-    endpoint.sql("SELECT 1 AS a", LIMITED)
+def test_a_statement_and_a_list_of_tables_count_once_however_they_are_run(endpoint: Endpoint) -> None:
+    tables(endpoint, LIMITED)
     info = endpoint.info(messages.CommandStatementQuery(query="SELECT 2 AS a"), LIMITED)
     endpoint.table(info, LIMITED)
     prepared = endpoint.prepare("SELECT 3 AS a", LIMITED)

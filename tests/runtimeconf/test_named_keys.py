@@ -14,6 +14,7 @@ from runtimeconf.named_keys import ExpiryField
 from runtimeconf.yaml_reader import Scalar
 from tests.runtimeconf.configurations import KEY, Faults, Load, fault_cases
 
+OTHER = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
 DIGEST = sha256(KEY.encode()).hexdigest()
 HEAD = "runtime: {auth: {api-key: {enabled: true, named_keys: [\n"
 TAIL = "]}}}\ndatasets: [{name: Flights, from: 'file:x.csv'}]\nviews: [{name: late, sql: SELECT 1}]\n"
@@ -36,7 +37,7 @@ def test_everything_that_a_named_key_can_say(load_text: Load) -> None:
             " rights: [refresh, query], limits: {requests_per_minute: 600, concurrent: 4, timeout: 5s}},\n"
             "{name: plain, key: '${ secrets:api_key }'}"
         ),
-        {"API_KEY": KEY},
+        {"API_KEY": OTHER},
     )
 
     dash, plain = config.auth.named_keys
@@ -49,10 +50,10 @@ def test_everything_that_a_named_key_can_say(load_text: Load) -> None:
         limits=KeyLimits(requests_per_minute=600, concurrent=4, timeout_s=5.0),
     )
     assert plain.key is not None
-    assert plain.key.reveal() == KEY
+    assert plain.key.reveal() == OTHER
     assert plain == NamedKey(name="plain", key=plain.key)
     assert DIGEST not in repr(config).lower()
-    assert KEY not in repr(config)
+    assert OTHER not in repr(config)
 
 
 EXPIRES = "must be a date such as 2027-03-31, or a date and time such as 2027-03-31T12:00:00Z"
@@ -70,9 +71,15 @@ FAULTS = f"""
 # a name twice
 {{name: a, key: {KEY}}}, {{name: a, sha256: {"0" * 64}}}
 => named_keys[1].name: is the name of the key on line 2 too: names are unique
+# a key twice
+{{name: a, key: {KEY}}},\n{{name: b, sha256: {DIGEST.upper()}, datasets: [flights]}}
+=> named_keys[1]: is the same key as the one on line 2: each needs a key of its own
 # an expiry that is no date
 {{name: a, key: {KEY}, expires: 2027-02-30}}
 => named_keys[0].expires: {EXPIRES}; found a text (there is no such date or time)
+# an expiry that is out of range
+{{name: a, key: {KEY}, expires: 9999-12-31}}
+=> named_keys[0].expires: {EXPIRES}; found a text (it is too far away: leave it out for a key that never expires)
 # unknown dataset, a view
 {{name: a, key: {KEY}, datasets: [flights, nowhere, LATE]}}
 => named_keys[0].datasets[1]: is not the name of a declared dataset
@@ -87,6 +94,12 @@ FAULTS = f"""
 """
 
 
+def test_a_named_key_that_is_also_a_string_key_is_a_fault(faults: Faults) -> None:
+    (fault,) = faults(named(f"{{name: a, sha256: {DIGEST}, datasets: [flights]}}", keys=KEY))
+
+    assert fault.message == "is the same key as an item of keys on line 1: each needs a key of its own"
+
+
 @pytest.mark.parametrize(("items", "expected"), fault_cases(FAULTS))
 def test_faults(faults: Faults, items: str, expected: list[str]) -> None:
     found = [f"{fault.yaml_path}: {fault.message}" for fault in faults(named(items))]
@@ -99,7 +112,7 @@ def test_keys_that_expire_soon_or_have_expired_are_warned_of(load_text: Load) ->
     soon = datetime.now(UTC).replace(microsecond=0) + timedelta(days=13)
     config = load_text(
         named(
-            f"{{name: a, key: {KEY}, expires: 2001-01-01}},\n"
+            f"{{name: a, key: {OTHER}, expires: 2001-01-01}},\n"
             f"{{name: b, sha256: {DIGEST}, expires: {soon:%Y-%m-%dT%H:%M:%S}}},\n"
             f"{{name: c, sha256: {'0' * 64}, expires: {soon + timedelta(days=2):%Y-%m-%d}}}"
         )
@@ -110,6 +123,14 @@ def test_keys_that_expire_soon_or_have_expired_are_warned_of(load_text: Load) ->
         f"2: {at}[0].expires: expired at 2001-01-02T00:00:00Z: nobody can use this key",
         f"3: {at}[1].expires: expires at {soon:%Y-%m-%dT%H:%M:%SZ}",
     ]
+
+
+def test_10_000_keys_with_all_fields_are_not_too_many(load_text: Load) -> None:
+    limits = "{requests_per_minute: 60, concurrent: 4, timeout: 5s}"
+    fields = f"expires: 2999-01-01, datasets: [flights], rights: [query], limits: {limits}"
+    items = ",\n".join(f"{{name: k{n}, sha256: {n:064}, {fields}}}" for n in range(10_000))
+
+    assert len(load_text(named(items)).auth.named_keys) == 10_000
 
 
 def test_an_expired_key_beside_a_string_key_is_no_fault(load_text: Load) -> None:

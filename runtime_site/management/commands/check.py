@@ -49,7 +49,8 @@ def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
         *(checks.Warning(text, id="runtime_site.W002") for text in startup.machine_warnings(config)),
     ]
     with suppress(ConfigError):  # Another check reports it.
-        found = dry_run(startup.with_checked_statements(config))
+        startup.with_checked_statements(config)
+        found = dry_run(config)
         messages += [checks.Error(str(fault), id="runtime_site.E002") for fault in found.errors]
         messages += [checks.Warning(str(fault), id="runtime_site.W001") for fault in found.warnings]
     return messages
