@@ -334,7 +334,8 @@ class Refresher:
                 entry.failures += 1
                 for view in self._views_of(entry.config.name):
                     if not self._can_load(view):
-                        view.error = f"It reads {entry.config.name}, which cannot be loaded."
+                        # A key that may name the view need not know what it reads.
+                        view.error = "Something that it reads cannot be loaded."
             entry.due = self._next_due(entry)
             self._history.put((entry.config.name, run))
             self._condition.notify_all()

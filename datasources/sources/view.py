@@ -2,7 +2,7 @@
 The source of a materialized view: the published snapshots of what it reads.
 
 The loading engine attaches them read-only, defines the names that the view uses, and runs its SQL, which the gate has
-admitted. An error on the data is not quoted: it may hold a value that the view leaves out.
+admitted. An error neither quotes the data nor names what the view reads: a key that may name the view need not know it.
 """
 
 import hashlib
@@ -46,9 +46,8 @@ class ViewSource:
             published = {snapshot.dataset.lower(): snapshot for snapshot in read_manifest(self._state_dir).snapshots}
         except ManifestError as exc:
             raise SourceError(str(exc)) from exc
-        missing = [name for name in self._view.reads if name not in published]
-        if missing:
-            raise SourceError(f"The view reads {', '.join(missing)}, which has no data yet.")
+        if not published.keys() >= set(self._view.reads):
+            raise SourceError(f"Something that the view {self._name} reads has no data yet.")
         return tuple(published[name] for name in self._view.reads)
 
 
@@ -72,7 +71,11 @@ class ViewScan(Scan):
             connection.execute(f"CREATE MACRO runtime.main.{macro}")
         for view in self._view.views:
             connection.execute(f"CREATE VIEW runtime.main.{identifier(view.name)} AS {view.sql}")
-        return f"(\n{self._view.sql}\n)"
+        sql = f"(\n{self._view.sql}\n)"
+        for name, type_, *_ in connection.execute(f"DESCRIBE {sql}").fetchall():
+            if "ENUM(" in type_:
+                raise SourceError(f"The type of the column {name} lists values of rows left out: cast it to VARCHAR.")
+        return sql
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
         """Name the kind of error alone."""

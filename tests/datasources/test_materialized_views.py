@@ -113,13 +113,29 @@ def test_a_view_waits_for_what_it_reads_and_says_if_that_fails(tmp_path: Path, s
     refresher: Refresher = start(*declared(tmp_path, {"v": "SELECT n FROM a"}))
     settled(refresher, "a")
     wait_for(lambda: state(refresher, "v").status == "Error", "the error")
-    assert state(refresher, "v").error == "It reads a, which cannot be loaded."
+    assert state(refresher, "v").error == "Something that it reads cannot be loaded."
 
     write(tmp_path, a=7)
     finished(refresher, refresher.request_refresh("a"), "a")
 
     wait_for(lambda: state(refresher, "v").status == "Ready", "the view")
     assert rows_of(tmp_path, "v") == [7]
+
+
+def test_a_view_that_is_asked_for_too_early_does_not_name_what_it_reads(tmp_path: Path, start: Start) -> None:
+    refresher = start(*declared(tmp_path, {"v": "SELECT n FROM a"}))
+
+    run = finished(refresher, refresher.request_refresh("v"), "v")
+
+    assert run.error == "Something that the view v reads has no data yet."
+
+
+def test_a_type_that_lists_values_is_refused(tmp_path: Path, begin: Start) -> None:
+    write(tmp_path, a=1, b=2)
+    refresher = begin(*declared(tmp_path, {"v": "SELECT [CAST('x' AS ENUM ('x', 'secret'))] AS n FROM a"}))
+
+    error = settled(refresher, "v").error
+    assert error == "The type of the column n lists values of rows left out: cast it to VARCHAR."
 
 
 def test_an_error_on_the_data_quotes_none_of_it(tmp_path: Path, begin: Start) -> None:
