@@ -149,6 +149,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _describe(self, call: Call, request: StatementRequest, handle: bytes = b"") -> bytes:
         """Return the schema of the result of *request*; *handle* names its prepared statement, if it has one."""
+        call.principal.require("query")  # before the cache, which does not ask
         if handle and request.claim:
             waiting = self._results.move(replace(request, claim=handle), request)
             if waiting is not None:
@@ -221,6 +222,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _prepare(self, call: Call, sql: str) -> bytes:
         self._count(call)
+        call.principal.require("query")
         version = self._results.data_version()
         description = self._descriptions.of(sql, call.principal.datasets, partial(self._speculate, call, sql, None))
         prepared = Prepared(sql, takes_parameters=bool(description.parameters))

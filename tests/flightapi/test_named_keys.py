@@ -10,6 +10,7 @@ import pytest
 from authkeys.access import Access
 from authkeys.keys import KeySet
 from flightapi.protocol import messages
+from flightapi.protocol.messages import pack
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import KeyLimits, NamedKey, RuntimeConfig
 from runtimeconf.secret import Secret
@@ -17,6 +18,7 @@ from tests.flightapi.endpoint import (
     Endpoint,
     Metadata,
     Refused,
+    action,
     bearer,
     descriptor,
     executing,
@@ -82,9 +84,16 @@ def test_neither_a_ticket_nor_a_handle_crosses(endpoint: Endpoint) -> None:
 
 
 def test_a_key_without_the_right_to_query(endpoint: Endpoint) -> None:
-    refused = endpoint.fails("GetFlightInfo", query("SELECT 1"), metadata=REFRESHER)
+    endpoint.works("GetSchema", query("SELECT 1"))  # Its description is cached.
+    prepare = action("CreatePreparedStatement", pack(messages.ActionCreatePreparedStatementRequest(query="SELECT 1")))
 
-    assert (refused.status, refused.trailing["x-error-code"]) == ("PERMISSION_DENIED", "not_permitted")
+    for method, message in (
+        ("GetFlightInfo", query("SELECT 1")),
+        ("GetSchema", query("SELECT 1")),
+        ("DoAction", prepare),
+    ):
+        refused = endpoint.fails(method, message, metadata=REFRESHER)
+        assert (refused.status, refused.trailing["x-error-code"]) == ("PERMISSION_DENIED", "not_permitted")
 
 
 def test_a_statement_counts_once_however_it_is_run(endpoint: Endpoint) -> None:
