@@ -69,13 +69,14 @@ def test_what_a_view_reads_is_known_before_it_is_loaded(tmp_path: Path) -> None:
         ("FROM v", "circle"),
         ("SHOW TABLES", "one query"),
         ("SELECT table_name FROM information_schema.tables", "one query"),
+        ("FROM lists", "one query"),
         ("SELECT ? AS a", "no parameters"),
         ("DELETE FROM a", "not allowed"),
     ],
 )
 def test_faults(tmp_path: Path, sql: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        declared(tmp_path, {"v": sql})
+        declared(tmp_path, {"v": sql}, {"lists": "SELECT name FROM (SHOW TABLES)"})
 
 
 def test_a_view_follows_what_it_reads(tmp_path: Path, start: Start) -> None:
