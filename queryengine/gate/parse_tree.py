@@ -209,7 +209,9 @@ class Reading:
     deterministic: bool = True
     shows: bool = False
     _costly: Counter[str] = field(default_factory=Counter)
+    #: The ids of the nodes around a PIVOT that finds its columns, and the common table expressions that it may read.
     _around_pivots: set[int] = field(default_factory=set)
+    _pivoted: set[str] = field(default_factory=set)
 
     def judge(self, statement: Mapping[str, Any]) -> None:
         """
@@ -221,7 +223,7 @@ class Reading:
             SqlSyntaxError: It contains too many constructs that are slow to plan.
         """
         if self.engine_tables:
-            self._around_pivots = _around_pivots(statement)
+            self._around_pivots, self._pivoted = _pivots(statement)
         pending: list[tuple[Any, str, _Scope]] = [(statement, "statements", _NOTHING)]
         while pending:
             value, part, scope = pending.pop()
@@ -287,8 +289,10 @@ class Reading:
                 )
         # The query for the columns of a PIVOT has all common table expressions in one WITH, those of this node first.
         is_merged = any(id(value) in self._around_pivots for key, value in node.items() if key != "cte_map")
-        outer = None if is_merged else scope
-        scopes = [_Scope(names, visible, outer, scope.lambdas, defines=True) for visible in range(len(ctes))]
+        scopes = [
+            _Scope(names, visible, None if is_merged and name in self._pivoted else scope, scope.lambdas, defines=True)
+            for name, visible in names.items()
+        ]
         pending.extend((cte["value"], "cte", seen) for cte, seen in reversed([*zip(ctes, scopes, strict=True)]))
         return _Scope(names, len(ctes), scope, scope.lambdas)
 
@@ -386,22 +390,44 @@ def _is_flat(value: Any) -> bool:
     )
 
 
-def _around_pivots(tree: Any) -> set[int]:
-    """Return the ids of the objects and arrays in *tree* in which a PIVOT may find its own columns."""
-    found: set[int] = set()
-    pending: list[tuple[Any, tuple[int, Any] | None]] = [(tree, None)]
+def _pivots(tree: Any) -> tuple[set[int], set[str]]:
+    """
+    Find each PIVOT in *tree* that may find its own columns.
+
+    Returns:
+        The ids of the objects and arrays around them, and the names that are read to find the columns: by their
+        sources, and by the common table expressions of these names, wherever those are.
+    """
+    around: set[int] = set()
+    read_by: dict[str, set[str]] = {"": set()}  # by the name of the innermost definition; "" for a source
+    pending: list[tuple[Any, str, tuple[int, Any] | None]] = [(tree, " ", None)]
     while pending:
-        value, path = pending.pop()
+        value, owner, path = pending.pop()
         if not isinstance(value, dict | list):
             continue
         path = id(value), path
-        if isinstance(value, dict) and value.get("type") == "PIVOT" and _finds_columns(value):
-            around: tuple[int, Any] | None = path
-            while around is not None and around[0] not in found:
-                found.add(around[0])
-                around = around[1]
-        pending.extend((item, path) for item in (value.values() if isinstance(value, dict) else value))
-    return found
+        if isinstance(value, list):
+            pending.extend((item, owner, path) for item in value)
+            continue
+        if value.get("type") == "BASE_TABLE":
+            read_by.setdefault(owner, set()).update(map(lower, _path(value)[-1:]))
+        is_pivot = value.get("type") == "PIVOT" and _finds_columns(value)
+        outer: tuple[int, Any] | None = path if is_pivot else None
+        while outer is not None and outer[0] not in around:
+            around.add(outer[0])
+            outer = outer[1]
+        for key, item in value.items():
+            inner = "" if is_pivot and key == "source" else owner
+            if key == "value" and isinstance(value.get("key"), str):
+                inner = lower(value["key"])
+                read_by.setdefault(owner, set()).add(inner)
+            pending.append((item, inner, path))
+    names, found = [""], set[str]()
+    while names:
+        more = read_by.get(names.pop(), set()) - found
+        found |= more
+        names += more
+    return around, found
 
 
 def _finds_columns(pivot: dict[str, Any]) -> bool:
