@@ -2,7 +2,7 @@
 The source of a materialized view: the published snapshots of what it reads.
 
 The loading engine attaches them read-only, defines the names that the view uses, and runs its SQL, which the gate has
-admitted. An error on the data is not quoted: it may hold a value that the view leaves out.
+admitted. An error neither quotes the data nor names what the view reads: a key that may name the view need not know it.
 """
 
 import hashlib
@@ -91,7 +91,11 @@ class ViewScan(Scan):
             connection.execute(f"CREATE MACRO runtime.main.{macro}")
         for view in self._view.views:
             connection.execute(f"CREATE VIEW runtime.main.{identifier(view.name)} AS {view.sql}")
-        return f"(\n{self._view.sql}\n)"
+        sql = f"(\n{self._view.sql}\n)"
+        for name, type_, *_ in connection.execute(f"DESCRIBE {sql}").fetchall():
+            if "ENUM(" in type_:
+                raise SourceError(f"The type of the column {name} lists values of rows left out: cast it to VARCHAR.")
+        return sql
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
         """Name the kind of error alone. What is wrong with the SQL is logged: it holds names, and no data."""

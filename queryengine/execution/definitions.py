@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 #: The operating system's message when a process, or the whole system, has no file descriptor left.
 _NO_DESCRIPTOR_LEFT = os.strerror(errno.EMFILE)
 
+#: The lists of so many scopes are kept, besides those that views read: each takes 0.7 MiB.
+_MOST_CATALOGS: Final = 64
+
 #: The most arrays and objects in a value that is searched: that many levels take an eighth of a stack of 8 MiB.
 _MOST_SEARCHED: Final = 10_000
 
@@ -110,7 +113,9 @@ class Definitions:
         #: The error of a relation that has no data now, and of a view whose SQL does not fit the data.
         self._unreadable: dict[str, tuple[type[QueryError], str]] = {}
         self._nondeterministic_views: set[str] = set()
-        self._catalogs: set[str] = set()
+        #: The schemas of the hidden catalog: those that views read, and the others, the least recently used first.
+        self._catalogs_of_views: frozenset[str] = frozenset()
+        self._catalogs: dict[str, None] = {}
         self._defining_catalog = threading.Lock()
         self._define_datasets(tolerant=tolerant)
         self._connection.execute(f"ATTACH ':memory:' AS {CATALOG} (HIDDEN)")
@@ -125,6 +130,8 @@ class Definitions:
             self._connection.execute(f"DROP SCHEMA {CATALOG}.{catalog_schema(catalog)} CASCADE")
             self._catalogs.clear()
             self._define_catalog(catalog, "TABLE")
+            self._catalogs_of_views |= self._catalogs.keys()
+        self._catalogs.clear()
 
     def require(self, statement: GatedStatement) -> None:
         """
@@ -169,11 +176,17 @@ class Definitions:
             SHOWN_COLUMNS: f"FROM (SHOW ALL TABLES) WHERE {in_shown} AND lower(name) IN ({names}) ORDER BY name",
         }
         with self._defining_catalog, self._connection.cursor() as cursor:
+            if schema in self._catalogs_of_views:
+                return
             if schema in self._catalogs:
+                self._catalogs[schema] = self._catalogs.pop(schema)
                 return
             definitions = [f"CREATE {kind} {schema}.{name} AS {sql}" for name, sql in lists.items()]
             cursor.execute("; ".join(["BEGIN", f"CREATE SCHEMA {schema}", *definitions, "COMMIT"]))
-            self._catalogs.add(schema)
+            self._catalogs[schema] = None
+            if len(self._catalogs) > _MOST_CATALOGS:  # A statement that has begun to read it still sees it.
+                cursor.execute(f"DROP SCHEMA {next(iter(self._catalogs))} CASCADE")
+                del self._catalogs[next(iter(self._catalogs))]
 
     def _define_datasets(self, *, tolerant: bool) -> None:
         opened: list[tuple[str, Snapshot, io.FileIO]] = []

@@ -10,7 +10,10 @@ from queryengine.gate.gate import Gate
 from runtimeconf.errors import ConfigError, ConfigFault
 from runtimeconf.model import DatasetConfig, RuntimeConfig, ViewConfig
 
-_ONE_QUERY = "A materialized view is one query for its rows: it contains neither SHOW nor information_schema."
+_ONE_QUERY = (
+    "A materialized view is one query for its rows: neither it nor a view that it reads contains SHOW or "
+    "information_schema."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +88,19 @@ def with_materialized_views(config: RuntimeConfig, gate: Gate) -> RuntimeConfig:
     gated = {
         view.config.name.lower(): view for view in gate_views([*config.views, *declared], sources, gate, config.file)
     }
+    read: dict[str, set[str]] = {}
+    for name in materialized:
+        pending, read[name] = {name}, set()
+        while pending:
+            one = pending.pop()
+            needed = gated[one].statement.relations if one == name or one not in materialized.keys() | sources else ()
+            pending |= set(needed) - read[name]
+            read[name] |= set(needed)
     faults = tuple(
         ConfigFault(file=config.file, line=one.line, yaml_path=one.yaml_path, message=_ONE_QUERY)
         for name, one in materialized.items()
-        if gated[name].statement.kind != "select" or gated[name].statement.catalog is not None
+        if gated[name].statement.kind != "select"
+        or any(gated[other].statement.catalog is not None for other in {name, *read[name]} & gated.keys())
     )
     if faults:
         raise ConfigError(faults)
@@ -97,12 +109,7 @@ def with_materialized_views(config: RuntimeConfig, gate: Gate) -> RuntimeConfig:
         name = dataset.name.lower()
         if dataset.view is None:
             return dataset
-        pending, found = {name}, set[str]()
-        while pending:
-            one = pending.pop()
-            needed = gated[one].statement.relations if one == name or one not in materialized.keys() | sources else ()
-            pending |= set(needed) - found
-            found |= set(needed)
+        found = read[name]
         plain = [view for other, view in gated.items() if other in found and other not in materialized]
         return replace(
             dataset,

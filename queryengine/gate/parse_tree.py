@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -155,6 +155,8 @@ _SHOW: Final = "SHOW is allowed for a dataset or view, for TABLES [FROM main], A
 _SHOWN_LISTS: Final = frozenset({('"tables"',), ("__show_tables_expanded",)})
 _SHOWN_SCHEMAS: Final = frozenset({("main", ""), ("runtime", ""), ("runtime", "main", "")})
 _FILE: Final = re.compile(r"[/\\:*?.]")
+#: The engine's hidden names for snapshots and lists: an error would tell whether there is such a dataset.
+_HIDDEN_NAME: Final = re.compile(r"_catalog|_s[0-9a-f]{12}")
 
 
 @dataclass(slots=True)
@@ -162,13 +164,15 @@ class _Scope:
     """
     The names that are visible at a node: the first `visible` of the common table expressions `names`, and its parent's.
 
-    `lambdas` counts the lambda functions around the node.
+    `lambdas` counts the lambda functions around the node. `defines` says that the node belongs to the definition of one
+    of these common table expressions.
     """
 
     names: Mapping[str, int]
     visible: int
     parent: "_Scope | None"
     lambdas: int = 0
+    defines: bool = False
 
     def sees(self, name: str) -> bool:
         scope: _Scope | None = self
@@ -192,8 +196,9 @@ class Reading:
     It is `deterministic` when it takes no sample, calls nothing in `functions.NONDETERMINISTIC`, and no part of it
     `shows` what SHOW, DESCRIBE and SUMMARIZE do.
     With `catalog`, the tree belongs to a text in which this schema of the hidden catalog replaces these lists. With
-    `engine_tables` (names in lower case), no common table expression may have one of those names: a PIVOT that finds
-    its own columns runs a query that does not see all common table expressions.
+    `engine_tables` (names in lower case), a PIVOT may find its own columns. The engine runs a query for them that does
+    not see all common table expressions: none may have one of those names, and a name that this query may take for a
+    relation is judged as one.
     """
 
     declared: frozenset[str]
@@ -204,6 +209,9 @@ class Reading:
     deterministic: bool = True
     shows: bool = False
     _costly: Counter[str] = field(default_factory=Counter)
+    #: The ids of the nodes around a PIVOT that finds its columns, and the common table expressions that it may read.
+    _around_pivots: set[int] = field(default_factory=set)
+    _pivoted: set[str] = field(default_factory=set)
 
     def judge(self, statement: Mapping[str, Any]) -> None:
         """
@@ -214,6 +222,8 @@ class Reading:
             SqlError: It names a table or function that does not exist.
             SqlSyntaxError: It contains too many constructs that are slow to plan.
         """
+        if self.engine_tables:
+            self._around_pivots, self._pivoted = _pivots(statement)
         pending: list[tuple[Any, str, _Scope]] = [(statement, "statements", _NOTHING)]
         while pending:
             value, part, scope = pending.pop()
@@ -252,7 +262,9 @@ class Reading:
             form = _known(_UNTYPED, part, node)
         if part == "sample":
             self.deterministic = False
-        pending.extend((node[key], key, _scope_of(key, node, scope)) for key in reversed(node) if key in form.parts)
+        pending.extend(
+            (node[key], key, self._scope_of(key, node, scope)) for key in reversed(node) if key in form.parts
+        )
 
     def _count(self, type_: str, node: dict[str, Any]) -> None:
         """Refuse a statement whose planning would take long: nothing stops the planner."""
@@ -275,9 +287,22 @@ class Reading:
                     f"Beside a PIVOT that finds its own columns, {_shown([name])} cannot be the name of a common table "
                     "expression: it means something else to the engine."
                 )
-        scopes = [_Scope(names, visible, scope, scope.lambdas) for visible in range(len(ctes) + 1)]
-        pending.extend((cte["value"], "cte", seen) for cte, seen in reversed([*zip(ctes, scopes, strict=False)]))
-        return scopes[-1]
+        # The query for the columns of a PIVOT has all common table expressions in one WITH, those of this node first.
+        is_merged = any(id(value) in self._around_pivots for key, value in node.items() if key != "cte_map")
+        scopes = [
+            _Scope(names, visible, None if is_merged and name in self._pivoted else scope, scope.lambdas, defines=True)
+            for name, visible in names.items()
+        ]
+        pending.extend((cte["value"], "cte", seen) for cte, seen in reversed([*zip(ctes, scopes, strict=True)]))
+        return _Scope(names, len(ctes), scope, scope.lambdas)
+
+    def _scope_of(self, key: str, node: dict[str, Any], scope: _Scope) -> _Scope:
+        if key == "right" and node.get("type") == "RECURSIVE_CTE_NODE":
+            return _Scope({lower(node["cte_name"]): 0}, 1, scope, scope.lambdas, defines=True)
+        if key == "source" and self.engine_tables and _finds_columns(node):
+            return _outside_definitions(scope)
+        # The engine runs a query in the IN list of a PIVOT by itself, without the surrounding statement.
+        return _NOTHING if key == "entries" else scope
 
     def _judge_table(self, path: tuple[str, ...], scope: _Scope) -> None:
         *qualifier, name = (lower(part) for part in path)
@@ -365,14 +390,72 @@ def _is_flat(value: Any) -> bool:
     )
 
 
-def _scope_of(key: str, node: dict[str, Any], scope: _Scope) -> _Scope:
-    if key == "right" and node.get("type") == "RECURSIVE_CTE_NODE":
-        return _Scope({lower(node["cte_name"]): 0}, 1, scope, scope.lambdas)
-    # The engine runs a query in the IN list of a PIVOT by itself, without the surrounding statement.
-    return _NOTHING if key == "entries" else scope
+def _pivots(tree: Any) -> tuple[set[int], set[str]]:
+    """
+    Find each PIVOT in *tree* that may find its own columns.
+
+    Returns:
+        The ids of the objects and arrays around them, and the names that are read to find the columns: by their
+        sources, and by the common table expressions of these names, wherever those are.
+    """
+    around: set[int] = set()
+    read_by: dict[str, set[str]] = {"": set()}  # by the name of the innermost definition; "" for a source
+    pending: list[tuple[Any, str, tuple[int, Any] | None]] = [(tree, " ", None)]
+    while pending:
+        value, owner, path = pending.pop()
+        if not isinstance(value, dict | list):
+            continue
+        path = id(value), path
+        if isinstance(value, list):
+            pending.extend((item, owner, path) for item in value)
+            continue
+        if value.get("type") == "BASE_TABLE":
+            read_by.setdefault(owner, set()).update(map(lower, _path(value)[-1:]))
+        is_pivot = value.get("type") == "PIVOT" and _finds_columns(value)
+        outer: tuple[int, Any] | None = path if is_pivot else None
+        while outer is not None and outer[0] not in around:
+            around.add(outer[0])
+            outer = outer[1]
+        for key, item in value.items():
+            inner = "" if is_pivot and key == "source" else owner
+            if key == "value" and isinstance(value.get("key"), str):
+                inner = lower(value["key"])
+                read_by.setdefault(owner, set()).add(inner)
+            pending.append((item, inner, path))
+    names, found = [""], set[str]()
+    while names:
+        more = read_by.get(names.pop(), set()) - found
+        found |= more
+        names += more
+    return around, found
+
+
+def _finds_columns(pivot: dict[str, Any]) -> bool:
+    """Say whether a query over the source of *pivot* may find columns: `rewriting` has then written `IN (0)`."""
+    if "unpivot_names" in pivot:
+        return False
+    lists = [
+        [entry.get("star_expr", {}).get("literal", {}) for entry in one.get("entries", ())] for one in pivot["pivots"]
+    ]
+    return any(len(one) < 2 and all(value.get("text", "0") == "0" for value in one) for one in lists)
+
+
+def _outside_definitions(scope: _Scope) -> _Scope:
+    """Return *scope* without the common table expressions in one of whose definitions the node is."""
+    seen: list[_Scope] = []
+    one: _Scope | None = scope
+    while one is not None:
+        seen += [] if one.defines else [one]
+        one = one.parent
+    outer = None
+    for one in reversed(seen):
+        outer = replace(one, parent=outer)
+    return _Scope({}, 0, outer, scope.lambdas)
 
 
 def _judge_expression(node: dict[str, Any], class_: str, part: str) -> None:
+    if class_ in ("FUNCTION", "WINDOW") and any(_HIDDEN_NAME.fullmatch(lower(name)) for name in _path(node)[:-1]):
+        raise StatementNotAllowedError(f"Function {_shown(_path(node))} is not allowed: it belongs to the engine.")
     if class_ == "FUNCTION":
         name = lower(node["function_name"])
         functions.check(name, Place.TABLE if part == "function" else Place.EXPRESSION)

@@ -78,13 +78,14 @@ def test_what_a_view_reads_is_known_before_it_is_loaded(tmp_path: Path) -> None:
         ("FROM v", "circle"),
         ("SHOW TABLES", "one query"),
         ("SELECT table_name FROM information_schema.tables", "one query"),
+        ("FROM lists", "one query"),
         ("SELECT ? AS a", "no parameters"),
         ("DELETE FROM a", "not allowed"),
     ],
 )
 def test_faults(tmp_path: Path, sql: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        declared(tmp_path, {"v": sql})
+        declared(tmp_path, {"v": sql}, {"lists": "SELECT name FROM (SHOW TABLES)"})
 
 
 def test_a_view_follows_what_it_reads(tmp_path: Path, start: Start) -> None:
@@ -189,6 +190,14 @@ def test_a_view_of_a_changed_definition_is_not_served(tmp_path: Path, begin: Sta
     assert settled(refresher, "a").error is not None
     assert [state(refresher, name).rows for name in ("a", "b", "v", "top", "other")] == [None, 1, None, None, 1]
     assert state(refresher, "v").status == "Error"
+
+
+def test_a_type_that_lists_values_is_refused(tmp_path: Path, begin: Start) -> None:
+    write(tmp_path, a=1, b=2)
+    refresher = begin(*declared(tmp_path, {"v": "SELECT [CAST('x' AS ENUM ('x', 'secret'))] AS n FROM a"}))
+
+    error = settled(refresher, "v").error
+    assert error == "The type of the column n lists values of rows left out: cast it to VARCHAR."
 
 
 def test_an_error_on_the_data_quotes_none_of_it(tmp_path: Path, begin: Start) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from queryengine.engine import Encoding, Query, QueryEngine
 from queryengine.errors import QueryError, SqlError
+from queryengine.execution.definitions import _attachment
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import KINDS, StartEngine, config_of
 from tests.queryengine.publishing import Publisher
@@ -54,6 +55,10 @@ FORMS = (
     "UNPIVOT {} ON COLUMNS('carrier') ORDER BY ALL",
     "FROM (PIVOT {} ON carrier IN ('UA') USING count(*)) ORDER BY ALL",
     "PIVOT airlines ON carrier IN (SELECT carrier FROM {}) USING count(*) ORDER BY ALL",
+    # The query for the columns of a PIVOT does not see these common table expressions.
+    "WITH {} AS (SELECT 1 AS id, 'x' AS carrier), b AS (PIVOT {} ON carrier USING count(*)) FROM b",
+    "WITH {} AS (SELECT 1 AS id, 'x' AS carrier) FROM (WITH b AS (FROM {}) PIVOT b ON carrier USING count(*))",
+    "WITH RECURSIVE {} AS (SELECT 'x' AS a UNION SELECT max(x) FROM (PIVOT {} ON carrier USING max(carrier))) FROM {}",
     "SELECT count(*) FROM {} TABLESAMPLE 1 ROWS",
     "FROM {} SELECT count(*) UNION ALL SELECT 1 ORDER BY 1",
     "FROM flights ASOF JOIN {} USING (carrier, id)",
@@ -88,7 +93,9 @@ LISTS = (
     "FROM duckdb_views()",
 )
 NAMES = (*TABLES, *VIEWS, "Planes", "nowhere")
-WRITTEN = tuple(dict.fromkeys(form.replace("{}", name) for form in FORMS for name in NAMES)) + LISTS
+#: The engine's names for snapshots, as qualifiers of functions.
+QUALIFIED = tuple(f"SELECT {_attachment(name)}.abs(1)" for name in NAMES)
+WRITTEN = tuple(dict.fromkeys(form.replace("{}", name) for form in FORMS for name in NAMES)) + LISTS + QUALIFIED
 REST = tuple(dict.fromkeys((*READS, *FAILING, *(sql for _, sql in REFUSED))))
 
 Engines = tuple[QueryEngine, dict[str, QueryEngine]]

@@ -221,3 +221,18 @@ def test_close_before_the_end_and_twice(open_session: OpenSession) -> None:
 
     assert list(reader) == []
     assert table(run(session, "SELECT 1 AS a")).num_rows == 1
+
+
+def test_the_lists_of_few_scopes_are_kept(
+    open_session: OpenSession, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queryengine.execution.definitions._MOST_CATALOGS", 2)
+    publisher.publish(flights="SELECT 1 AS id")
+    session = open_session(views={"lists": "SELECT table_name FROM information_schema.tables"})
+
+    for number in (1, 2, 3, 4, 3, 1):
+        shown = table(run(session, "SHOW TABLES", relations=frozenset({"flights", f"other_{number}"})))
+        assert shown.to_pylist() == [{"name": "flights"}]
+    lists = table(run(session, "FROM lists", relations=frozenset({"flights", "lists"}))).column("table_name")
+    assert sorted(lists.to_pylist()) == ["flights", "lists"]
+    assert len(session._definitions._catalogs) == 2

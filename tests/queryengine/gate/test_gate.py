@@ -101,6 +101,14 @@ def test_s24_a_common_table_expression_hides_a_table_of_the_engine_for_both(
         ("SHOW flights", {"flights"}, set()),
         ("EXPLAIN FROM flights", {"flights"}, set()),
         ("PIVOT flights ON carrier USING count(*)", {"flights"}, set()),
+        ("WITH planes AS (SELECT 1 AS id) PIVOT planes ON id", set(), set()),
+        ("WITH planes AS (SELECT 1 AS id), a AS (PIVOT planes ON id) FROM a", {"planes"}, set()),  # its columns
+        ("WITH planes AS (SELECT 1 AS id) FROM (WITH a AS (FROM planes) PIVOT a ON id)", {"planes"}, set()),
+        (
+            "WITH planes AS (SELECT 1), a AS (WITH b AS (FROM planes) FROM b, (PIVOT flights ON id)) FROM a",
+            {"flights"},
+            set(),
+        ),
         ("SELECT 'flights', flights.x FROM (SELECT 1 AS x) flights", set(), set()),
         ("SELECT ?, ?", set(), {"1", "2"}),
         ("SELECT $2, $1, $1", set(), {"1", "2"}),
