@@ -447,6 +447,8 @@ class Refresher:
         served = self._publication.snapshot(entry.config.name) is not None
         # Without acceleration nobody can request another attempt, so retry until the load at startup succeeds.
         must_load = not (entry.loaded_here or (served and acceleration.enabled))
+        # What a view reads may not be published again for long.
+        must_load = must_load or (entry.config.view is not None and entry.failures > 0)
         pause_s = schedule.pause_s(acceleration, entry.failures, must_load=must_load)
         if pause_s is None:
             return None

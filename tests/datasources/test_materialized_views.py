@@ -192,6 +192,19 @@ def test_a_view_of_a_changed_definition_is_not_served(tmp_path: Path, begin: Sta
     assert state(refresher, "v").status == "Error"
 
 
+def test_a_view_that_cannot_be_loaded_is_tried_again(tmp_path: Path, begin: Start) -> None:
+    write(tmp_path, a="1", b=2)
+    refresher = begin(*declared(tmp_path, {"v": "SELECT error('no') AS n FROM a WHERE n > 1"}))
+    assert settled(refresher, "v").error is None
+
+    write(tmp_path, a="7")
+    finished(refresher, refresher.request_refresh("a"), "a")
+
+    failed = wait_for(lambda: [run for run in refresher.history("v") if run.status == "failed"][1:], "another try")
+    assert "fails on the data" in str(failed[0].error)
+    assert state(refresher, "v").rows == 0
+
+
 def test_a_type_that_lists_values_is_refused(tmp_path: Path, begin: Start) -> None:
     write(tmp_path, a=1, b=2)
     refresher = begin(*declared(tmp_path, {"v": "SELECT [CAST('x' AS ENUM ('x', 'secret'))] AS n FROM a"}))
