@@ -66,7 +66,7 @@ def from_handover(config: RuntimeConfig, fields: Mapping[str, Any] | None) -> Ac
     Return the access object of a process that received *config*, which holds no keys, and its key set as *fields*.
 
     Raises:
-        ValueError: Only one of the two says that authentication is on.
+        ValueError: *config* and *fields* disagree about whether authentication is on.
     """
     key_set = None if fields is None else KeySet.from_handover(fields)
     if config.auth.enabled != (key_set is not None):

@@ -129,7 +129,7 @@ def poll_intervals_s() -> Iterator[float]:
 
 class Supervisor:
     """
-    Starts *parts* in order and keeps them running until a signal stops it.
+    Starts *parts* in order and keeps them running until a signal stops the runtime.
 
     Args:
         parts: The parts to start.
@@ -277,7 +277,7 @@ class Supervisor:
                 part.end()
 
     def _terminate_by(self, number: int) -> float:
-        """Return the latest time of SIGTERM for the part at index *number* of the stop order."""
+        """Return the latest time at which the part at index *number* of the stop order gets SIGTERM."""
         assert self._stop_at is not None  # noqa: S101 (the stop has begun)
         lead_s = min(_LAST_TERM_S, _LAST_TERM_SHARE * self._shutdown_timeout_s)
         return self._stop_at - (len(self._stop_order) - number) * lead_s

@@ -259,7 +259,7 @@ class _TreeBuilder:
 
     def _open(self, event: yaml.CollectionStartEvent, line: int) -> None:
         if len(self._stack) == MAX_DEPTH:
-            self._stack.clear()  # a path of that length is of no use in the fault
+            self._stack.clear()  # a path that long would not help in the fault
             self._stop(line, f"lists and mappings are nested more than {MAX_DEPTH} deep")
         self._grow(1, line)
         self._stack.append(

@@ -49,7 +49,7 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def fingerprint(dataset: DatasetConfig) -> str:
-    """Return a text that changes with the settings that data is built from."""
+    """Return a text that changes whenever the settings used to build the data change."""
     secrets = secret_params(dataset.connector)
     settings: list[object] = [
         dataset.name,
@@ -75,8 +75,8 @@ class Verifier:
     """
     Verifies snapshots of *state_dir*, on an engine that can open nothing else.
 
-    Starting an engine takes ten times as long as verifying a snapshot, so one engine serves for many. For one thread at
-    a time; the owner closes it.
+    Starting an engine takes ten times as long as verifying a snapshot, so one engine is used for many. For one thread
+    at a time; the owner closes it.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -90,7 +90,7 @@ class Verifier:
             connection.close()
 
     def is_good(self, snapshot: Snapshot) -> bool:
-        """Return whether the file of a snapshot is as the manifest says; log a fault."""
+        """Return whether a snapshot file matches the manifest; log a fault."""
         try:
             verify_file(self._state_dir, snapshot)
             self.verify_content(snapshot)
@@ -186,9 +186,9 @@ class Builder(Protocol):
         Read the source and write a verified file that survives a loss of power. Nothing is published yet.
 
         Returns:
-            The new snapshot; None if there is nothing to publish: either the source is unchanged and *order* allows to
-            skip it, or the load appends and there are no newer rows. In both cases the file of the served snapshot has
-            just been verified.
+            The new snapshot; None if there is nothing to publish: either the source is unchanged and *order* allows
+            skipping it, or the load appends and there are no newer rows. In both cases the file of the served snapshot
+            has just been verified.
 
         Raises:
             SchemaChangedError: Newer rows have other columns than the served ones, and `on_schema_change` is `fail`.
@@ -340,7 +340,7 @@ def remove(path: Path) -> None:
 
 
 def _version_prefix(refresh_sql: str | None) -> str:
-    """Return the prefix of `Snapshot.source_version`: another SELECT gives other rows of the same source."""
+    """Return the prefix of `Snapshot.source_version`: another SELECT returns other rows from the same source."""
     return hashlib.sha256(json.dumps(refresh_sql).encode()).hexdigest()[:16] + ":"
 
 

@@ -59,7 +59,7 @@ class Lease:
     """
     The use of one session. Its holder must call `release` once.
 
-    `data_version` is the manifest whose results the session gives, or an earlier one; None if that is uncertain.
+    `data_version` is the manifest that the session's results reflect, or an earlier one; None if that is uncertain.
     """
 
     session: EngineInstance

@@ -63,7 +63,7 @@ _ACCEPT_RETRY_S = 0.1
 
 @dataclass(eq=False, slots=True)
 class _PendingQuestion:
-    """A question of *client* about all statements. It waits for the reports of the clients in `unreported`."""
+    """A question from *client* about all statements. It waits for the reports of the clients in `unreported`."""
 
     client: ClientConnection
     answer: Callable[[], dict[str, Any]]
@@ -105,7 +105,7 @@ class Broker:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the socket's path still leads to it."""
+        """Whether the path still refers to this socket."""
         return self._socket.is_there
 
     @property
@@ -190,7 +190,7 @@ class Broker:
             connection, _address = self._listener.accept()
         except OSError as error:
             logger.warning("a client of the broker could not connect", extra={"fields": {"error": error.strerror}})
-            # The connection stays pending, so the selector would return at once again: pause instead of spinning.
+            # The connection stays pending, so the selector would return again immediately: pause instead of spinning.
             time.sleep(_ACCEPT_RETRY_S)
             return
         connection.setblocking(False)
@@ -244,7 +244,7 @@ class Broker:
         self._unsent.add(client)
 
     def _flush(self) -> None:
-        """Send what is queued for the clients, as far as they take it."""
+        """Send as much of the clients' queued output as they accept."""
         while self._unsent:
             client = self._unsent.pop()
             try:

@@ -56,6 +56,14 @@ def test_a_snapshot_is_one_private_file_as_described(tmp_path: Path) -> None:
     verify(tmp_path / "state", snapshot)
 
 
+@pytest.mark.parametrize("change", [{"rows": 1}, {"rows": 3}, {"columns": ()}])
+def test_a_file_that_differs_from_its_description_is_not_served(tmp_path: Path, change: dict[str, Any]) -> None:
+    snapshot = replace(build(tmp_path), **change)
+
+    with closing(Verifier(tmp_path / "state")) as verifier, pytest.raises(SnapshotError):
+        verifier.verify_content(snapshot)
+
+
 def test_an_interrupted_verification_does_not_affect_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that loads has a limit of memory, and one verifier for all its loads."""
     first, second = build(tmp_path), build(tmp_path, name="e")

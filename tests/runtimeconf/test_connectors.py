@@ -245,6 +245,7 @@ def test_a_table_name_has_parts(text: str, parts: tuple[str, ...]) -> None:
         ),
         ("postgres:t", {**POSTGRES, "pg_host": "/run/Pg"}, {"pg_pass": SECRET}),
         ("duckdb:t", {"duckdb_open": "/data/a.duckdb"}, {}),
+        ("duckdb:t", {"duckdb_open": "a.duckdb"}, {"duckdb_open": "{directory}/a.duckdb"}),
         *(
             ("delta:t", {"s3_endpoint": endpoint, **more}, {"s3_endpoint": endpoint.rstrip("/")})
             for endpoint, more in (
@@ -265,6 +266,21 @@ def test_values_are_checked_resolved_and_kept_as_texts(
     changed = {name: value.replace("{directory}", str(tmp_path)) for name, value in kept.items()}
     assert dataset.params == params | changed
     assert SECRET not in repr(dataset)
+
+
+@pytest.mark.parametrize(
+    ("password", "user", "expected"),
+    [("written", "u", ["pg_pass"]), (TOKEN, "u", []), (TOKEN, TOKEN, [])],
+)
+def test_a_secret_that_is_written_out_is_a_warning(
+    load_text: Load, password: str, user: str, expected: list[str]
+) -> None:
+    text = dataset_text("postgres:t", {**POSTGRES, "pg_user": user, "pg_pass": password})
+
+    warnings = load_text(text, {"TOKEN": SECRET}).warnings
+
+    assert [warning.partition("params.")[2].partition(":")[0] for warning in warnings] == expected
+    assert all("is written out: a secret reference keeps it out of this file" in warning for warning in warnings)
 
 
 FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {

@@ -51,9 +51,9 @@ def test_every_format_of_an_answer() -> None:
 
 
 def test_every_header_of_every_answer() -> None:
-    assert "| `X-Request-Id` | every answer |" in PAGE
+    assert "| `X-Request-Id` | every response |" in PAGE
     for name, value in COMMON_HEADERS.items():
-        assert f"| `{name}` | every answer | `{value}` |" in PAGE
+        assert f"| `{name}` | every response | `{value}` |" in PAGE
 
 
 @pytest.mark.usefixtures("runtime")

@@ -33,12 +33,15 @@ CURL_SAMPLES = [
     *re.findall(r"^```sh\n(curl [^`]*)\n```\n\n```json\n(.*?)\n```$", README, re.DOTALL | re.MULTILINE),
 ]
 CLIENT_SAMPLES = re.findall(
+    r"^```sh\n(\.venv/bin/python manage\.py sql .*?)\n```\n\n```text\n(.*?)```$", README, re.DOTALL | re.MULTILINE
+)
+CLIENT_SAMPLES += re.findall(
     r'^\$ (\.venv/bin/python manage\.py sql "[^\n]*)\n( .*?)```$',
     (REPOSITORY / "docs" / "client.md").read_text(),
     re.DOTALL | re.MULTILINE,
 )
 
-assert (len(CURL_SAMPLES), len(CLIENT_SAMPLES)) == (2, 1), "the samples are not found"
+assert (len(CURL_SAMPLES), len(CLIENT_SAMPLES)) == (2, 2), "the samples are not found"
 
 BUSIEST = [{"carrier": "UA", "n": 58665}, {"carrier": "B6", "n": 54635}, {"carrier": "EV", "n": 54173}]
 
@@ -223,9 +226,10 @@ def test_curl_in_the_readme_gives_the_rows_it_shows(example: Server, line: str, 
 
 @pytest.mark.parametrize(("line", "shown"), CLIENT_SAMPLES)
 def test_the_client_prints_the_rows_that_its_page_shows(example: Server, line: str, shown: str) -> None:
-    words = shlex.split(line.removeprefix(".venv/bin/python"))
+    program, *words = shlex.split(line.removeprefix(".venv/bin/python").replace("\\\n", " "))
+    environ = {"RUNTIME_API_KEY": key_of(example), "RUNTIME_HTTP_ENDPOINT": example.url}
 
-    done = run_program(*words, RUNTIME_API_KEY=key_of(example), RUNTIME_HTTP_ENDPOINT=example.url)
+    done = run_program(str(REPOSITORY / program), *words, cwd=example.directory.parent, **environ)
 
     assert (done.returncode, done.stdout) == (0, shown), done.stderr
     assert "ORDER BY" in line
