@@ -252,15 +252,15 @@ def test_every_answer_is_that_of_a_runtime_with_the_scope_alone(runtimes: Runtim
     whole = runtimes.whole
     found = {name: whole.answer(channel, sql, key) for name, key in KEYS.items()}
 
-    for name, runtime in runtimes.scoped.items():
-        expected = runtime.answer(channel, sql, K1)
-        if found[name] != expected:
-            # Some statements do not fix the order of what they answer: that differs from itself too.
-            again = [runtime.answer(channel, sql, K1) for _ in range(20)]
-            assert any(one == found[name] or one != expected for one in again), (name, found[name], expected)
-    if found["all"] != found["string"]:
-        again = [whole.answer(channel, sql, K1) for _ in range(20)]
-        assert any(one == found["all"] or one != found["string"] for one in again)
+    for name, runtime in {**runtimes.scoped, "all": whole}.items():
+        expected = [runtime.answer(channel, sql, K1)]
+        answers = [found[name]]
+        # Some statements fix neither the order of their rows nor the value that fails first, and a busy engine may run
+        # them later: such an answer differs from itself too.
+        while not any(answer in expected for answer in answers) and len(answers) < 20:
+            expected.append(runtime.answer(channel, sql, K1))
+            answers.append(whole.answer(channel, sql, KEYS[name]))
+        assert len(answers) < 20 or any(one != expected[0] for one in expected), (name, answers[0], expected[0])
     assert found["none"] == whole.answer(channel, "SELECT 1", "nobody's")
 
 
