@@ -31,10 +31,11 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
     named_keys.check_expiry(declared, datetime.now(UTC), path, others=bool(values.get("keys")))
     texts = [(item.values["key"], key.key.reveal()) for item, key in named if key.key is not None]
     warn_of_weak([*keys, *texts], path)
-    literals = [key for key, _ in (*keys, *texts) if not references.holds_reference(key[0].text)]
-    if path.validation.others_may_read and literals:
-        sentence = "holds a literal key and other users can read the file: chmod 600 it, or use secret references"
-        path.field("keys").warn(literals[0][0].line, sentence)
+    for name, found in (("keys", keys), ("named_keys", texts)):
+        literals = [node for (node, _), _ in found if not references.holds_reference(node.text)]
+        if path.validation.others_may_read and literals:
+            sentence = "holds a literal key and other users can read the file: chmod 600 it, or use secret references"
+            path.field(name).warn(literals[0].line, sentence)
     return AuthConfig(
         enabled=True,
         keys=tuple(Secret(text) for _, text in keys),

@@ -57,7 +57,10 @@ class Sha256Field(ScalarField[bytes]):
         """Return the 32 bytes."""
         if _SHA256.fullmatch(node.text) is None:
             raise InvalidValueError
-        return bytes.fromhex(node.text)
+        digest = bytes.fromhex(node.text)
+        if digest == hashlib.sha256().digest():  # as of an unset variable
+            raise InvalidValueError("this is the digest of an empty text, which no client can send")
+        return digest
 
 
 class ExpiryField(ScalarField[datetime]):

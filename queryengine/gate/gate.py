@@ -169,6 +169,12 @@ class Gate:
             # The tree is that of a rewritten text; the text that runs must not call a refused function either.
             if following.text == "(" and token.name and (reason := functions.refusal(token.name)):
                 raise StatementNotAllowedError(f"Function '{token.name}' is not allowed: {reason}.")
+        if rewriting.has_nested_with(statement):
+            # The parser drops one of two definitions of a name from the tree, not from the query for the columns.
+            raise StatementNotAllowedError(
+                "Beside a PIVOT that finds its own columns, WITH a AS (...) (WITH b AS (...) ...) is not allowed: "
+                "write WITH a AS (...), b AS (...) ..."
+            )
         try:
             changed = scan(rewriting.with_pivot_values(statement))
             tree = self._with_windows(changed) or self._parse(changed, before)

@@ -6,6 +6,7 @@ the wrong place can only make a statement fail.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from queryengine.gate.lexer import Kind, Scan, Token, lower
 from queryengine.gate.parse_tree import CATALOG, CATALOG_VIEWS, SHOWN_COLUMNS, SHOWN_TABLES
@@ -50,6 +51,17 @@ def with_pivot_values(scan: Scan) -> str:
         for first, last in _items(tokens, on):
             insertions += _values(tokens[first : last + 1])
     return _insert(scan.text, insertions)
+
+
+def has_nested_with(scan: Scan) -> bool:
+    """Say whether the query after a WITH clause begins, in brackets, with another one."""
+    after_definition = False
+    for before, token in pairwise(scan.tokens):
+        if token.text == "(":
+            after_definition = before.text == ")" or (after_definition and before.text == "(")
+        elif after_definition and before.text == "(" and token.word == "with":
+            return True
+    return False
 
 
 def has_windows(scan: Scan) -> bool:

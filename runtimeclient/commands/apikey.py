@@ -28,7 +28,7 @@ _COLUMNS = ("name", "fingerprint", "expires", "datasets", "rights", "last_use")
 def _call(invocation: Invocation) -> None:
     options = invocation.options
     if (options.name is not None) is not (options.action == "create"):
-        raise UsageError("create takes the name of the new key; list and check take none.")
+        raise UsageError("create needs the name of the new key; list and check take no name.")
     {"create": _create, "list": _list, "check": _check}[options.action](invocation)
 
 
@@ -38,7 +38,7 @@ def _create(invocation: Invocation) -> None:
     from runtimeconf.named_keys import KeyNameField  # noqa: PLC0415
 
     options = invocation.options
-    entry = [f"- name: {_converted(KeyNameField(), options.name, 'The name')}"]
+    entry = [f"- name: {_converted(KeyNameField(), options.name, 'NAME must be')}"]
     key = key_format.generate()
     entry.append(f"  sha256: {hashlib.sha256(key.encode()).hexdigest()}")
     if options.expires is not None:
@@ -47,7 +47,7 @@ def _create(invocation: Invocation) -> None:
         entry.append(f"  datasets: [{', '.join(datasets)}]")
     if rights := _words(options.rights, "--rights"):
         right = ChoiceField("query", "refresh")
-        entry.append(f"  rights: [{', '.join(_converted(right, word, 'Each of --rights') for word in rights)}]")
+        entry.append(f"  rights: [{', '.join(_converted(right, word, 'Each of --rights must be') for word in rights)}]")
     # The entry first: whoever cannot read it has not been shown a key yet.
     for line in ("Add this to runtime.auth.api-key.named_keys, and restart. The key is shown only now:", *entry):
         invocation.console.message(line)
@@ -143,7 +143,7 @@ def _expiry(text: str) -> datetime:
     try:
         return datetime.now(UTC) + timedelta(seconds=DurationField("1s", "36500d").parse(text))
     except InvalidValueError:
-        moment: datetime = _converted(ExpiryField(), text, "--expires, unless it is a period such as 90d,")
+        moment: datetime = _converted(ExpiryField(), text, "--expires must be a period such as 90d,")
         if moment <= datetime.now(UTC):
             raise UsageError("--expires is in the past.") from None
         return moment
@@ -164,7 +164,7 @@ def _converted(field: "ScalarField[Any]", text: str, what: str) -> Any:
         return field.convert(Scalar(1, text, is_plain=True))
     except InvalidValueError as error:
         hint = f" ({error})" if str(error) else ""
-        raise UsageError(f"{what} must be {field.expected}{hint}.") from error
+        raise UsageError(f"{what} {field.expected}{hint}.") from error
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

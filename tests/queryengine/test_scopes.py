@@ -59,6 +59,9 @@ FORMS = (
     "WITH {} AS (SELECT 1 AS id, 'x' AS carrier), b AS (PIVOT {} ON carrier USING count(*)) FROM b",
     "WITH {} AS (SELECT 1 AS id, 'x' AS carrier) FROM (WITH b AS (FROM {}) PIVOT b ON carrier USING count(*))",
     "WITH RECURSIVE {} AS (SELECT 'x' AS a UNION SELECT max(x) FROM (PIVOT {} ON carrier USING max(carrier))) FROM {}",
+    # The tree of these has only one of the two definitions of a name.
+    "WITH a AS (FROM airlines) (WITH a AS (FROM {}) PIVOT a ON carrier USING count(*))",
+    "WITH a AS (SELECT 1 AS a) ((WITH a AS (PIVOT airlines ON carrier IN (SELECT carrier FROM {})) SELECT 1 AS a))",
     "SELECT count(*) FROM {} TABLESAMPLE 1 ROWS",
     "FROM {} SELECT count(*) UNION ALL SELECT 1 ORDER BY 1",
     "FROM flights ASOF JOIN {} USING (carrier, id)",

@@ -57,6 +57,7 @@ def test_everything_that_a_named_key_can_say(load_text: Load) -> None:
 
 
 EXPIRES = "must be a date such as 2027-03-31, or a date and time such as 2027-03-31T12:00:00Z"
+SHA256 = "must be the SHA-256 of a key, 64 hexadecimal digits, as `apikey create` prints it"
 
 FAULTS = f"""
 # neither key nor sha256
@@ -67,7 +68,10 @@ FAULTS = f"""
 => named_keys[0]: has both key and sha256: write one of them
 # digest too short
 {{name: a, sha256: {DIGEST[:-1]}}}
-=> named_keys[0].sha256: must be the SHA-256 of a key, 64 hexadecimal digits, as `apikey create` prints it; found a text
+=> named_keys[0].sha256: {SHA256}; found a text
+# the digest of an empty text
+{{name: a, sha256: {sha256().hexdigest()}}}
+=> named_keys[0].sha256: {SHA256}; found a text (this is the digest of an empty text, which no client can send)
 # a name twice
 {{name: a, key: {KEY}}}, {{name: a, sha256: {"0" * 64}}}
 => named_keys[1].name: is the name of the key on line 2 too: names are unique
@@ -123,6 +127,12 @@ def test_keys_that_expire_soon_or_have_expired_are_warned_of(load_text: Load) ->
         f"2: {at}[0].expires: expired at 2001-01-02T00:00:00Z: nobody can use this key",
         f"3: {at}[1].expires: expires at {soon:%Y-%m-%dT%H:%M:%SZ}",
     ]
+
+
+def test_a_literal_key_that_others_may_read_is_warned_of_where_it_stands(load_text: Load) -> None:
+    config = load_text(named(f"{{name: a, key: {OTHER}}}", keys="'${ env:HOME }'"), {"HOME": KEY}, mode=0o644)
+
+    assert [one.partition(":")[0] for one in sentences(config)] == ["2"]
 
 
 def test_10_000_keys_with_all_fields_are_not_too_many(load_text: Load) -> None:

@@ -57,13 +57,13 @@ def test_a_new_key_is_printed_once_and_its_entry_opens_the_runtime(tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        ("create", 2, "create takes the name of the new key; list and check take none."),
-        ("list dashboard", 2, "create takes the name of the new key; list and check take none."),
-        ("create Dash", 2, "The name must be a name of 1 to 40 characters out of a-z, 0-9 and -"),
+        ("create", 2, "create needs the name of the new key; list and check take no name."),
+        ("list dashboard", 2, "create needs the name of the new key; list and check take no name."),
+        ("create Dash", 2, "NAME must be a name of 1 to 40 characters out of a-z, 0-9 and -"),
         ("create a --rights admin", 2, "Each of --rights must be query or refresh."),
-        ("create a --expires=soon", 2, "--expires, unless it is a period such as 90d, must be a date such as"),
+        ("create a --expires=soon", 2, "--expires must be a period such as 90d, a date such as"),
         ("create a --expires=2027-02-30", 2, "(there is no such date or time)"),
-        ("create a --expires=", 2, "--expires, unless it is a period such as 90d, must be a date such as"),
+        ("create a --expires=", 2, "--expires must be a period such as 90d, a date such as"),
         ("create a --expires=2001-01-01", 2, "--expires is in the past."),
         ("create a --datasets=", 2, "--datasets is empty: leave it out for the default."),
         ("create a --rights=,", 2, "--rights is empty: leave it out for the default."),
