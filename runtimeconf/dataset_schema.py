@@ -50,7 +50,7 @@ def _parse_relation_name(text: str) -> str:
 
 
 #: The name of a dataset or view in SQL.
-_RELATION_NAME = ParsedField(
+RELATION_NAME = ParsedField(
     "a name of letters, digits and _, no digit first, 63 characters at most", _parse_relation_name
 )
 
@@ -212,7 +212,7 @@ _SQL = TextField("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lin
 DATASET = Section[DatasetConfig](
     _build_dataset,
     Setting("from", _SourceField(), is_required=True),
-    Setting("name", _RELATION_NAME, is_required=True),
+    Setting("name", RELATION_NAME, is_required=True),
     Setting("on_schema_change", ChoiceField("fail", "accept")),
     Setting("time_column", TextField("the name of a column", max_length=MAX_COLUMN_LENGTH)),
     Setting("params", _PARAMS),
@@ -253,7 +253,7 @@ def _build_view(values: dict[str, Any], node: Mapping, path: YamlPath) -> ViewCo
 
 VIEW = Section[ViewConfig | DatasetConfig](
     _build_view,
-    Setting("name", _RELATION_NAME, is_required=True),
+    Setting("name", RELATION_NAME, is_required=True),
     Setting("sql", _SQL, is_required=True),
     Setting("materialized", BooleanField()),
 )

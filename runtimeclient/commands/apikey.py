@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from runtimeconf.fields import ScalarField
     from runtimeconf.model import RuntimeConfig
 
+#: The options of `create` alone.
+_OF_CREATE = ("expires", "datasets", "rights")
+
 _COLUMNS = ("name", "fingerprint", "expires", "datasets", "rights", "last_use")
 
 
@@ -29,11 +32,15 @@ def _call(invocation: Invocation) -> None:
     options = invocation.options
     if (options.name is not None) is not (options.action == "create"):
         raise UsageError("create needs the name of the new key; list and check take no name.")
+    foreign = ("config",) if options.action == "create" else _OF_CREATE
+    if given := next((name for name in foreign if getattr(options, name) is not None), None):
+        raise UsageError(f"{options.action} does not take --{given}.")
     {"create": _create, "list": _list, "check": _check}[options.action](invocation)
 
 
 def _create(invocation: Invocation) -> None:
     from authkeys import key_format  # noqa: PLC0415 (every --help imports this module)
+    from runtimeconf.dataset_schema import RELATION_NAME  # noqa: PLC0415
     from runtimeconf.fields import ChoiceField  # noqa: PLC0415
     from runtimeconf.named_keys import KeyNameField  # noqa: PLC0415
 
@@ -44,7 +51,8 @@ def _create(invocation: Invocation) -> None:
     if options.expires is not None:
         entry.append(f"  expires: {_expiry(options.expires):%Y-%m-%dT%H:%M:%SZ}")
     if datasets := _words(options.datasets, "--datasets"):
-        entry.append(f"  datasets: [{', '.join(datasets)}]")
+        names = [_converted(RELATION_NAME, word, "Each of --datasets must be") for word in datasets]
+        entry.append(f"  datasets: [{', '.join(names)}]")
     if rights := _words(options.rights, "--rights"):
         right = ChoiceField("query", "refresh")
         entry.append(f"  rights: [{', '.join(_converted(right, word, 'Each of --rights must be') for word in rights)}]")
