@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from httpserver.connection_counts import ConnectionCounts
+from tests.forking import fork
 from tests.httpserver.web_tier import WebTier
 
 
@@ -16,7 +17,7 @@ from tests.httpserver.web_tier import WebTier
 def another(counts: ConnectionCounts, connections: int) -> Iterator[int]:
     """Fork a worker with this number of connections, which ends with the block."""
     told, tells = os.pipe()
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         try:
             counts.join(2)

@@ -33,6 +33,7 @@ from queryengine.pool.arbiter import (
 from queryengine.pool.client import EngineClient
 from queryengine.pool.worker_state import WorkerState, read_state, write_state
 from system.heartbeat import Pulse
+from tests.forking import fork
 from tests.queryengine.asking import begin, error_of
 from tests.queryengine.engine_process import EXIT_CODE_FILE, EngineProcess
 from tests.queryengine.heartbeats import state_of
@@ -207,7 +208,7 @@ def test_stuck_workers() -> None:
 @contextmanager
 def worker_of_its_own(heartbeat: int, *states: WorkerState) -> Iterator[int]:
     """A child process that writes *states* in turn, over and over."""
-    pid = os.fork()
+    pid = fork()
     if not pid:
         while True:
             for state in states:

@@ -9,6 +9,7 @@ import pytest
 
 from queryengine.pool.frames import Kind, encode_json
 from queryengine.pool.slot_scheduler import MAX_MESSAGE_BYTES
+from tests.forking import fork
 from tests.queryengine.pool.broker_bench import Bench, MakeBench, admitted
 from tests.queryengine.publishing import wait_until
 
@@ -87,7 +88,7 @@ def test_the_status_comes_at_once_on_change_and_every_second(bench: Bench) -> No
 def test_closing_in_a_forked_process_does_not_affect_the_broker(bench: Bench) -> None:
     client = bench.client()
 
-    child = os.fork()
+    child = fork()
     if not child:
         bench.broker.close_inherited()
         os._exit(0)
