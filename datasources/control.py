@@ -5,14 +5,14 @@ The process that holds the lock of the state directory answers directly (`dataso
 process asks that one over the control socket. Both are a `DatasetControl`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NewType, Protocol
 
 from datasources.errors import DatasetError
-from queryengine.manifest import Signature, manifest_path, signature
+from queryengine.manifest import ManifestError, Signature, manifest_path, read_manifest, signature
 from runtimeconf.model import RefreshMode
 
 DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disabled"]
@@ -77,8 +77,19 @@ class DatasetControl(Protocol):
     def datasets(self) -> tuple[DatasetState, ...]:
         """All declared datasets, in the order of the YAML."""
 
+    def waiting_for(self) -> tuple[str, ...]:
+        """
+        Return the datasets that hold up readiness, in the order of the YAML.
+
+        These are the required ones without data to serve; with `ready_state: on_registered`, only those that were never
+        tried.
+
+        Raises:
+            DatasetsUnavailableError: No process manages the datasets at the moment.
+        """
+
     def is_loaded(self) -> bool:
-        """Return whether every dataset has data to serve."""
+        """Return whether no dataset holds up readiness."""
 
     def request_refresh(
         self, name: str, sql: AdmittedSql | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
@@ -110,18 +121,39 @@ class DatasetControl(Protocol):
 
 
 class Loaded:
-    """Caches a true result of *is_loaded* until other data is published."""
+    """
+    Caches a true result of *is_loaded* until other data is published.
 
-    def __init__(self, state_dir: Path, is_loaded: Callable[[], bool]) -> None:
+    If the datasets that readiness *awaited* are given, it is true until one of them is not published any more: during a
+    reload, the process that refreshes answers for those of the new configuration, and *is_loaded* returns None.
+    """
+
+    def __init__(
+        self, state_dir: Path, is_loaded: Callable[[], bool | None], awaited: Collection[str] | None = None
+    ) -> None:
+        self._state_dir = state_dir
         self._manifest = str(manifest_path(state_dir))
+        self._awaited = awaited
         self._is_loaded = is_loaded
         self._last = False
         self._published: Signature = None
 
     def check(self) -> bool:
-        """Return whether all datasets are served; the last known answer while no process manages the datasets."""
+        """Return whether no dataset holds up readiness; the last known answer while no process manages the datasets."""
         published = signature(self._manifest)
         if not self._last or published is None or published != self._published:
             with suppress(DatasetError):
-                self._last, self._published = self._is_loaded(), published
+                self._last, self._published = (self._last and self._is_published()) or self._ask(), published
         return self._last
+
+    def _ask(self) -> bool:
+        loaded = self._is_loaded()
+        return self._is_published() if loaded is None else loaded
+
+    def _is_published(self) -> bool:
+        if self._awaited is None:
+            return False
+        with suppress(ManifestError):
+            published = {snapshot.dataset for snapshot in read_manifest(self._state_dir).snapshots}
+            return published.issuperset(self._awaited)
+        return False

@@ -19,6 +19,7 @@ from authkeys.principal import Principal
 from flightapi.calls import ERROR_CODE, REQUEST_ID, end_call, request_id_of
 from flightapi.error_table import Refusal
 from flightapi.protocol.messages import PATHS
+from system.client_address import client_address
 
 HANDSHAKE = PATHS["Handshake"]
 
@@ -79,37 +80,54 @@ def authenticate(access: Access, credential: Credential) -> Accepted | Reason:
     return Accepted(caller, "" if isinstance(credential, Reason) else credential.reveal())
 
 
-class AuthenticationInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Refuses every call that *access* does not accept."""
+def accepted(access: Access, method: str, context: Any, trusted_proxies: tuple[str, ...]) -> Accepted:
+    """
+    Return the decision on a call of *method* other than a handshake; refuse the call if it is not accepted.
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    *trusted_proxies* are as in `refuse_call`.
+    """
+    decision = authenticate_call(access, method, context.invocation_metadata())
+    if not isinstance(decision, Accepted):
+        refuse_call(context, decision or Reason.MISSING, _RPCS.get(method), trusted_proxies)
+    return decision
+
+
+class AuthenticationInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Refuses every call that `access` does not accept. *trusted_proxies* are as in `refuse_call`."""
+
+    def __init__(self, access: Access, trusted_proxies: tuple[str, ...]) -> None:
+        self.access = access
+        self.trusted_proxies = trusted_proxies
+        #: Called before each call is looked at. It may replace both.
+        self.before_call: Callable[[], None] = lambda: None
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         """Return the handler of the call, or a handler that refuses it."""
-        decision = authenticate_call(self._access, details.method, details.invocation_metadata)
+        self.before_call()
+        decision = authenticate_call(self.access, details.method, details.invocation_metadata)
         if isinstance(decision, Reason):
             method = _RPCS.get(details.method)
 
             # A streaming handler for any method: gRPC reads no message of a stream before the handler asks for it.
             def refuse(_: Any, context: Any) -> None:
-                refuse_call(context, decision, method)
+                refuse_call(context, decision, method, self.trusted_proxies)
 
             return grpc.stream_unary_rpc_method_handler(refuse)
         return continuation(CallDetails(details.method, details.invocation_metadata, decision))
 
 
-def refuse_call(context: Any, reason: Reason, method: str | None) -> NoReturn:
+def refuse_call(context: Any, reason: Reason, method: str | None, trusted_proxies: tuple[str, ...]) -> NoReturn:
     """
-    End a call with UNAUTHENTICATED and log it.
+    End a call with UNAUTHENTICATED and log it, with the client's address if a trusted proxy forwards it.
 
     Raises:
         CallEndedError: Always.
     """
     request_id = request_id_of(context)
+    forwarded = [value for key, value in context.invocation_metadata() or () if key == "x-forwarded-for"]
     audit.log_failure(
         reason,
-        peer=_address(context.peer()),
+        peer=client_address(_address(context.peer()), ",".join(forwarded), trusted_proxies),
         method=method,
         route="flight",
         status=grpc.StatusCode.UNAUTHENTICATED.name,

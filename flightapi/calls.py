@@ -118,10 +118,18 @@ class IdleClock:
 class Call:
     """An authenticated RPC. `request_id` is the caller's own if it is well-formed."""
 
-    def __init__(
-        self, principal: Principal, requests: Iterator[bytes], context: Any, clock: IdleClock, idle_s: float
+    def __init__(  # noqa: PLR0913 (keywords)
+        self,
+        principal: Principal,
+        requests: Iterator[bytes],
+        context: Any,
+        *,
+        clock: IdleClock,
+        idle_s: float,
+        check_again: Callable[[Principal, Any], Principal],
     ) -> None:
         self.principal = principal
+        self._check_again = check_again
         self.request_id = request_id_of(context)
         self.context = context
         self._requests = requests
@@ -165,6 +173,8 @@ class Call:
         if message is None and self._is_ended:
             # gRPC does not reliably distinguish a stream that was cancelled here from one that its client closed.
             end_call(self.context, _ENDED)
+        # A reload may have changed the keys while the message was on its way.
+        self.principal = self._check_again(self.principal, self.context)
         return message
 
     def end(self) -> None:

@@ -36,13 +36,14 @@ PATIENCE_S = 0.1
 
 class Handshake:
     """
-    Answers handshakes as *access* decides.
+    Answers handshakes as *access* decides. *trusted_proxies* are as in `refuse_call`.
 
     A waiting handshake makes room for newer ones, the oldest first, so silent clients cannot lock others out.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, trusted_proxies: tuple[str, ...]) -> None:
         self._access = access
+        self._trusted_proxies = trusted_proxies
         # When each handshake began to read its message (infinity: not yet). Oldest first; the first `MAX_READING` read.
         self._waiting: dict[Call, float] = {}
         self._changed = threading.Condition()
@@ -60,7 +61,7 @@ class Handshake:
         if classic is None:
             return
         if isinstance(classic, Reason):
-            refuse_call(call.context, classic, "Handshake")
+            refuse_call(call.context, classic, "Handshake", self._trusted_proxies)
         yield _response(classic.presented.encode() or ANONYMOUS_TOKEN.encode())
 
     def _authenticate_by_message(self, call: Call) -> Accepted | Reason | None:

@@ -7,16 +7,21 @@ A process that has imported gRPC must not fork, so the endpoint runs in a proces
 import logging
 import ssl
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import grpc
 
 from authkeys.access import Access
-from flightapi.authentication import AuthenticationInterceptor
+from flightapi.authentication import AuthenticationInterceptor, CallDetails
 from flightapi.call_threads import CallThreads
 from flightapi.calls import IdleClock
+from flightapi.prepared import PreparedStatements
 from flightapi.service import FlightService
 from queryengine.engine import QueryEngine
 from runtimeconf.model import RuntimeConfig
+
+logger = logging.getLogger(__name__)
 
 #: Concurrent calls besides those with a running or queued statement: metadata, uploads, slow readers.
 SPARE_CALLS = 96
@@ -41,6 +46,21 @@ _GRPC_LOGGER = "grpc._cython.cygrpc"
 _METADATA_LOGGED = "Invalid encoding on "
 
 
+class _Replaceable(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Passes each call to the service that is `current`."""
+
+    def __init__(self, current: FlightService) -> None:
+        self.current = current
+
+    def service(self, details: CallDetails) -> Any:
+        """Return the handler of a call."""
+        return self.current.service(details)
+
+    def expire(self) -> None:
+        """Drop what nobody has used in time."""
+        self.current.expire()
+
+
 def _is_harmless(record: logging.LogRecord) -> bool:
     """Return whether a line of gRPC's log holds no metadata. The audit log has every refused call anyway."""
     return not str(record.msg).startswith(_METADATA_LOGGED)
@@ -61,10 +81,14 @@ class FlightServer:
         self._clock = IdleClock()
         self._threads = CallThreads(max_calls)
         self._stopped = threading.Event()
+        self._prepared = PreparedStatements()
+        self._interceptor = AuthenticationInterceptor(access, config.http.trusted_proxies)
+        self._service = _Replaceable(self._service_of(config, engine, access))
+        self._clock.each_tick(self._service.expire)
         self._server = grpc.server(
             self._threads,
-            handlers=[FlightService(config, engine, access, self._clock)],
-            interceptors=[AuthenticationInterceptor(access)],
+            handlers=[self._service],
+            interceptors=[self._interceptor],
             options=_options(max_calls, config.flight.max_message_bytes),
             maximum_concurrent_rpcs=max_calls,
         )
@@ -74,6 +98,29 @@ class FlightServer:
     def start(self) -> None:
         """Start accepting calls."""
         self._server.start()
+
+    def before_call(self, act: Callable[[], None]) -> None:
+        """Call *act*, which may call `adopt`, before each call is authenticated."""
+        self._interceptor.before_call = act
+
+    def adopt(self, config: RuntimeConfig, engine: QueryEngine, access: Access) -> None:
+        """
+        Answer the calls that arrive from now on with other objects; those under way continue.
+
+        Prepared statements stay. Limits on messages and calls, and the port, stay as they are.
+        """
+        if config.tls.enabled:
+            try:
+                self._certificate = _certificate(config)
+            except OSError as error:
+                logger.error("%s The previous one is used.", error)  # noqa: TRY400 (the message says all)
+        self._interceptor.access, self._interceptor.trusted_proxies = access, config.http.trusted_proxies
+        self._service.current = self._service_of(config, engine, access)
+
+    def _service_of(self, config: RuntimeConfig, engine: QueryEngine, access: Access) -> FlightService:
+        return FlightService(
+            config, engine, access, self._clock, self._prepared, latest_access=lambda: self._interceptor.access
+        )
 
     def begin_stop(self, limit_s: float) -> None:
         """
@@ -99,7 +146,9 @@ class FlightServer:
         try:
             if not config.tls.enabled:
                 return int(self._server.add_insecure_port(address))
-            return int(self._server.add_secure_port(address, _credentials(config)))
+            self._certificate = _certificate(config)
+            credentials = grpc.dynamic_ssl_server_credentials(self._certificate, lambda: self._certificate)
+            return int(self._server.add_secure_port(address, credentials))
         except RuntimeError as error:
             raise OSError(f"Cannot listen on {address} for Flight SQL.") from error
 
@@ -127,14 +176,14 @@ def _options(max_calls: int, max_message_bytes: int) -> list[tuple[str, int]]:
     ]
 
 
-def _credentials(config: RuntimeConfig) -> grpc.ServerCredentials:
+def _certificate(config: RuntimeConfig) -> grpc.ServerCertificateConfiguration:
     """Load the certificate of *config* with `ssl` first: gRPC accepts any bytes and fails at the first client."""
     certificate, key = config.tls.certificate_file, config.tls.key_file
     if certificate is None or key is None:
         raise OSError("TLS is enabled without a certificate.")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-        return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+        return grpc.ssl_server_certificate_configuration([(key.read_bytes(), certificate.read_bytes())])
     except ssl.SSLError as error:
         raise OSError(f"The certificate of runtime.tls cannot be used: {error.reason or error}.") from error
     except OSError as error:

@@ -11,9 +11,9 @@ import grpc
 import pyarrow as pa
 
 from authkeys.access import Access
-from authkeys.principal import ANONYMOUS
+from authkeys.principal import ANONYMOUS, Principal
 from flightapi import actions, commands, metadata
-from flightapi.authentication import HANDSHAKE, Accepted, CallDetails
+from flightapi.authentication import HANDSHAKE, CallDetails, accepted
 from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, SEND_GRACE_S, Call, IdleClock, many_answers, one_answer
 from flightapi.commands import MetadataCommand, Statement
 from flightapi.descriptions import TTL_S, Descriptions, StatementRequest
@@ -44,20 +44,34 @@ _MAX_COUNTED = 10_000
 
 
 class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers accepted calls. *access* decides on handshakes, and *clock* limits how long calls wait for clients."""
+    """
+    Answers accepted calls.
 
-    def __init__(self, config: RuntimeConfig, engine: QueryEngine, access: Access, clock: IdleClock) -> None:
+    *access* decides on handshakes, *clock* limits how long calls wait for clients, and *prepared* outlives the service.
+    Once *latest_access* returns another one, that decides again on each call whose message comes later.
+    """
+
+    def __init__(  # noqa: PLR0913 (one is optional)
+        self,
+        config: RuntimeConfig,
+        engine: QueryEngine,
+        access: Access,
+        clock: IdleClock,
+        prepared: PreparedStatements,
+        *,
+        latest_access: Callable[[], Access] | None = None,
+    ) -> None:
         self._engine = engine
+        self._access, self._latest_access = access, latest_access or (lambda: access)
         self._statements = Statements(engine)
         self._descriptions = Descriptions(config.state_dir, TTL_S)
         self._results = Descriptions(config.state_dir, RESULT_TTL_S)
-        clock.each_tick(self._results.expire)
         self._budget = SpeculationBudget()
-        self._prepared = PreparedStatements()
-        clock.each_tick(self._prepared.expire)
+        self._prepared = prepared
         #: The statements with a counted call, by key and claim, until their next call.
         self._counted: BoundedDict[tuple[str, bytes], bool] = BoundedDict(_MAX_COUNTED)
-        self._handshake = Handshake(access)
+        self._trusted_proxies = config.http.trusted_proxies
+        self._handshake = Handshake(access, self._trusted_proxies)
         self._relations = (
             *(metadata.Relation(dataset.name, "TABLE") for dataset in config.datasets),
             *(metadata.Relation(view.name, "VIEW") for view in config.views),
@@ -76,16 +90,21 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         }
         self._handlers = {PATHS[name]: handler for name, handler in handlers.items()}
 
+    def expire(self) -> None:
+        """Drop what nobody has used or claimed in time. Call it now and then."""
+        self._results.expire()
+        self._prepared.expire()
+
     def service(self, details: CallDetails) -> Any:
         """Return the handler of a call that passed the interceptor."""
         decision = details.decision
         if details.method == HANDSHAKE:
             answer = partial(self._handshake.answer, decision=decision)
-            return many_answers(answer, self._begin(decision, HANDSHAKE_IDLE_S), SEND_GRACE_S)
+            return many_answers(answer, self._begin(details, HANDSHAKE_IDLE_S), SEND_GRACE_S)
         if decision is None:
             raise TypeError("The call has not been authenticated.")
         handler = self._handlers.get(details.method, partial(one_answer, partial(_refuse, _NO_METHOD)))
-        return handler(self._begin(decision, IDLE_S))
+        return handler(self._begin(details, IDLE_S))
 
     def _count(self, call: Call, claim: bytes = b"", counts_for: bytes = b"") -> None:
         """
@@ -109,9 +128,16 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         if counts_for:
             self._counted[caller.fingerprint, counts_for] = True
 
-    def _begin(self, decision: Accepted | None, idle_s: float) -> Callable[[Iterator[bytes], Any], Call]:
-        principal = ANONYMOUS if decision is None else decision.principal
-        return partial(Call, principal, clock=self._clock, idle_s=idle_s)
+    def _begin(self, details: CallDetails, idle_s: float) -> Callable[[Iterator[bytes], Any], Call]:
+        principal = ANONYMOUS if details.decision is None else details.decision.principal
+        check_again = partial(self._check_again, details.method)
+        return partial(Call, principal, clock=self._clock, idle_s=idle_s, check_again=check_again)
+
+    def _check_again(self, method: str, principal: Principal, context: Any) -> Principal:
+        access = self._latest_access()
+        if access is self._access or method == HANDSHAKE:
+            return principal
+        return accepted(access, method, context, self._trusted_proxies).principal
 
     # RPCs with one answer.
 

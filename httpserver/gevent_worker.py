@@ -24,11 +24,14 @@ from gunicorn.http.parser import RequestParser
 from gunicorn.sock import ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
+import queryengine.state
 from httpserver.client_connection import ClientConnection
 from httpserver.connection_counts import ConnectionCounts
+from httpserver.gunicorn_server import graceful_timeout
 from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
 from httpserver.truncation_guard import guarded
+from runtimeconf.state import get_config
 from sqlapi.errors import RequestTimeoutError
 from system.process_limits import die_with_parent, raise_soft_limit
 
@@ -129,7 +132,7 @@ class GeventWebWorker(GeventWorker):
         self._settings = _Settings(self.cfg)
         # Connections that wait for a request, longest first. They may be closed at any time.
         self._idle: dict[ClientConnection, None] = {}
-        # Connections with an incomplete request head.
+        # Connections with an incomplete request head, or without a request yet.
         self._heads: set[ClientConnection] = set()
         self._pool = Pool(self.cfg.worker_connections)
         self._tls: ssl.SSLContext | None = None
@@ -153,12 +156,12 @@ class GeventWebWorker(GeventWorker):
         # Existing objects live as long as the worker: the garbage collector need not scan them again.
         gc.collect()
         gc.freeze()
-        if self.cfg.is_ssl:
-            self._tls = ssl_context(self.cfg)
+        self._tls = self._tls_context()
         _COUNTS.join(self.age)
         acceptors = [gevent.spawn(self._accept, listener) for listener in self.sockets]
         while self.alive:
             self.notify()
+            self._follow()
             gevent.sleep(_POLL_S)
         gevent.killall(acceptors)
         _COUNTS.leave()
@@ -166,13 +169,33 @@ class GeventWebWorker(GeventWorker):
             listener.close()
         self._drain()
 
+    def _tls_context(self) -> ssl.SSLContext | None:
+        """Read the certificate of the configuration in force; None without TLS."""
+        self._config = get_config()
+        self.cfg.set("graceful_timeout", graceful_timeout(self._config))
+        if not self.cfg.is_ssl:
+            return None
+        self.cfg.set("certfile", str(self._config.tls.certificate_file))
+        self.cfg.set("keyfile", str(self._config.tls.key_file))
+        context: ssl.SSLContext = ssl_context(self.cfg)
+        return context
+
+    def _follow(self) -> None:
+        """Use the certificate and the time-out of another configuration, once that is in force."""
+        if get_config() is not self._config:
+            try:
+                self._tls = self._tls_context()
+            except OSError as error:
+                logger.error("the certificate of runtime.tls cannot be read, and the previous one is used: %s", error)  # noqa: TRY400
+
     def _drain(self) -> None:
         """Let requests under way finish within `graceful_timeout`; close every other connection."""
         began = time.monotonic()
         # The arbiter kills the worker at `graceful_timeout`, and its answers would simply end.
         limit_s = max(self.cfg.graceful_timeout - _STOP_MARGIN_S, self.cfg.graceful_timeout / 2)
         for connection in tuple(self._idle):
-            connection.stop_reading()
+            if connection not in self._heads:
+                connection.stop_reading()
         while not self._pool.join(timeout=_POLL_S):
             self.notify()
             waited_s = time.monotonic() - began
@@ -181,7 +204,9 @@ class GeventWebWorker(GeventWorker):
                     connection.stop_reading()
             if waited_s > limit_s:
                 logger.warning("requests were cut off: they did not end in %g s", limit_s)
-                self._pool.kill(timeout=_STOP_MARGIN_S / 2)
+                queryengine.state.cancel_statements()  # Those that have not begun to answer get an error.
+                self._pool.join(timeout=_STOP_MARGIN_S / 2)
+                self._pool.kill(timeout=_STOP_MARGIN_S / 4)
                 return
 
     def _accept(self, listener: Any) -> None:
@@ -232,6 +257,8 @@ class GeventWebWorker(GeventWorker):
         connection = ClientConnection(client)
         try:
             self._idle[connection] = None
+            self._heads.add(connection)
+            self._follow()
             if self._tls is not None:
                 connection.start_tls(self._tls)
             connection.allow(HEAD_TIMEOUT_S)
@@ -251,6 +278,7 @@ class GeventWebWorker(GeventWorker):
             connection.finish()
         finally:
             self._idle.pop(connection, None)
+            self._heads.discard(connection)
             connection.close()
             _COUNTS.add(-1)
 
@@ -264,7 +292,7 @@ class GeventWebWorker(GeventWorker):
             OSError: The client left before the head was complete.
         """
         self._idle[connection] = None
-        if not self.alive:
+        if not self.alive and parser.req_count:
             connection.stop_reading()
         try:
             # Skip the unread rest of the last body, then read the first bytes of the next head.

@@ -62,10 +62,15 @@ def web_options(config: RuntimeConfig) -> dict[str, Any]:
     }
 
 
+def graceful_timeout(config: RuntimeConfig) -> int:
+    """Return the seconds that requests under way have when a worker is told to stop."""
+    return max(1, round(config.shutdown_timeout_s))
+
+
 def _common(config: RuntimeConfig) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "bind": [str(config.http.bind)],
-        "graceful_timeout": max(1, round(config.shutdown_timeout_s)),
+        "graceful_timeout": graceful_timeout(config),
         "keepalive": 15,
         "logger_class": "httpserver.gunicorn_server.ServerLogger",
         "proc_name": "web",
@@ -105,6 +110,7 @@ class WebArbiter(Arbiter):
     """
 
     WORKERS: dict[int, Any]
+    app: Any
 
     def __init__(self, app: Any) -> None:
         self._pulses: dict[int, Pulse] = {}
@@ -114,6 +120,11 @@ class WebArbiter(Arbiter):
         """Do nothing: the YAML is read at startup only."""
 
     handle_ttin = handle_ttou = handle_usr2 = handle_hup
+
+    def stop(self, graceful: bool = True) -> None:
+        """End the workers, within the time that the configuration gives them now."""
+        self.app.limit_stop()
+        super().stop(graceful)
 
     def murder_workers(self) -> None:
         """Kill workers without a heartbeat, unless this process was suspended with them (Ctrl-Z)."""

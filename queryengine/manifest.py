@@ -22,6 +22,9 @@ from system.files import MissingFileError, UnreadableFileError, read_regular_fil
 FORMAT_VERSION = 2
 
 MANIFEST_NAME = "manifest.json"
+
+#: The directory of a second manifest: of what replaces published data once another configuration is in force.
+STAGED_DIRECTORY = "staged"
 SNAPSHOT_DIRECTORY = "snapshots"
 
 #: The largest manifest that is read. A column takes about 1 KiB, so it has room for tens of thousands of them.

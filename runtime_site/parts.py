@@ -8,6 +8,7 @@ supervisor, or a part, by executing a new program.
 """
 
 import importlib.abc
+import json
 import logging.config
 import os
 import re
@@ -15,6 +16,7 @@ import resource
 import signal
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
@@ -22,6 +24,7 @@ from django.conf import settings
 
 import runtimeconf.state
 from authkeys.access import Access
+from runtime_site.supervisor import PartCommand
 from runtimeconf import handover
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 from system.process_limits import die_with_parent
@@ -39,6 +42,9 @@ _GET_SOURCES = frozenset({"refresh", "serve"})
 #: The environment variable with the file descriptor of the handover.
 HANDOVER_VARIABLE = "RUNTIME_HANDOVER_FD"
 
+#: The environment variable with the descriptors of a process that prepares a reload.
+PREPARATION_VARIABLE = "RUNTIME_PREPARATION_FDS"
+
 #: The exit code of a part that should not be restarted (EX_CONFIG of sysexits.h).
 CANNOT_START = 78
 
@@ -50,10 +56,11 @@ _UNUSED = ("numpy", "pandas")
 
 _MANAGE = Path(__file__).resolve().parents[1] / "manage.py"
 
-#: The environment variables that every part may get. Any other may be a secret.
+#: The environment variables that every part may get. Any other may be a secret. PYTHONSAFEPATH would hide our packages
+#: from the parts, which find them beside `manage.py`.
 _ENVIRONMENT = re.compile(
     "PATH|HOME|USER|LOGNAME|TZ|TZDIR|TMPDIR|LANG|LANGUAGE|LC_[A-Z]+|LOG_FORMAT|VIRTUAL_ENV|DJANGO_SETTINGS_MODULE"
-    "|PYTHON[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+|COV_[A-Z_]+|COVERAGE_[A-Z_]+"
+    "|PYTHON(?!SAFEPATH)[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+|COV_[A-Z_]+|COVERAGE_[A-Z_]+"
 )
 
 #: What programs that read sources may get too: proxies, also in lower case, trusted certificate authorities, and the
@@ -76,14 +83,14 @@ def command(name: PartName) -> list[str]:
     return [sys.executable, str(_MANAGE), f"run{name}"]
 
 
-def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str], descriptor: int) -> dict[str, str]:
-    """Return the variables of *environ* that a program may get, and the one that names *descriptor*, its handover."""
+def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of *environ* that a program may get."""
     # Only programs that read sources get the proxies and credentials of the machine.
     allowed = [_ENVIRONMENT, *([variables_for(config.datasets)] if name in _GET_SOURCES else [])]
     kept = {
         variable: value for variable, value in environ.items() if any(names.fullmatch(variable) for names in allowed)
     }
-    return {**kept, **_FOR_LIBRARIES, HANDOVER_VARIABLE: str(descriptor)}
+    return {**kept, **_FOR_LIBRARIES}
 
 
 def variables_for(datasets: Iterable[DatasetConfig]) -> re.Pattern[str]:
@@ -96,23 +103,20 @@ def variables_for(datasets: Iterable[DatasetConfig]) -> re.Pattern[str]:
     return re.compile(f"{_CONNECTIONS}|{_MACHINE}" if uses_machine else _CONNECTIONS)
 
 
-def hand_over(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> int:
+def content(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> tuple[RuntimeConfig, dict[str, Any]]:
     """
-    Write the handover of a program and return its file descriptor.
+    Return what a program gets by its handover.
 
     Args:
         name: The program.
         config: The checked configuration, without keys.
         who: The callers to accept.
         extra: Further JSON values for this program.
-
-    Raises:
-        OSError: The system has no space for it.
     """
     extra["several_keys"] = who.key_set is not None and len(who.key_set) > 1
     if name in _GET_DIGESTS:
         extra["access"] = None if who.key_set is None else who.key_set.handover()
-    return handover.write(config if name in _GET_SOURCES else handover.without_sources(config), extra)
+    return (config if name in _GET_SOURCES else handover.without_sources(config)), extra
 
 
 def receive() -> None:
@@ -121,11 +125,14 @@ def receive() -> None:
 
     From now on a part dies with its supervisor, at once and however that ends.
     """
+    if PREPARATION_VARIABLE in os.environ:
+        _receive_preparation(os.environ.pop(PREPARATION_VARIABLE))
     descriptor = os.environ.pop(HANDOVER_VARIABLE, "")
     if not descriptor:
         return
     config, extra = handover.receive(int(descriptor))
-    os.close(int(descriptor))
+    if "reports" not in extra:
+        handover.stop_following()
     if "supervisor" in extra:
         die_with_parent(extra["supervisor"])
     # The supervisor and `execute` block signals, and a new process inherits that.
@@ -134,6 +141,67 @@ def receive() -> None:
     # None in `sys.modules` would not do: Cython code takes it for the module.
     sys.meta_path.insert(0, _UnusedPackages())
     runtimeconf.state.set_config(config)
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What a process that prepares a reload gets: the configuration in force, and the descriptor for its answer."""
+
+    running: RuntimeConfig
+    answer: int
+
+
+_preparation: Preparation | None = None
+
+
+def preparation() -> Preparation | None:
+    """Return what this process is to prepare; None if it is no process that prepares a reload."""
+    return _preparation
+
+
+def keep_environment() -> int:
+    """
+    Write the environment of this process to an anonymous file, and return its descriptor.
+
+    The supervisor keeps it for the processes that prepare a reload: the YAML may refer to secrets in it.
+    """
+    descriptor = os.memfd_create("querykeep-environment", os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(
+            json.dumps([[os.fsdecode(name), os.fsdecode(value)] for name, value in os.environb.items()]).encode()
+        )
+    return descriptor
+
+
+def preparing(environ: Mapping[str, str], environment: int, running: int, answer: int) -> PartCommand:
+    """Return how to start the process that prepares a reload. The descriptors are as in `Preparation`."""
+    descriptors = (environment, running, answer)
+    fields = ",".join(map(str, (os.getpid(), *descriptors)))
+    return PartCommand(
+        name="reload",
+        arguments=[sys.executable, str(_MANAGE), *sys.argv[1:]],
+        environ={**environ, PREPARATION_VARIABLE: fields},
+        descriptors=descriptors,
+    )
+
+
+def answer(preparation: Preparation, config: RuntimeConfig, who: Access) -> None:
+    """Answer with the checked configuration, and with the environment for the parts."""
+    environ = environment("serve", config, os.environ)
+    handover.write(*content("serve", config, who, environ=environ), preparation.answer)
+
+
+def _receive_preparation(fields: str) -> None:
+    global _preparation  # noqa: PLW0603 (a process prepares one reload)
+    parent, environment, running, answer = map(int, fields.split(","))
+    die_with_parent(parent)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    leave_no_core()
+    os.environ.clear()
+    os.environ.update(json.loads(os.pread(environment, os.fstat(environment).st_size, 0)))
+    _preparation = Preparation(handover.read(running)[0], answer)
+    for descriptor in (environment, running):
+        os.close(descriptor)
 
 
 class _UnusedPackages(importlib.abc.MetaPathFinder):
@@ -172,10 +240,11 @@ def execute(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> 
     Raises:
         OSError: The program cannot be executed.
     """
-    descriptor = hand_over(name, config, who, **extra)
+    descriptor = handover.write(*content(name, config, who, **extra))
     os.set_inheritable(descriptor, True)
     sys.stdout.flush()
     sys.stderr.flush()
     arguments = [sys.executable, str(_MANAGE), *sys.argv[1:]] if name == "serve" else command(name)
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    os.execve(arguments[0], arguments, environment(name, config, os.environ, descriptor))  # noqa: S606 (no shell is wanted)
+    environ = {**environment(name, config, os.environ), HANDOVER_VARIABLE: str(descriptor)}
+    os.execve(arguments[0], arguments, environ)  # noqa: S606 (no shell is wanted)

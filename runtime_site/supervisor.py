@@ -7,6 +7,7 @@ supervisor, which stops the parts in order; Ctrl-Z is passed on. The system kill
 """
 
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -56,11 +57,17 @@ class PartCommand:
     fatal: int | None = None
 
 
-class _Part:
-    """A part with its process, or the time of its next start if it has none."""
+class Part:
+    """
+    A part with its process, or the time of its next start if it has none.
 
-    def __init__(self, command: PartCommand) -> None:
+    If *on_end* is given, it is called with the exit code when the part exits, which is then not restarted.
+    """
+
+    def __init__(self, command: PartCommand, on_end: Callable[[int], None] | None = None) -> None:
         self.command = command
+        self.on_end = on_end
+        self.kill_at: float | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.due: float | None = 0.0
         self.is_terminating = False
@@ -138,6 +145,8 @@ class Supervisor:
         is_ready: Returns whether the runtime is ready; polled until it is.
         on_ready: Called once when the runtime is ready. If it fails, the failure is logged and the runtime continues.
         each_day: Called every 24 hours.
+        on_hup: Called on SIGHUP.
+        advance: Called after each signal, and at the latest after the seconds that it returned the last time.
     """
 
     def __init__(  # noqa: PLR0913 (keywords)
@@ -149,13 +158,18 @@ class Supervisor:
         is_ready: Callable[[], bool],
         on_ready: Callable[[], None],
         each_day: Callable[[], None] = lambda: None,
+        on_hup: Callable[[], None] = lambda: None,
+        advance: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        self._parts = {command.name: _Part(command) for command in parts}
+        self.parts = [Part(command) for command in parts]
         self._stop_order = stop_order
-        self._shutdown_timeout_s = shutdown_timeout_s
+        self.shutdown_timeout_s = shutdown_timeout_s
         self._is_ready = is_ready
         self._on_ready = on_ready
         self._each_day = each_day
+        self._on_hup = on_hup
+        self._advance = advance
+        self._advance_s = math.inf
         self._day_ends = time.monotonic() + DAY_S
         self._was_ready = False
         self._poll_intervals_s = poll_intervals_s()
@@ -174,6 +188,8 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             while not self._has_stopped():
+                if self._stop_at is None:
+                    self._advance_s = self._advance()
                 self._start_due()
                 self._report_ready()
                 if time.monotonic() >= self._day_ends:
@@ -189,11 +205,33 @@ class Supervisor:
             self._kill_all()
         return self._code
 
+    def start(self, command: PartCommand, on_end: Callable[[int], None]) -> Part:
+        """Start one more part, which is not restarted."""
+        part = Part(command, on_end)
+        self.parts.append(part)
+        part.start()
+        return part
+
+    def retire(self, part: Part, limit_s: float, on_end: Callable[[int], None]) -> None:
+        """End *part* for good: SIGTERM now, SIGKILL after *limit_s* seconds. Call *on_end* when it has ended."""
+        part.on_end = on_end
+        part.kill_at = time.monotonic() + limit_s
+        part.terminate()
+        if part.process is None:  # It was to be restarted.
+            self.kill(part)
+            on_end(0)
+
+    def kill(self, part: Part) -> None:
+        """End *part* for good and at once. Its `on_end` is not called."""
+        self.parts.remove(part)
+        if part.process is not None:
+            part.end()
+
     def _has_stopped(self) -> bool:
-        return self._stop_at is not None and all(part.process is None for part in self._parts.values())
+        return self._stop_at is not None and all(part.process is None for part in self.parts)
 
     def _start_due(self) -> None:
-        for part in self._parts.values():
+        for part in self.parts:
             if self._stop_at is None and part.due is not None and time.monotonic() >= part.due:
                 part.start()
 
@@ -210,91 +248,101 @@ class Supervisor:
     def _pause_s(self) -> float:
         """Return the seconds until there is something to do even without a signal."""
         now = time.monotonic()
-        times = [self._day_ends, *(part.due for part in self._parts.values() if part.due is not None)]
+        times = [self._day_ends, *(part.due for part in self.parts if part.due is not None)]
+        times += [part.kill_at for part in self.parts if part.kill_at is not None]
         if self._stop_at is not None:
             times = [self._stop_at, *(self._terminate_by(number) for number in range(len(self._stop_order)))]
-        elif not self._was_ready:
-            times.append(now + next(self._poll_intervals_s))
+        else:
+            times.append(now + self._advance_s)
+            if not self._was_ready:
+                times.append(now + next(self._poll_intervals_s))
         return min((at for at in times if at > now), default=now + 3600.0) - now
 
     def _take(self, number: signal.Signals) -> None:
         if number in _STOP:
             if self._stop_at is None:
                 logger.info("The runtime stops", extra={"fields": {"signal": number.name}})
-                self._stop_at = time.monotonic() + self._shutdown_timeout_s
+                self._stop_at = time.monotonic() + self.shutdown_timeout_s
             else:
                 logger.warning("The runtime is stopped immediately", extra={"fields": {"signal": number.name}})
                 self._code = 1
                 self._kill_all()
         elif number == signal.SIGHUP:
-            logger.info("SIGHUP has no effect: the YAML is read at startup only. Restart to apply changes.")
+            self._on_hup()
         elif number == signal.SIGTSTP:
             self._suspend()
 
     def _suspend(self) -> None:
         """Suspend all parts and this process until SIGCONT, like any job of a shell (Ctrl-Z, `fg`)."""
-        for part in self._parts.values():
+        for part in self.parts:
             part.send_group(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
-        for part in self._parts.values():
+        for part in self.parts:
             part.send_group(signal.SIGCONT)
 
     def _reap(self) -> None:
         """Reap every child that has exited, and react to it."""
         with suppress(ChildProcessError):
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                for part in self._parts.values():
+                for part in self.parts:
                     if part.process is not None and part.process.pid == ended.si_pid:
                         self._has_ended(part, part.end())
                         break
                 else:  # As process 1 of a container, the supervisor also inherits orphaned processes.
                     os.waitpid(ended.si_pid, 0)
 
-    def _has_ended(self, part: _Part, code: int) -> None:
-        reason = _reason(code)
+    def _has_ended(self, part: Part, code: int) -> None:
+        reason = reason_of(code)
         if self._stop_at is not None:
             if not part.is_terminating:
                 logger.warning("A part of the runtime ended by itself", extra={"fields": _fields(part, reason)})
+        elif part.on_end is not None:
+            self.parts.remove(part)
+            part.on_end(code)
         elif part.starts == 1 and code == part.command.fatal:
             logger.critical("A part of the runtime cannot start", extra={"fields": _fields(part, reason)})
             self._code = 1
-            self._stop_at = time.monotonic() + self._shutdown_timeout_s
+            self._stop_at = time.monotonic() + self.shutdown_timeout_s
         else:
             part.start_later(reason)
 
     def _stop_next(self) -> None:
-        """Terminate the parts that are due, and kill all that remain after the time-out."""
-        if self._stop_at is None:
-            return
+        """Terminate the parts that are due, and kill those whose time is over."""
         now = time.monotonic()
-        is_next = True
-        for number, part in enumerate(map(self._parts.__getitem__, self._stop_order)):
-            if is_next or now >= self._terminate_by(number):
-                part.terminate()
-            is_next = is_next and part.process is None
-            if part.process is not None and now >= self._stop_at:
+        if self._stop_at is not None:
+            is_next = True
+            for number, name in enumerate(self._stop_order):
+                of_name = [part for part in self.parts if part.command.name == name]
+                if is_next or now >= self._terminate_by(number):
+                    for part in of_name:
+                        part.terminate()
+                is_next = is_next and all(part.process is None for part in of_name)
+        for part in list(self.parts):
+            until = min(self._stop_at or math.inf, part.kill_at or math.inf)
+            if part.process is not None and now >= until:
                 logger.warning("A part of the runtime did not end in time", extra={"fields": _fields(part, "killed")})
-                part.end()
+                self._has_ended(part, part.end())
 
     def _terminate_by(self, number: int) -> float:
         """Return the latest time at which the part at index *number* of the stop order gets SIGTERM."""
         assert self._stop_at is not None  # noqa: S101 (the stop has begun)
-        lead_s = min(_LAST_TERM_S, _LAST_TERM_SHARE * self._shutdown_timeout_s)
+        lead_s = min(_LAST_TERM_S, _LAST_TERM_SHARE * self.shutdown_timeout_s)
         return self._stop_at - (len(self._stop_order) - number) * lead_s
 
     def _kill_all(self) -> None:
-        for part in self._parts.values():
+        for part in self.parts:
             part.due = None
             if part.process is not None:
                 part.end()
 
 
-def _reason(code: int) -> str:
+def reason_of(code: int) -> str:
+    """Return how a process with this exit code, as of `Popen`, has ended."""
     if code >= 0:
         return f"exit code {code}"
     known = {number.value: number.name for number in signal.Signals}
     return f"signal {known.get(-code, -code)}"
 
 
-def _fields(part: _Part, reason: str) -> dict[str, str]:
+def _fields(part: Part, reason: str) -> dict[str, str]:
     return {"part": part.command.name, "reason": reason}

@@ -16,7 +16,13 @@ _ARG_START = 48 - 3
 
 
 def prepare_process() -> None:
-    """Hide keys in the command line of this process, and open missing output streams."""
+    """Hide keys in the command line of this process, and open missing streams."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # Files would get its number, and child processes would take them for a stream.
+            # Standard input stays one that cannot be read.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR if descriptor else os.O_WRONLY), True)
     is_hidden = hide_api_keys()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # The process was started with the stream closed.

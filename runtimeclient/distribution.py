@@ -1,12 +1,17 @@
-"""The version of this package, and the requirements of its extras."""
+"""The version of this project, its extras, and how they are installed."""
 
+import json
 import re
+import shlex
+import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 PROJECT = "querykeep"
+_ROOT = Path(__file__).parents[1]
+_NAME = re.compile(r"[\w.-]+")
 _OF_EXTRA = re.compile(r"(?P<requirement>[^;]+?)\s*;.*\bextra == (?P<quote>['\"])(?P<extra>[\w-]+)(?P=quote)")
 
 
@@ -16,13 +21,43 @@ def version() -> str:
     return found.version if found is not None else _declared().get("version", "")
 
 
+#: The file that marks an environment as made by a tool, and the tool's command to install a program.
+_TOOLS = {"uv-receipt.toml": "uv tool install", "pipx_metadata.json": "pipx install --force"}
+
+
 def install_command(extra: str) -> str:
     """
     Return the command that installs the requirements of *extra*.
 
-    It never names this package: an index may have another package of that name.
+    In a clone it names only these requirements, because an index may have another package of our name.
     """
-    return " ".join(["python -m pip install", *map(repr, requirements_of(extra))])
+    found = _distribution()
+    if found is None:
+        return " ".join(["python -m pip install", *map(shlex.quote, requirements_of(extra))])
+    ours = f"{PROJECT}[{extra}]"
+    for marker, command in _TOOLS.items():
+        if Path(sys.prefix, marker).exists():
+            # These resolve anew, so what was not installed from an index has to come from the same place again.
+            origin = _origin(found)
+            return f"{command} {shlex.quote(f'{ours} @ {origin}' if origin else f'{ours}=={found.version}')}"
+    return f"python -m pip install {shlex.quote(f'{ours}=={found.version}')}"
+
+
+def is_installed(extra: str) -> bool:
+    """Return whether all that *extra* requires is installed, in whatever version."""
+    for requirement in requirements_of(extra):
+        name = _NAME.match(requirement)
+        try:
+            metadata.distribution(name[0] if name else requirement)
+        except metadata.PackageNotFoundError:
+            return False
+    return True
+
+
+def server_commands() -> frozenset[str]:
+    """Return the names of the commands that need the extra `server`."""
+    commands = _ROOT / "runtime_site" / "management" / "commands"
+    return frozenset(file.stem for file in commands.glob("[!_]*.py"))
 
 
 def requirements_of(extra: str) -> list[str]:
@@ -41,8 +76,15 @@ def _distribution() -> metadata.Distribution | None:
         found = metadata.distribution(PROJECT)
     except metadata.PackageNotFoundError:
         return None
-    own = Path(str(found.locate_file("runtimeclient/distribution.py")))
+    own = Path(str(found.locate_file(f"{PROJECT}/runtimeclient/distribution.py")))
     return found if own.exists() and own.samefile(__file__) else None
+
+
+def _origin(found: metadata.Distribution) -> str | None:
+    """Return the URL that *found* was installed from (PEP 610), as pip takes it; None for an index."""
+    direct = json.loads(found.read_text("direct_url.json") or "{}")
+    vcs = direct.get("vcs_info")
+    return f"{vcs['vcs']}+{direct['url']}@{vcs['commit_id']}" if vcs else direct.get("url")
 
 
 def _declared() -> Mapping[str, Any]:
@@ -50,7 +92,7 @@ def _declared() -> Mapping[str, Any]:
     import tomllib  # noqa: PLC0415 (slow to import, and only a clone needs it)
 
     try:
-        project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     except (OSError, ValueError, KeyError):
         return {}
     return project if project.get("name") == PROJECT else {}

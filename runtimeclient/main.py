@@ -9,7 +9,7 @@ from typing import TextIO
 from runtimeclient import COMMANDS
 from runtimeclient.argv import prepare_process
 from runtimeclient.commands.base import PROG, Invocation, command_parser, load_command, program_parser
-from runtimeclient.errors import ClientError
+from runtimeclient.errors import ClientError, UsageError
 from runtimeclient.output.console import Console, Streams
 
 INTERRUPTED_STATUS = 130
@@ -48,6 +48,7 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
     console = Console(streams, environ)
     try:
         if name not in COMMANDS:
+            _refuse_server_command(prog, name)
             parser = program_parser(prog)
             parser.parse_args([name])
             parser.error("name a command")
@@ -61,6 +62,14 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
     except BrokenPipeError:
         pass  # The reader of the pipe has closed it: not an error.
     return 0
+
+
+def _refuse_server_command(prog: str, name: str) -> None:
+    """Raise UsageError if *name* is a command of the server."""
+    from runtimeclient.distribution import install_command, server_commands  # noqa: PLC0415 (slow to import)
+
+    if name in server_commands():
+        raise UsageError(f"{prog} {name} needs the extra server: {install_command('server')}")
 
 
 def _flush_or_discard(stream: TextIO) -> None:

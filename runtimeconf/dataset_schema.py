@@ -10,6 +10,7 @@ from typing import Any
 
 from runtimeconf.connectors import ABSENT, CONNECTORS, Connector, Param, all_params
 from runtimeconf.connectors import VIEW as CONNECTOR_OF_VIEWS
+from runtimeconf.connectors.file_formats import kind_of, misplaced
 from runtimeconf.fields import (
     BooleanField,
     ChoiceField,
@@ -39,7 +40,8 @@ _RESERVED_SNAPSHOT = re.compile(r"_s(?:[0-9]+|[0-9a-f]{12})")
 _PARAM_NAMES = frozenset(param.name for param in all_params())
 
 
-def _parse_relation_name(text: str) -> str:
+def parse_relation_name(text: str) -> str:
+    """Return *text* if it is a valid name of a dataset or view. Raises InvalidValueError."""
     if IDENTIFIER.fullmatch(text) is None:
         raise InvalidValueError
     folded = text.lower()
@@ -51,7 +53,7 @@ def _parse_relation_name(text: str) -> str:
 
 #: The name of a dataset or view in SQL.
 RELATION_NAME = ParsedField(
-    "a name of letters, digits and _, no digit first, 63 characters at most", _parse_relation_name
+    "a name of letters, digits and _, no digit first, 63 characters at most", parse_relation_name
 )
 
 
@@ -154,9 +156,9 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
         hint = f" ({exc})" if str(exc) else ""
         where.fault(node.line_of("from"), f"must be {name}: and {connector.expected}{hint}")
         return None
-    for package in connector.packages:
-        if location.startswith(package.only_for) and not package.is_installed:
-            message = f"the connector {name} needs a library: {package.install_command}"
+    for package in connector.packages if path.validation.needs_libraries else ():
+        if package.is_needed(location, params) and not package.is_installed:
+            message = f"this source needs a library (the extra sources has it): {package.install_command}"
             where.fault(node.line_of("from"), message)
     _check_params(connector, location, params, node, path)
     _check_time_column(values, node, path)
@@ -175,6 +177,10 @@ def _check_params(connector: Connector, location: str, params: dict[str, str], n
             names = ", ".join(known) or "none"
             message = f"is not a parameter of the connector {connector.name}; its parameters are: {names}"
             where.field(entry.name).fault(entry.line, message)
+    unfit = misplaced(params, kind_of(location, params))
+    for entry in written:
+        if entry.name in unfit:
+            where.field(entry.name).fault(entry.line, unfit[entry.name])
     given = {entry.name for entry in written}
     missing = [name for name, param in known.items() if param.is_required and name not in given]
     for name in missing:
@@ -214,6 +220,7 @@ DATASET = Section[DatasetConfig](
     Setting("from", _SourceField(), is_required=True),
     Setting("name", RELATION_NAME, is_required=True),
     Setting("on_schema_change", ChoiceField("fail", "accept")),
+    Setting("required_for_ready", BooleanField()),
     Setting("time_column", TextField("the name of a column", max_length=MAX_COLUMN_LENGTH)),
     Setting("params", _PARAMS),
     Setting(
@@ -236,14 +243,19 @@ DATASET = Section[DatasetConfig](
 
 def _build_view(values: dict[str, Any], node: Mapping, path: YamlPath) -> ViewConfig | DatasetConfig:
     is_materialized = values.pop("materialized", False)
+    required_for_ready = values.pop("required_for_ready", None)
     view = ViewConfig(line=node.line_of("sql"), yaml_path=path.field("sql").text, **values)
     if not is_materialized:
+        if required_for_ready is not None:
+            message = "has no effect unless materialized is true: readiness waits for data only"
+            path.field("required_for_ready").warn(node.line_of("required_for_ready"), message)
         return view
     return DatasetConfig(
         name=view.name,
         from_=f"{CONNECTOR_OF_VIEWS}:{view.name}",
         connector=CONNECTOR_OF_VIEWS,
         on_schema_change="accept",  # what it reads decides
+        required_for_ready=required_for_ready is not False,
         acceleration=AccelerationConfig(),
         view=MaterializedView(sql=view.sql),
         line=view.line,
@@ -256,4 +268,5 @@ VIEW = Section[ViewConfig | DatasetConfig](
     Setting("name", RELATION_NAME, is_required=True),
     Setting("sql", _SQL, is_required=True),
     Setting("materialized", BooleanField()),
+    Setting("required_for_ready", BooleanField()),
 )

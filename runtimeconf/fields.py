@@ -307,6 +307,30 @@ def _parse_allowed_host(text: str) -> str:
 ALLOWED_HOST = ParsedField("a host name or IP address, with or without a port, or *", _parse_allowed_host)
 
 
+#: Addresses of IPv4 in IPv6. `system.client_address` takes them for IPv4.
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
+
+
+def _parse_network(text: str) -> str:
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise InvalidValueError from None
+    if "%" in text:
+        raise InvalidValueError("leave out the zone")
+    if network.network_address != ipaddress.ip_address(text.partition("/")[0]):
+        raise InvalidValueError(f"did you mean {network}?")
+    if network.prefixlen == 0:
+        raise InvalidValueError("it holds every address: name the proxies")
+    if isinstance(network, ipaddress.IPv6Network) and network.overlaps(_MAPPED):
+        raise InvalidValueError("write an IPv4 address as such")
+    return str(network)
+
+
+#: An address as the network that holds it alone, or a network, both in their shortest form.
+NETWORK = ParsedField("an IP address or a network such as 127.0.0.1, 10.0.0.0/8 or fd00::/8", _parse_network)
+
+
 class ListField(Field[tuple[T, ...]]):
     """A list whose items have one type. Invalid items are dropped from the value, so the others are still checked."""
 

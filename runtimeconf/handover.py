@@ -1,33 +1,46 @@
 """
-Passes a configuration to a child process across exec: as JSON in an anonymous file that the child inherits.
+Passes a configuration to child processes across exec: as JSON in an anonymous file that they inherit.
 
-The file has no name, is sealed once written, and disappears with the last process that holds it. A `Secret` is refused,
-so API keys cannot be passed. Parameters of datasets can hold secrets: pass `without_sources` to every process that does
-not load data.
+The file has no name and disappears with the last process that holds it. A `Secret` is refused, so API keys cannot be
+passed. Parameters of datasets can hold secrets: pass `without_sources` to every process that does not load data.
+
+`write` makes a file that never changes. A `Handover` can be changed while the children run: its writer *offers* another
+configuration, for which they prepare, and then *enacts* it, which all of them see at once.
 """
 
 import dataclasses
 import fcntl
 import json
+import mmap
 import os
+import struct
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from runtimeconf.model import AuthConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
+#: The start of the file: which configurations are in force and offered, and the offset and length of two texts. A
+#: configuration is written as twice its number, plus the index of its text; 0 stands for none.
+_HEADER = struct.Struct("=6Q")
+_MARK = struct.Struct("=Q")
+_FIRST = 1
+
 _received: tuple[RuntimeConfig, dict[str, Any]] | None = None
+_live: "Handover | None" = None
 
 
-def write(config: RuntimeConfig, extra: Mapping[str, Any]) -> int:
+def write(config: RuntimeConfig, extra: Mapping[str, Any], descriptor: int | None = None) -> int:
     """
-    Write *config* and *extra*, in JSON types, to an anonymous file.
+    Write *config* and *extra*, in JSON types, to an anonymous file: that with this *descriptor*, or a new one.
 
     Returns:
         Its descriptor, which exec closes unless the caller passes it on.
@@ -36,40 +49,161 @@ def write(config: RuntimeConfig, extra: Mapping[str, Any]) -> int:
         TypeError: *config* holds a secret, or *extra* a value that JSON cannot hold.
         OSError: The file cannot be created or written.
     """
-    text = json.dumps({"config": plain(config), "extra": dict(extra)}, separators=(",", ":"))
-    descriptor = os.memfd_create("querykeep-handover", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        with open(descriptor, "w", encoding="ascii", closefd=False) as file:
-            file.write(text)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-    except BaseException:
-        os.close(descriptor)
-        raise
+    descriptor = _written(config, extra, descriptor)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     return descriptor
+
+
+def new_file() -> int:
+    """Return the descriptor of a new anonymous file."""
+    return os.memfd_create("querykeep-handover", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 
 
 def read(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
     """
-    Return what `write` wrote to *descriptor*. It can be read any number of times, in any process.
+    Return the configuration in force in the file *descriptor*. It can be read any number of times, in any process.
 
     Raises:
         OSError: It cannot be read.
     """
-    # pread: every process that inherited the file shares its position.
-    fields = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
-    return rebuilt(RuntimeConfig, fields["config"]), fields["extra"]
+    return Handover(descriptor).current()
+
+
+class Handover:
+    """The file *descriptor*, whose configurations have numbers from 1."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    @classmethod
+    def of(cls, config: RuntimeConfig, extra: Mapping[str, Any]) -> Self:
+        """Write *config* and *extra* to a new file. Raises as `write`."""
+        return cls(_written(config, extra))
+
+    def for_readers(self) -> int:
+        """Return another descriptor of the file, with which nobody can write."""
+        return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.descriptor)
+
+    @property
+    def in_force(self) -> int:
+        """The number of the configuration in force. A program may look at it for each request: it is in memory."""
+        mark: int = _MARK.unpack_from(self._memory)[0]
+        return mark >> 1
+
+    def numbers(self) -> tuple[int, int]:
+        """Return the numbers of the configurations in force and offered; 0 if none is offered."""
+        in_force, offered, *_ = self._header()
+        return in_force >> 1, offered >> 1
+
+    def offer(self, number: int, config: RuntimeConfig, extra: Mapping[str, Any]) -> None:
+        """
+        Offer *config* and *extra*, in place of what is offered already. Raises as `write`.
+
+        *number* must be greater than any before.
+        """
+        text = _text(config, extra)
+        self.withdraw()
+        in_force, _, *places = self._header()
+        kept, length = places[in_force % 2 * 2 :][:2]
+        index = 1 - in_force % 2
+        # Before the text that is in force, if there is room, else after it.
+        places[index * 2] = _HEADER.size if _HEADER.size + len(text) <= kept else kept + length
+        places[index * 2 + 1] = len(text)
+        _write(self.descriptor, text, places[index * 2])
+        os.pwrite(self.descriptor, _HEADER.pack(in_force, 0, *places), 0)
+        os.pwrite(self.descriptor, _MARK.pack(number << 1 | index), _MARK.size)
+
+    def enact(self) -> None:
+        """Put the offered configuration in force."""
+        _, offered, *_ = self._header()
+        os.pwrite(self.descriptor, _MARK.pack(offered), 0)
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """Offer nothing any more."""
+        os.pwrite(self.descriptor, _MARK.pack(0), _MARK.size)
+
+    def read(self, number: int) -> tuple[RuntimeConfig, dict[str, Any]]:
+        """
+        Return the configuration *number* and its extra values.
+
+        Raises:
+            LookupError: It is neither in force nor offered.
+            OSError: It cannot be read.
+        """
+        # pread: every process that inherited the file shares its position.
+        *marks, offset, length, other_offset, other_length = self._header()
+        if number << 1 | 1 in marks:
+            offset, length = other_offset, other_length
+        text = os.pread(self.descriptor, length, offset)
+        if number not in self.numbers():  # now, after its text has been read
+            raise LookupError(f"Configuration {number} has been replaced.")
+        fields = json.loads(text)
+        return rebuilt(RuntimeConfig, fields["config"]), fields["extra"]
+
+    def current(self) -> tuple[RuntimeConfig, dict[str, Any]]:
+        """Return the configuration in force and its extra values. Raises OSError if they cannot be read."""
+        while True:
+            with suppress(LookupError):  # Another one has come into force.
+                return self.read(self.numbers()[0])
+
+    @cached_property
+    def _memory(self) -> mmap.mmap:
+        return mmap.mmap(self.descriptor, _HEADER.size, prot=mmap.PROT_READ)
+
+    def _header(self) -> tuple[int, ...]:
+        return _HEADER.unpack(os.pread(self.descriptor, _HEADER.size, 0))
+
+
+def _text(config: RuntimeConfig, extra: Mapping[str, Any]) -> bytes:
+    return json.dumps({"config": plain(config), "extra": dict(extra)}, separators=(",", ":")).encode("ascii")
+
+
+def _written(config: RuntimeConfig, extra: Mapping[str, Any], descriptor: int | None = None) -> int:
+    text = _text(config, extra)
+    target = new_file() if descriptor is None else descriptor
+    try:
+        _write(target, _HEADER.pack(_FIRST << 1, 0, _HEADER.size, len(text), _HEADER.size, 0) + text, 0)
+    except BaseException:
+        os.close(target)
+        raise
+    return target
+
+
+def _write(descriptor: int, data: bytes, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
 
 
 def receive(descriptor: int) -> tuple[RuntimeConfig, dict[str, Any]]:
-    """Read the handover that this process was started with, and let `received` return it."""
-    global _received  # noqa: PLW0603 (a process receives one handover)
-    _received = read(descriptor)
+    """Read the handover that this process was started with; `received` and `live` return it from now on."""
+    global _received, _live  # noqa: PLW0603 (a process receives one handover)
+    _live = Handover(descriptor)
+    _received = _live.current()
     return _received
 
 
 def received() -> tuple[RuntimeConfig, dict[str, Any]] | None:
-    """Return the handover of this process; None if no supervisor started it."""
+    """Return what was in force when this process started; None if no supervisor started it."""
     return _received
+
+
+def stop_following() -> None:
+    """Close the file of the handover. `live` returns None from now on."""
+    global _live  # noqa: PLW0603 (as above)
+    if _live is not None:
+        _live.close()
+        _live = None
+
+
+def live() -> Handover | None:
+    """Return the handover of this process, which its supervisor may change; None if no supervisor started it."""
+    return _live
 
 
 def without_sources(config: RuntimeConfig) -> RuntimeConfig:

@@ -5,20 +5,39 @@ from dataclasses import replace
 from pathlib import Path
 
 from runtimeconf.errors import ConfigError
-from runtimeconf.model import RuntimeConfig
-from runtimeconf.schema import ROOT, paths_by_name
+from runtimeconf.model import DEFAULT_STATE_DIR, RuntimeConfig
+from runtimeconf.schema import ROOT, paths_by_name, state_dir_in
 from runtimeconf.secret_stores import EnvStore, SecretStores
 from runtimeconf.validation import Validation, YamlPath
-from runtimeconf.yaml_reader import read_document
+from runtimeconf.yaml_reader import Mapping as YamlMapping
+from runtimeconf.yaml_reader import Node, Scalar, read_document
 
 
-def load(path: Path, environ: Mapping[str, str]) -> RuntimeConfig:
+def state_dir_of(path: Path) -> Path:
+    """
+    Return the state directory that *path* names, also if other parts of the configuration cannot be used.
+
+    Raises:
+        ConfigError: The file cannot be read as YAML.
+    """
+    file = path.absolute()
+    document = read_document(file, frozenset(paths_by_name()))
+    if document.root is None:
+        raise ConfigError(tuple(document.faults))
+    named: Node | None = document.root
+    for name in ("runtime", "state_dir"):
+        named = named.get(name) if isinstance(named, YamlMapping) else None
+    return state_dir_in(file.parent, named.text if isinstance(named, Scalar) else DEFAULT_STATE_DIR)
+
+
+def load(path: Path, environ: Mapping[str, str], *, needs_libraries: bool = True) -> RuntimeConfig:
     """
     Read, check and resolve the configuration in *path*.
 
     Args:
         path: The YAML file. Relative paths in it are relative to its directory.
         environ: The environment variables for the `env` secret store.
+        needs_libraries: Whether the libraries of its connectors must be installed.
 
     Raises:
         ConfigError: It lists every fault by file, line and YAML path, and shows no secret.
@@ -26,7 +45,13 @@ def load(path: Path, environ: Mapping[str, str]) -> RuntimeConfig:
     file = path.absolute()
     paths = paths_by_name()
     document = read_document(file, frozenset(paths))
-    validation = Validation(file=file, environ=environ, known_paths=paths, others_may_read=document.others_may_read)
+    validation = Validation(
+        file=file,
+        environ=environ,
+        known_paths=paths,
+        others_may_read=document.others_may_read,
+        needs_libraries=needs_libraries,
+    )
     validation.stores = SecretStores([EnvStore("env", environ, file.parent, validation.warn)])
     config = ROOT.read(document.root, YamlPath(validation)) if document.root is not None else None
     faults = dict.fromkeys([*document.faults, *validation.faults])  # an aliased value is read more than once

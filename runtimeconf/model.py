@@ -19,6 +19,9 @@ GIB = 1024 * MIB
 #: Whether a refresh replaces all rows or adds the newer ones.
 RefreshMode = Literal["full", "append"]
 
+#: Whether `/v1/ready` waits until datasets are loaded, or until they were tried.
+ReadyState = Literal["on_load", "on_registered"]
+
 #: What a key may do beyond authenticating.
 Right = Literal["query", "refresh"]
 
@@ -67,12 +70,13 @@ class HttpConfig:
     `runtime.http`: `allowed_hosts` is None if the YAML leaves it out (`sqlapi.hosts` then applies a default).
 
     Hosts have the form of a `Host` header: lower case, an IPv6 address in brackets, a port only if it must match. `*`
-    matches every host.
+    matches every host. `trusted_proxies` are networks whose `X-Forwarded-For` is believed for the logs, Flight's too.
     """
 
     bind: Address = Address("127.0.0.1", 8090)
     max_body_bytes: int = 1 * MIB
     allowed_hosts: tuple[str, ...] | None = None
+    trusted_proxies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +190,7 @@ class DatasetConfig:
     connector: str = "file"
     location: str = ""
     on_schema_change: Literal["fail", "accept"] = "fail"
+    required_for_ready: bool = True
     time_column: str | None = None
     params: Mapping[str, str] = field(default_factory=dict, repr=False)
     acceleration: AccelerationConfig = AccelerationConfig(enabled=False)
@@ -199,6 +204,7 @@ class RuntimeConfig:
     """
     The whole configuration. All paths are absolute.
 
+    `generation` counts the configurations of a runtime: each reload brings the next.
     `warnings` are one-line sentences about settings that work but are unsafe; they never hold a value below `auth` or
     `secrets`.
     """
@@ -212,9 +218,15 @@ class RuntimeConfig:
     tls: TlsConfig = TlsConfig()
     query: QueryConfig = QueryConfig()
     results_cache: ResultsCacheConfig = ResultsCacheConfig()
-    ready_state: Literal["on_load"] = "on_load"
+    ready_state: ReadyState = "on_load"
     shutdown_timeout_s: float = 30.0
     compatibility: Literal["2.0", "1.10"] = "2.0"
     datasets: tuple[DatasetConfig, ...] = ()
     views: tuple[ViewConfig, ...] = ()
     warnings: tuple[str, ...] = ()
+    generation: int = 1
+
+    @property
+    def engine_dir(self) -> Path:
+        """The directory of the engine's sockets. During a reload two engines run."""
+        return self.state_dir if self.generation == 1 else self.state_dir / f"e{self.generation}"

@@ -17,6 +17,7 @@ from runtimeconf.dataset_schema import DATASET, IDENTIFIER, VIEW
 from runtimeconf.fields import (
     ADDRESS,
     ALLOWED_HOST,
+    NETWORK,
     BooleanField,
     ChoiceField,
     DurationField,
@@ -232,6 +233,7 @@ RUNTIME = Section[dict[str, Any]](
             Setting("bind", ADDRESS),
             Setting("max_body_bytes", SizeField("1KiB", "1GiB")),
             Setting("allowed_hosts", ListField(ALLOWED_HOST, minimum=1)),
+            Setting("trusted_proxies", ListField(NETWORK)),
         ),
     ),
     Setting(
@@ -274,7 +276,7 @@ RUNTIME = Section[dict[str, Any]](
             may_be_empty=False,
         ),
     ),
-    Setting("ready_state", ChoiceField("on_load")),
+    Setting("ready_state", ChoiceField("on_load", "on_registered")),
     Setting("shutdown_timeout", DurationField("1ms", "1h"), attribute="shutdown_timeout_s"),
     Setting("compatibility", ChoiceField("2.0", "1.10")),
     Setting("state_dir", PathField("the path of a directory that is the runtime's alone")),
@@ -320,9 +322,14 @@ def _refuse_duplicate_names(root: Mapping, path: YamlPath) -> None:
                 first_of[name.text.lower()] = (f"{section}[{index}]", name.line)
 
 
+def state_dir_in(directory: Path, text: str) -> Path:
+    """Return the absolute path of the state directory that the YAML in *directory* calls *text*."""
+    return Path(os.path.normpath(directory / text))
+
+
 def _state_dir(text: str, root: Mapping, path: YamlPath) -> Path:
     """Return the absolute state directory. It must not contain the YAML, because the runtime owns all of it."""
-    state_dir = Path(os.path.normpath(path.validation.directory / text))
+    state_dir = state_dir_in(path.validation.directory, text)
     where = path.field("runtime").field("state_dir")
     runtime = root.get("runtime")
     line = runtime.line_of("state_dir") if isinstance(runtime, Mapping) else 0

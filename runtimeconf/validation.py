@@ -30,6 +30,7 @@ class Validation:
     environ: Mapping[str, str]
     known_paths: Mapping[str, tuple[str, ...]]  # a field's name -> the paths where it is valid
     others_may_read: bool = False
+    needs_libraries: bool = True  # whether a connector without its library is a fault
     stores: SecretStores | None = None  # None if the `secrets` section is invalid: references cannot be resolved
     faults: list[ConfigFault] = field(default_factory=list)
     _warnings: dict[str, list[str]] = field(default_factory=dict)

@@ -9,9 +9,11 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from queryengine.ids import accepted_id, new_id
+from runtimeconf.state import get_config
 from sqlapi.body import close_if_unread
 from sqlapi.problems import COMMON_HEADERS, QUERY_ID, REQUEST_ID
 from sqlapi.urls import route_name
+from system.client_address import client_address
 
 logger = logging.getLogger("sqlapi.access")
 
@@ -46,7 +48,11 @@ class RequestIdMiddleware:
 
 
 class AccessLogMiddleware:
-    """Logs each request, at once or when its streamed answer ends. No line holds the path or query string as sent."""
+    """
+    Logs each request, at once or when its streamed answer ends. No line holds the path or query string as sent.
+
+    For this line and that of a failed authentication, REMOTE_ADDR becomes the address of the client behind a proxy.
+    """
 
     def __init__(self, get_response: GetResponse) -> None:
         self._get_response = get_response
@@ -54,6 +60,9 @@ class AccessLogMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         """Answer one request."""
         began = time.monotonic()
+        if forwarded_for := request.META.get("HTTP_X_FORWARDED_FOR"):
+            trusted_proxies = get_config().http.trusted_proxies
+            request.META["REMOTE_ADDR"] = client_address(request.META["REMOTE_ADDR"], forwarded_for, trusted_proxies)
         response = self._get_response(request)
 
         def log(sent_bytes: int, complete: bool) -> None:

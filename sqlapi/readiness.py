@@ -11,7 +11,7 @@ from system.lock import FLIGHT_LOCK_NAME, StateLock
 
 
 def is_ready() -> bool:
-    """Return whether the engine is alive, every dataset is loaded, and Flight SQL, if enabled, takes calls."""
+    """Return whether the engine is alive, no dataset holds up readiness, and Flight SQL, if enabled, takes calls."""
     try:
         return get_engine().is_alive() and get_datasets().is_loaded() and flight_status() in {"Ready", "Disabled"}
     except (EngineUnavailableError, DatasetsUnavailableError):

@@ -86,6 +86,7 @@ class ApiView(APIView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Authenticate first: DRF would negotiate first and answer 406 instead of 401."""
         if self.authentication_classes:  # An open view accepts any Host and requests from any page.
+            self._access = get_access()
             _check_sender(request)
         self.perform_authentication(request)
         self.check_permissions(request)
@@ -93,6 +94,13 @@ class ApiView(APIView):
         # Methods are case-sensitive (RFC 9110, 9.1); Django upper-cases them.
         if request.META["REQUEST_METHOD"] != request.method:
             self.http_method_not_allowed(request)
+
+    def _authenticate_again(self, request: Request) -> None:
+        """Authenticate again if a reload has changed the keys, for example while the body arrived."""
+        if get_access() is not self._access:
+            del request._user  # type: ignore[attr-defined]  # noqa: SLF001 (DRF authenticates when its user is asked for)
+            self.perform_authentication(request)
+            self.check_permissions(request)
 
     def _count(self, request: Request) -> None:
         """
@@ -156,7 +164,7 @@ class HealthView(ApiView):
 
 
 class ReadyView(ApiView):
-    """`/v1/ready`: the runtime accepts statements, and every dataset has been loaded at least once."""
+    """`/v1/ready`: the runtime accepts statements, and no dataset holds it up."""
 
     authentication_classes = []
     permission_classes = [AllowAny]
@@ -175,10 +183,12 @@ class SqlView(ApiView):
     def post(self, request: Request) -> HttpResponseBase:
         """Run the statement in the body and answer in the requested format."""
         environ = request.META
-        caller = _caller(request)
-        caller.require("query")
+        _caller(request).require("query")
         offer = negotiation.choose(environ.get("HTTP_ACCEPT"), _format(request))
         sql, parameters = read_sql_request(environ, get_config().http.max_body_bytes)
+        self._authenticate_again(request)
+        caller = _caller(request)
+        caller.require("query")
         environ[QUERY_ID] = new_id()
         query = Query(
             sql=sql,
@@ -228,19 +238,23 @@ class StatusView(ApiView):
     """`/v1/status`: the components of the runtime."""
 
     def get(self, request: Request) -> HttpResponse:
-        """List them. Only the JSON includes the numbers of workers: the columns of the CSV are fixed."""
+        """List them. Only the JSON tells workers and waiting datasets: the columns of the CSV are fixed."""
         flight = flight_status()
         status, workers = _engine_status()
+        refresh, waiting_for = _refresh_status()
         parts = [
             ("http", str(get_config().http.bind), "Ready"),
             ("flight", "N/A" if flight == "Disabled" else str(get_config().flight.bind), flight),
             # The engine has its own processes if and only if the refresher does.
             ("engine", "unix:engine.sock" if workers else "in-process", status),
-            ("refresh", "unix:control.sock" if workers else "in-process", _refresh_status()),
+            ("refresh", "unix:control.sock" if workers else "in-process", refresh),
         ]
         rows: list[dict[str, Any]] = [dict(zip(("name", "endpoint", "status"), part, strict=True)) for part in parts]
         if workers is not None:
             rows[2] |= {"workers_alive": workers.workers_alive, "workers_killed": workers.workers_killed}
+        if waiting_for:
+            caller = _caller(request)
+            rows[3]["waiting_for"] = [name for name in waiting_for if caller.may_name(name)]
         return _table(request, rows, ("name", "endpoint", "status"))
 
 
@@ -266,10 +280,12 @@ class RefreshView(ApiView):
 
     def post(self, request: Request, name: str) -> HttpResponse:
         """Start a refresh. Its `refresh_sql`, if any, is checked before the 201 is sent."""
-        caller = _caller(request)
-        caller.require("refresh")
+        _caller(request).require("refresh")
         _refuse_csv(request)
         asked = read_refresh_request(request.META, get_config().http.max_body_bytes)
+        self._authenticate_again(request)
+        caller = _caller(request)
+        caller.require("refresh")
         control = get_datasets()
         if not caller.may_name(name):
             raise UnknownDatasetError(name)
@@ -349,13 +365,17 @@ def _engine_status() -> tuple[str, EngineStatus | None]:
     return "Initializing" if workers is not None and workers.is_starting else "Error", workers
 
 
-def _refresh_status() -> str:
+def _refresh_status() -> tuple[str, tuple[str, ...]]:
+    """Return the status, and the datasets that hold up readiness."""
     try:
         control = get_datasets()
-        control.datasets()
+        waiting_for = control.waiting_for()
+        # During a reload, these are datasets of the configuration to come.
+        if not waiting_for or control.is_loaded():
+            return "Ready", ()
     except DatasetsUnavailableError:
-        return "Error"
-    return "Ready" if control.is_loaded() else "Initializing"
+        return "Error", ()
+    return "Initializing", waiting_for
 
 
 def _declared(control: DatasetControl, name: str) -> DatasetConfig:

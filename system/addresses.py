@@ -2,11 +2,19 @@
 
 import errno
 import ipaddress
+import os
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+#: The first descriptor that systemd passes.
+_FIRST_ACTIVATED = 3
+
+#: Connections that wait to be accepted; the system may allow fewer.
+_BACKLOG = 2048
 
 _POLL_S = 0.1
 
@@ -32,9 +40,9 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def wait_until_bindable(address: Address, setting: str, deadline: float) -> None:
+def listen(address: Address, setting: str, deadline: float) -> socket.socket:
     """
-    Return as soon as *address* can be bound.
+    Listen on *address*, as soon as it can be bound.
 
     Args:
         address: The address of a server that is about to listen; port 0 is always free.
@@ -46,7 +54,7 @@ def wait_until_bindable(address: Address, setting: str, deadline: float) -> None
     """
     while True:
         try:
-            return _try_bind(address)
+            return _listener(address)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise OSError(_problem(address, error)) from error
@@ -56,10 +64,15 @@ def wait_until_bindable(address: Address, setting: str, deadline: float) -> None
             time.sleep(_POLL_S)
 
 
+def wait_until_bindable(address: Address, setting: str, deadline: float) -> None:
+    """Return as soon as *address* can be bound. The arguments and errors are those of `listen`."""
+    listen(address, setting, deadline).close()
+
+
 def bind_problem(address: Address) -> str | None:
     """Return why *address* can never be bound on this machine; None if it can, or if it is in use."""
     try:
-        _try_bind(address)
+        _listener(address).close()
     except OSError as error:
         return None if error.errno == errno.EADDRINUSE else _problem(address, error)
     return None
@@ -69,12 +82,36 @@ def _problem(address: Address, error: OSError) -> str:
     return f"Cannot listen on {address}: {error.strerror or 'the system refuses it'}."
 
 
-def _try_bind(address: Address) -> None:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((address.host, address.port))
-        probe.listen(1)
+def _listener(address: Address) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.host, address.port))
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def activated(environ: Mapping[str, str]) -> int | None:
+    """
+    Return the descriptor of the listening socket that systemd has passed to this process; None if there is none.
+
+    See sd_listen_fds(3). A socket unit for Querykeep has one socket, that of HTTP.
+
+    Raises:
+        OSError: It is not one listening TCP socket.
+    """
+    if environ.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    if environ.get("LISTEN_FDS") != "1":
+        raise OSError(f"systemd passed {environ.get('LISTEN_FDS')} sockets: the unit must have one, that of HTTP.")
+    with socket.socket(fileno=os.dup(_FIRST_ACTIVATED)) as passed:
+        is_tcp = passed.family in {socket.AF_INET, socket.AF_INET6} and passed.type == socket.SOCK_STREAM
+        if not (is_tcp and passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)):
+            raise OSError("The socket that systemd passed is no listening TCP socket: see ListenStream= of its unit.")
+    return _FIRST_ACTIVATED
 
 
 def _holder(port: int) -> str:

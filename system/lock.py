@@ -80,6 +80,16 @@ class StateLock:
             pid = ""
         return f"process {pid}" if pid.isdigit() else "another process"
 
+    def holder_pid(self) -> int | None:
+        """Return the process id of the holder; None if nobody holds the lock, or this process cannot see the holder."""
+        with suppress(OSError, ValueError):
+            if self.is_taken():
+                pid = int(self._path.read_text(encoding="ascii"))
+                # The holder may be in a container: another process has its number here.
+                if any(path.exists() and path.samefile(self._path) for path in Path(f"/proc/{pid}/fd").iterdir()):
+                    return pid
+        return None
+
     def is_taken(self) -> bool:
         """Return whether any process holds the lock. The check itself blocks others only for a moment."""
         try:

@@ -21,7 +21,7 @@ from datasources.loading import append, indexes
 from datasources.loading.append import Watermark
 from datasources.loading.columns import columns_of, count_of, refuse_changes, refuse_excess
 from datasources.loading.pushdown import wanted_by
-from datasources.sources.formats import DESCRIPTORS
+from datasources.sources.pinned_file import DESCRIPTORS
 from datasources.sources.registry import source_of
 from datasources.sources.source import Load, Scan, Wanted
 from datasources.sql import identifier, literal, literals
@@ -124,7 +124,7 @@ class LoadingEngine:
                 rows = self._bound(connection, path, scan)
                 columns = columns_of(connection, rows) if refresh_sql is None else _viewed(connection, view, rows)
                 refuse_excess(dataset.name, columns)
-                scan.accept(connection, [column.name for column in columns])
+                scan.accept(connection, columns)
                 time = append.find_time_column(dataset, columns) if append.time_column_of(dataset) else None
                 if time is not None and newer_than is not None:
                     refuse_changes(dataset.name, [newer_than.column], [time])

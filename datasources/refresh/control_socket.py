@@ -1,17 +1,17 @@
 """
 Ask the refresher from another process: one JSON line each way over a Unix socket.
 
-A request is `{"call": "datasets"}`, `{"call": "loaded"}`, `{"call": "history", "name": ...}` or `{"call": "refresh",
-"name": ..., "admitted_sql": ..., "mode": ..., "jitter_max_s": ...}`; a reply is `{"result": ...}` or `{"error":
-{"code": ..., "message": ...}}`. The socket is in the state directory, and only their owner may use them: the refresher
-trusts its clients to have checked the SQL that they send.
+A request is `{"call": "datasets"}`, `{"call": "waiting_for", "generation": ...}`, `{"call": "history", "name": ...}` or
+`{"call": "refresh", "name": ..., "admitted_sql": ..., "mode": ..., "jitter_max_s": ...}`; a reply is
+`{"result": ...}` or `{"error": {"code": ..., "message": ...}}`. The socket is in the state directory, and only their
+owner may use them: the refresher trusts its clients to have checked the SQL that they send.
 """
 
 import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,17 +54,18 @@ class ProtocolError(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """
-    One call; `name` is "" for `datasets` and `loaded`, which concern all datasets.
+    One call; `name` is "" for `datasets` and `waiting_for`, which concern all datasets.
 
     An SQL text is called admitted here, so that a process of another release, which may send one that nobody has
     checked, is refused.
     """
 
-    call: Literal["datasets", "loaded", "history", "refresh"]
+    call: Literal["datasets", "waiting_for", "history", "refresh"]
     name: str = ""
     admitted_sql: AdmittedSql | None = None
     mode: RefreshMode | None = None
     jitter_max_s: float = 0.0
+    generation: int = 0  # of the configuration that `waiting_for` is about; 0: whichever it is
 
 
 def encode(fields: Mapping[str, Any]) -> bytes:
@@ -84,12 +85,13 @@ def decode_request(line: bytes) -> Request:
     except TypeError:
         raise ProtocolError("it does not have the fields of a request") from None
     if (
-        request.call not in ("datasets", "loaded", "history", "refresh")
+        request.call not in ("datasets", "waiting_for", "history", "refresh")
         or not isinstance(request.name, str)
         or not isinstance(request.admitted_sql, str | None)
         or request.mode not in (None, *get_args(RefreshMode))
         or type(request.jitter_max_s) not in (int, float)
         or not 0 <= request.jitter_max_s < 1e9
+        or type(request.generation) is not int
     ):
         raise ProtocolError("a field has no valid value")
     return request
@@ -131,8 +133,11 @@ def _result(control: DatasetControl, request: Request) -> Any:
     match request.call:
         case "datasets":
             return [asdict(state) for state in control.datasets()]
-        case "loaded":
-            return control.is_loaded()
+        case "waiting_for":
+            generation = getattr(control, "generation", 0)
+            if request.generation > generation:
+                raise DatasetsUnavailableError  # It was restarted, and has not taken the configuration yet.
+            return control.waiting_for() if request.generation in {0, generation} else None
         case "history":
             return [asdict(run) for run in control.history(request.name)]
         case "refresh":
@@ -142,7 +147,7 @@ def _result(control: DatasetControl, request: Request) -> Any:
 
 class ControlServer:
     """
-    Answers for *control* on the socket of *state_dir*, in threads of its own.
+    Answers for *control*, which may be replaced, on the socket of *state_dir*, in threads of its own.
 
     Raises:
         StateDirectoryError: The socket cannot be created.
@@ -150,7 +155,7 @@ class ControlServer:
 
     def __init__(self, state_dir: Path, control: DatasetControl) -> None:
         self._path = state_dir / SOCKET_NAME
-        self._control = control
+        self.control = control
         self._connections = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._is_closed = threading.Event()
         self._is_reported = False
@@ -209,7 +214,7 @@ class ControlServer:
             with connection, suppress(OSError):
                 connection.settimeout(_TIMEOUT_S)
                 line = _read_line(connection, MAX_REQUEST_BYTES)
-                connection.sendall(answer(self._control, line))
+                connection.sendall(answer(self.control, line))
         finally:
             self._connections.release()
 
@@ -217,13 +222,17 @@ class ControlServer:
 class ControlClient:
     """The `DatasetControl` of a process that does not hold the lock of *state_dir*: it asks the one that does."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, awaited: Collection[str] | None = None, generation: int = 0) -> None:
         self._path = str(state_dir / SOCKET_NAME)
-        self._loaded = Loaded(state_dir, lambda: self._ask(Request(call="loaded"), lambda result: result is True))
+        self._loaded = Loaded(state_dir, lambda: self._is_loaded(generation), awaited)
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
         return self._ask(Request(call="datasets"), lambda result: tuple(map(_state_of, result)))
+
+    def waiting_for(self) -> tuple[str, ...]:
+        """As `DatasetControl.waiting_for`, of whichever configuration the refresher has."""
+        return self._ask(Request(call="waiting_for"), lambda result: tuple(map(str, result)))
 
     def is_loaded(self) -> bool:
         """As `DatasetControl.is_loaded`."""
@@ -239,6 +248,11 @@ class ControlClient:
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""
         return self._ask(Request(call="history", name=name), lambda result: tuple(map(run_of, result)))
+
+    def _is_loaded(self, generation: int) -> bool | None:
+        """Ask about the configuration *generation*; None if the refresher has a later one."""
+        request = Request(call="waiting_for", generation=generation)
+        return self._ask(request, lambda result: None if result is None else not result)
 
     def _ask(self, request: Request, decode: Callable[[Any], _T]) -> _T:
         try:

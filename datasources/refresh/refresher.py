@@ -17,20 +17,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-from datasources.control import AdmittedSql, DatasetState, DatasetStatus, RefreshPhase, RefreshRun, RefreshStatus
+from datasources.control import AdmittedSql, DatasetState, RefreshPhase, RefreshRun, RefreshStatus
 from datasources.deadline import Deadline
 from datasources.errors import DatasetError, SchemaChangedError, SnapshotError, UnknownDatasetError
 from datasources.loading.columns import refuse_changes
 from datasources.refresh import schedule
 from datasources.refresh.declarations import check_refresh
+from datasources.refresh.entries import DatasetEntry, QueueEntry, reads, state_of, views_last
 from datasources.refresh.history import History
 from datasources.snapshots.publication import Publication
 from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, refresh_sql_of
-from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
-from system.wallclock import seconds_since, utc_in, utc_now
+from queryengine.manifest import Snapshot
+from runtimeconf.model import RefreshMode, RuntimeConfig
+from system.wallclock import utc_now
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,9 @@ REST_S = 20.0
 #: A failing dataset is logged at most once in this many seconds.
 _LOG_INTERVAL_S = 60.0
 
+#: Seconds that an interrupted load has to end.
+_END_S = 10.0
+
 #: Seconds between two checks of the published files.
 POLL_S = 1.0
 
@@ -50,55 +54,6 @@ POLL_S = 1.0
 _UNREADABLE = "Something that it reads cannot be loaded."
 
 _random = secrets.SystemRandom()
-
-
-@dataclass(slots=True)
-class _QueueEntry:
-    """
-    A queued run, and the SELECT to run; None loads the whole source.
-
-    `skips` means that it may skip an unchanged source. `begins` is the earliest time, by the clock, at which it starts.
-    """
-
-    entry: "_Dataset"
-    run: RefreshRun
-    sql: str | None
-    skips: bool
-    mode: RefreshMode
-    begins: float
-
-
-@dataclass(slots=True)
-class _Dataset:
-    """The state of one dataset. Guarded by the refresher's condition."""
-
-    config: DatasetConfig
-    waiting: _QueueEntry | None = None
-    is_running: bool = False
-    began: float = 0.0  # of the running load
-    file: str | None = None  # of the snapshot that the running load builds
-    is_publishing: bool = False
-    error: str | None = None
-    failures: int = 0  # in a row
-    loaded_here: bool = False
-    checked_at: str | None = None  # the end of the last run that succeeded
-    due: float | None = None
-    logged: float | None = None
-
-
-def _reads(entry: _Dataset) -> tuple[str, ...]:
-    return () if entry.config.view is None else entry.config.view.reads
-
-
-def _views_last(entries: Collection[_Dataset]) -> list[_Dataset]:
-    """Return *entries* in an order in which each view comes after what it reads."""
-    ordered: list[_Dataset] = []
-    left = list(entries)
-    while left:
-        names = {entry.config.name.lower() for entry in left}
-        ordered += [entry for entry in left if names.isdisjoint(_reads(entry))]
-        left = [entry for entry in left if not names.isdisjoint(_reads(entry))]
-    return ordered
 
 
 def _milliseconds_since(began: float) -> int:
@@ -113,6 +68,7 @@ class Refresher:
         config: The runtime's configuration.
         builders: The builders to load with, each in a thread of its own. If there are none, this process does the
             loading itself.
+        predecessor: A refresher that has finished (`finish`); this one takes over what it knows and was asked for.
         now: The monotonic clock for intervals, in seconds.
         chance: Returns random numbers, from 0 to 1, for the jitter.
 
@@ -125,39 +81,102 @@ class Refresher:
         config: RuntimeConfig,
         *,
         builders: Sequence[Builder] = (),
+        predecessor: "Refresher | None" = None,
         now: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = _random.random,
     ) -> None:
+        self.generation = config.generation
         self._now = now
         self._chance = chance
-        self._publication = Publication(config.state_dir, config.datasets)
+        self._ready_state = config.ready_state
+        self._successor: Refresher | None = None
+        if predecessor is None:
+            self._publication = Publication(config.state_dir, config.datasets)
+        else:
+            self._publication = predecessor._publication  # noqa: SLF001 (of this class)
+            self._publication.redeclare(config.datasets)
         self._history = History(config.state_dir, [dataset.name for dataset in config.datasets])
         # Names of datasets are case-insensitive, as in SQL.
-        self._entries = {dataset.name.lower(): _Dataset(dataset) for dataset in config.datasets}
+        self._entries = {dataset.name.lower(): DatasetEntry(dataset) for dataset in config.datasets}
         for entry in self._entries.values():
             succeeded = (run for run in self._history.runs(entry.config.name) if run.status == "succeeded")
             entry.checked_at = next((run.finished_at for run in succeeded), None)
-        self._queue: deque[_QueueEntry] = deque()
+        self._queue: deque[QueueEntry] = deque()
         self._condition = threading.Condition()
         self._stop = threading.Event()
+        self._is_finishing = self._is_moving = False
         self._is_scheduled = True
+        if predecessor is not None:
+            self._take_over(predecessor)
         self._threads = [
             threading.Thread(target=self._work, args=(builder,), name="refresher", daemon=True)
             for builder in builders or [SnapshotBuilder.of(config) for _ in range(MAX_LOADS)]
         ]
         self._watcher = threading.Thread(target=self._watch, name="refresher", daemon=True)
 
+    def _take_over(self, predecessor: "Refresher") -> None:
+        """Continue with the datasets that are declared as before, and with what callers have requested."""
+        for name, former in predecessor._entries.items():  # noqa: SLF001 (of this class)
+            entry = self._entries.get(name)
+            if entry is not None and replace(former.config, line=0) == replace(entry.config, line=0):
+                former.config = entry.config
+                if former.waiting is not None and former.waiting.skips:
+                    former.due = self._now()
+                former.waiting = None
+                if former.holds_up_ready(self._ready_state) and self._snapshot(former) is None:
+                    former.error = None  # Readiness waits for the load that begins now.
+                self._entries[name] = former
+        for queued in predecessor._queue:  # noqa: SLF001 (of this class)
+            entry = self._entries.get(queued.entry.config.name.lower())
+            if entry is not None and not queued.skips and entry.config.acceleration.enabled:
+                queued.entry, entry.waiting = entry, queued
+                self._queue.append(queued)
+                self._history.put((entry.config.name, queued.run))
+
+    def finish(self, timeout_s: float) -> None:
+        """
+        Begin no more loads, and stop when those that run have ended; interrupt them after *timeout_s* seconds.
+
+        Requests are still accepted. A successor takes them over.
+
+        Raises:
+            DatasetError: An interrupted load does not end.
+        """
+        with self._condition:
+            self._is_finishing = True
+            self._condition.wait_for(lambda: not any(one.is_running for one in self._entries.values()), timeout_s)
+        if not self._end(_END_S):
+            raise DatasetError("A load does not end.")
+        with self._condition:
+            self._is_moving = True
+
+    def succeed(self, successor: "Refresher") -> None:
+        """Pass on what is requested from now on."""
+        with self._condition:
+            self._successor = successor
+            self._condition.notify_all()
+
+    def commit(self) -> None:
+        """Withdraw the data that the predecessor served and this refresher does not."""
+        self._publication.drop_undeclared()
+
     def start(self) -> None:
         """Load every dataset, in the order of the YAML but for views, which come last, and keep them fresh."""
         with self._condition:
             first = []
             for entry in self._entries.values():
+                if (
+                    entry.loaded_here
+                    and entry.error is None
+                    and self._publication.snapshot(entry.config.name) is not None
+                ):
+                    continue  # by the predecessor
                 delay_s = schedule.jitter_s(entry.config.acceleration, self._chance())
                 if delay_s and self._publication.snapshot(entry.config.name) is not None:
                     entry.due = self._now() + delay_s
                 elif self._can_load(entry):  # Otherwise it is loaded as soon as what it reads is published.
                     first.append(entry)
-            self._load_soon(_views_last(first))
+            self._load_soon(views_last(first))
         for thread in (*self._threads, self._watcher):
             thread.start()
 
@@ -173,7 +192,7 @@ class Refresher:
         entries = [self._entry(name) for name in dict.fromkeys(name.lower() for name in names)]
         with self._condition:
             self._is_scheduled = False
-            asked = self._load_soon(_views_last(entries), skips=skip_unchanged)
+            asked = self._load_soon(views_last(entries), skips=skip_unchanged)
             for thread in self._threads:
                 thread.start()
             # Views of what was loaded are loaded too.
@@ -189,6 +208,12 @@ class Refresher:
 
         Unfinished runs are listed as failed (`interrupted`).
         """
+        has_ended = self._end(timeout_s)
+        if has_ended:
+            self._history.interrupt()
+        return has_ended
+
+    def _end(self, timeout_s: float) -> bool:
         with self._condition:
             self._stop.set()
             self._condition.notify_all()
@@ -197,19 +222,22 @@ class Refresher:
         for thread in threads:
             if thread.ident is not None:
                 thread.join(max(0.0, end - time.monotonic()))
-        if any(thread.is_alive() for thread in threads):
-            return False
-        self._history.interrupt()
-        return True
+        return not any(thread.is_alive() for thread in threads)
+
+    def waiting_for(self) -> tuple[str, ...]:
+        """As `DatasetControl.waiting_for`."""
+        with self._condition:
+            missing = [entry for entry in self._entries.values() if self._snapshot(entry) is None]
+            return tuple(entry.config.name for entry in missing if entry.holds_up_ready(self._ready_state))
 
     def is_loaded(self) -> bool:
         """As `DatasetControl.is_loaded`."""
-        return all(self._publication.snapshot(entry.config.name) is not None for entry in self._entries.values())
+        return not self.waiting_for()
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`."""
         with self._condition:
-            return tuple(map(self._state, self._entries.values()))
+            return tuple(state_of(entry, self._snapshot(entry), self._now()) for entry in self._entries.values())
 
     def request_refresh(
         self, name: str, sql: AdmittedSql | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
@@ -218,6 +246,10 @@ class Refresher:
         entry = self._entry(name)
         check_refresh(entry.config, mode)
         with self._condition:
+            # Between its end and the start of its successor: the request would be lost.
+            self._condition.wait_for(lambda: self._successor is not None or not self._is_moving)
+            if self._successor is not None:
+                return self._successor.request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s)
             select, delay_s = sql or entry.config.acceleration.refresh_sql, self._chance() * jitter_max_s
             run = self._enqueue(entry, select, skips=False, mode=mode, delay_s=delay_s)
             self._history.put((entry.config.name, run))
@@ -232,42 +264,21 @@ class Refresher:
                 for run in self._history.runs(entry.config.name)
             )
 
-    def _with_progress(self, entry: _Dataset, run: RefreshRun) -> RefreshRun:
+    def _with_progress(self, entry: DatasetEntry, run: RefreshRun) -> RefreshRun:
         written = None if entry.file is None else self._publication.built_bytes(entry.file)
         phase: RefreshPhase = "publishing" if entry.is_publishing else "opening" if written is None else "loading"
         return replace(run, phase=phase, bytes=written, duration_ms=_milliseconds_since(entry.began))
 
-    def _entry(self, name: str) -> _Dataset:
+    def _entry(self, name: str) -> DatasetEntry:
         try:
             return self._entries[name.lower()]
         except KeyError:
             raise UnknownDatasetError(name) from None
 
-    def _state(self, entry: _Dataset) -> DatasetState:
-        snapshot = self._publication.snapshot(entry.config.name)
-        status: DatasetStatus = "Initializing" if snapshot is None else "Ready"
-        if entry.is_running and snapshot is not None:
-            status = "Refreshing"
-        elif entry.error is not None:
-            status = "Error"
-        # The list of runs may be lost, or older than a snapshot from a backup.
-        checked_at = None if snapshot is None else max(snapshot.created_at, entry.checked_at or "")
-        return DatasetState(
-            from_=entry.config.from_,
-            name=entry.config.name,
-            acceleration_enabled=entry.config.acceleration.enabled,
-            status=status,
-            rows=None if snapshot is None else snapshot.rows,
-            refreshed_at=None if snapshot is None else snapshot.created_at,
-            snapshot=None if snapshot is None else Path(snapshot.file).stem,
-            error=entry.error,
-            checked_at=checked_at,
-            next_refresh_at=None if entry.due is None else utc_in(max(0.0, entry.due - self._now())),
-            age_s=None if checked_at is None else int(seconds_since(checked_at)),
-            bytes=None if snapshot is None else snapshot.size_bytes,
-        )
+    def _snapshot(self, entry: DatasetEntry) -> Snapshot | None:
+        return self._publication.snapshot(entry.config.name)
 
-    def _load_soon(self, entries: Collection[_Dataset], *, skips: bool = True) -> list[tuple[str, RefreshRun]]:
+    def _load_soon(self, entries: Collection[DatasetEntry], *, skips: bool = True) -> list[tuple[str, RefreshRun]]:
         """Queue a load of each dataset as declared, and save the runs in the history at once."""
         runs = [
             (entry.config.name, self._enqueue(entry, refresh_sql_of(entry.config), skips=skips)) for entry in entries
@@ -276,7 +287,13 @@ class Refresher:
         return runs
 
     def _enqueue(
-        self, entry: _Dataset, sql: str | None, *, skips: bool, mode: RefreshMode | None = None, delay_s: float = 0.0
+        self,
+        entry: DatasetEntry,
+        sql: str | None,
+        *,
+        skips: bool,
+        mode: RefreshMode | None = None,
+        delay_s: float = 0.0,
     ) -> RefreshRun:
         """
         Queue a load of the dataset, or join the queued one; the caller saves its run in the history.
@@ -288,7 +305,7 @@ class Refresher:
         queued = entry.waiting
         if queued is None:
             run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
-            queued = entry.waiting = _QueueEntry(entry, run, sql, skips, mode, begins)
+            queued = entry.waiting = QueueEntry(entry, run, sql, skips, mode, begins)
             self._queue.append(queued)
         queued.begins = min(queued.begins, begins)
         if not skips:
@@ -306,7 +323,7 @@ class Refresher:
             if queued is not None:
                 self._refresh(queued, builder)
 
-    def _next(self, patience_s: float) -> _QueueEntry | None:
+    def _next(self, patience_s: float) -> QueueEntry | None:
         """Wait for the next run and begin it. Return None if none comes within *patience_s* or the refresher stops."""
         end = time.monotonic() + patience_s
         with self._condition:
@@ -316,7 +333,7 @@ class Refresher:
                 for entry in due:
                     entry.due = None
                 self._load_soon(due)
-                free = self._free(now)
+                free = [] if self._is_finishing else self._free(now)
                 queued = next((queued for queued in free if queued.begins <= now), None)
                 if queued is not None:
                     self._queue.remove(queued)
@@ -331,7 +348,7 @@ class Refresher:
                 self._condition.wait(max(0.0, wait_s) if wait_s < math.inf else None)
             return None
 
-    def _free(self, now: float) -> list[_QueueEntry]:
+    def _free(self, now: float) -> list[QueueEntry]:
         """
         Return the queued runs that need not wait for another, in their order; later runs overtake the rest.
 
@@ -341,21 +358,21 @@ class Refresher:
         free = []
         before: set[int] = set()
         for queued in self._queue:
-            read = [self._entry(name) for name in _reads(queued.entry)]
+            read = [self._entry(name) for name in reads(queued.entry)]
             if not queued.entry.is_running and not any(one.is_running or id(one) in before for one in read):
                 free.append(queued)
             if queued.begins <= now:
                 before.add(id(queued.entry))
         return free
 
-    def _begin(self, queued: _QueueEntry) -> None:
+    def _begin(self, queued: QueueEntry) -> None:
         entry = queued.entry
         queued.run = replace(queued.run, status="running", started_at=utc_now())
         entry.waiting, entry.is_running, entry.due = None, True, None
         entry.began, entry.file, entry.is_publishing = time.monotonic(), None, False
         self._history.put((entry.config.name, queued.run))
 
-    def _refresh(self, queued: _QueueEntry, builder: Builder) -> None:
+    def _refresh(self, queued: QueueEntry, builder: Builder) -> None:
         entry = queued.entry
         run = self._load(queued, builder)
         status: RefreshStatus = "succeeded" if run.error is None else "failed"
@@ -375,7 +392,7 @@ class Refresher:
             self._condition.notify_all()
         self._log(entry, run)
 
-    def _load(self, queued: _QueueEntry, builder: Builder) -> RefreshRun:
+    def _load(self, queued: QueueEntry, builder: Builder) -> RefreshRun:
         """Build and publish; return the run with its result."""
         run = queued.run
         dataset = queued.entry.config
@@ -422,11 +439,11 @@ class Refresher:
             except Exception:  # For example, out of memory or descriptors; the next check may succeed.
                 logger.exception("The published data cannot be looked at")
 
-    def _views_of(self, name: str) -> list[_Dataset]:
+    def _views_of(self, name: str) -> list[DatasetEntry]:
         """Return the materialized views that read the dataset *name*."""
-        return [entry for entry in self._entries.values() if name.lower() in _reads(entry)]
+        return [entry for entry in self._entries.values() if name.lower() in reads(entry)]
 
-    def _fail_views_of(self, entry: _Dataset) -> None:
+    def _fail_views_of(self, entry: DatasetEntry) -> None:
         """Record why the views that read *entry*, directly or by another view, cannot be loaded."""
         failed = [entry]
         for one in failed:  # grows while it is read
@@ -435,12 +452,12 @@ class Refresher:
                     view.error = _UNREADABLE
                     failed.append(view)
 
-    def _can_load(self, entry: _Dataset) -> bool:
+    def _can_load(self, entry: DatasetEntry) -> bool:
         """Return whether everything that a materialized view reads is published; True for a dataset with a source."""
-        names = [self._entry(name).config.name for name in _reads(entry)]
+        names = [self._entry(name).config.name for name in reads(entry)]
         return all(self._publication.snapshot(name) is not None for name in names)
 
-    def _next_due(self, entry: _Dataset) -> float | None:
+    def _next_due(self, entry: DatasetEntry) -> float | None:
         if not self._is_scheduled:
             return None
         acceleration = entry.config.acceleration
@@ -454,7 +471,7 @@ class Refresher:
             return None
         return self._now() + pause_s + schedule.jitter_s(acceleration, self._chance())
 
-    def _log(self, entry: _Dataset, run: RefreshRun) -> None:
+    def _log(self, entry: DatasetEntry, run: RefreshRun) -> None:
         fields = {"dataset": entry.config.name, "refresh": run.id, "duration_ms": run.duration_ms}
         if run.error is None:
             entry.logged = None

@@ -57,7 +57,7 @@ def load_once(
             raise UnknownDatasetError(name)
     prepare_state_dir(config.state_dir)
     lock = StateLock(config.state_dir)
-    _acquire(lock, "ask that runtime with `manage.py refresh DATASET`, or stop it first.")
+    _acquire(lock, "ask that runtime with the command `refresh`, or stop it first.")
     refresher = None
     try:
         refresher = Refresher(config, builders=builders)
@@ -90,7 +90,7 @@ class DatasetService:
         self._directory: tuple[int, int] | None = None
         self._last_warning = ""
         self._watcher = threading.Thread(target=self._watch, name="datasets-watcher", daemon=True)
-        self._loaded = Loaded(config.state_dir, lambda: self._control().is_loaded())
+        self._loaded = Loaded(config.state_dir, lambda: not self.waiting_for())
 
     def start(self) -> None:
         """
@@ -122,6 +122,35 @@ class DatasetService:
             logger.warning("A load did not end in time")
             return
         self._lock.release()
+
+    def waiting_for(self) -> tuple[str, ...]:
+        """As `DatasetControl.waiting_for`."""
+        return self._control().waiting_for()
+
+    def replace(self, config: RuntimeConfig, builders: Sequence[Builder]) -> None:
+        """
+        Refresh by another configuration. The loads that run have the time of a shutdown to finish.
+
+        Until `commit`, data that only the previous configuration declares stays published. For the process that
+        refreshes.
+
+        Raises:
+            DatasetError: A load does not end, or the state directory was lost.
+        """
+        former, server = self._refresher, self._server
+        if former is None or server is None:
+            raise DatasetsUnavailableError
+        former.finish(self._config.shutdown_timeout_s)
+        new = Refresher(config, builders=builders, predecessor=former)
+        self._config, self._builders = config, builders
+        self._refresher = server.control = new
+        former.succeed(new)
+        new.start()
+
+    def commit(self) -> None:
+        """Withdraw the data that the configuration does not declare, after `replace`."""
+        if self._refresher is not None:
+            self._refresher.commit()
 
     def is_loaded(self) -> bool:
         """As `DatasetControl.is_loaded`."""

@@ -21,6 +21,7 @@ from datasources.snapshots.snapshot import (
 from queryengine.manifest import (
     MANIFEST_NAME,
     SNAPSHOT_DIRECTORY,
+    STAGED_DIRECTORY,
     Manifest,
     ManifestError,
     Signature,
@@ -57,12 +58,15 @@ class Publication:
     def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig]) -> None:
         self._state_dir = state_dir
         self._lock = threading.Lock()  # held to replace the manifest
+        self._undeclared: frozenset[str] = frozenset()  # files that are published, but not by the declarations of now
+        self._staged: dict[str, Snapshot] = {}  # replace what is undeclared, which statements read until then
         self._superseded: list[Snapshot] = []  # a loss of power may still bring these back
         self._seen: Signature = None  # of the manifest last known to be right
         self._stamps: dict[str, _Stamp | None] = {}  # of snapshot files last known to be good
         try:
             (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
             self._serve(self._recover(datasets))
+            (state_dir / STAGED_DIRECTORY / MANIFEST_NAME).unlink(missing_ok=True)
             # Delete unfinished builds, and logs of the engine that would be replayed into a snapshot.
             published = {snapshot.file for snapshot in self._manifest.snapshots}
             remove_ours(state_dir / SNAPSHOT_DIRECTORY, SNAPSHOT_FILES, keep=published)
@@ -74,6 +78,38 @@ class Publication:
     def snapshot(self, dataset: str) -> Snapshot | None:
         """Return the served snapshot of *dataset*; None if it has not been loaded."""
         return self._snapshots.get(dataset)
+
+    def redeclare(self, datasets: Sequence[DatasetConfig]) -> None:
+        """
+        Go by other declarations: what does not fit them counts as not loaded, but stays published for the present.
+
+        Statements of an engine with the previous declarations may still read it. What is published in its place is
+        staged until `drop_undeclared`; another call discards it.
+        """
+        with self._lock:
+            discarded = list(self._staged.values())
+            self._stage({})
+            fitting = _fitting(self._manifest.snapshots, datasets)
+            self._undeclared = frozenset(one.file for one in self._manifest.snapshots if one not in fitting)
+            self._serve(self._manifest)
+        for snapshot in discarded:
+            self.discard(snapshot)
+
+    def drop_undeclared(self) -> None:
+        """
+        Withdraw what does not fit the declarations, and serve what is staged.
+
+        Raises:
+            SnapshotError: The manifest cannot be written; everything stays.
+        """
+        with self._lock:
+            dropped = [one for one in self._manifest.snapshots if one.file in self._undeclared]
+            if dropped or self._staged:
+                self._write(self._next(tuple(self._snapshots.values())))
+            self._undeclared = frozenset()
+            self._stage({})
+        for snapshot in dropped:
+            self.discard(snapshot)
 
     def built_bytes(self, file: str) -> int | None:
         """Return how many bytes of the snapshot *file* are written so far; None if there is no file yet."""
@@ -92,9 +128,12 @@ class Publication:
             SnapshotError: The manifest cannot be written; the old data is still served, and *snapshot* is deleted.
         """
         with self._lock:
-            snapshots = {**self._snapshots}
+            snapshots = {one.dataset: one for one in self._manifest.snapshots}
             superseded = snapshots.pop(snapshot.dataset, None)
             snapshots[snapshot.dataset] = snapshot
+            if superseded is not None and superseded.file in self._undeclared:
+                self._replace_staged(snapshot)
+                return
             try:
                 is_durable = self._write(self._next(tuple(snapshots.values())))
             except SnapshotError:
@@ -110,6 +149,27 @@ class Publication:
             gone, self._superseded = self._superseded, []
         for old in gone:
             self.discard(old)
+
+    def _replace_staged(self, snapshot: Snapshot) -> None:
+        former = self._staged.get(snapshot.dataset)
+        try:
+            self._stage({**self._staged, snapshot.dataset: snapshot})
+        except OSError as exc:
+            self.discard(snapshot)
+            raise not_written("The manifest of staged data", exc.strerror) from exc
+        self._serve(self._manifest)
+        if former is not None:
+            self.discard(former)
+
+    def _stage(self, staged: dict[str, Snapshot]) -> None:
+        """Have *staged* replace what is undeclared, once that is dropped; loads of views read it already."""
+        directory = self._state_dir / STAGED_DIRECTORY
+        if staged:
+            directory.mkdir(mode=0o700, exist_ok=True)
+            write_manifest(directory, Manifest(generation=1, snapshots=tuple(staged.values())))
+        else:
+            (directory / MANIFEST_NAME).unlink(missing_ok=True)
+        self._staged = staged
 
     def withdraw_damaged(self) -> dict[str, str]:
         """
@@ -153,7 +213,7 @@ class Publication:
             self.discard(snapshot)
         with suppress(OSError):  # The load reports it.
             (self._state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
-        return {snapshot.dataset: faults[snapshot.file] for snapshot in withdrawn}
+        return {one.dataset: faults[one.file] for one in withdrawn if one.file not in self._undeclared}
 
     def restore(self) -> None:
         """
@@ -197,7 +257,8 @@ class Publication:
     def _serve(self, manifest: Manifest) -> None:
         """Remember the manifest that was written."""
         self._manifest, self._seen = manifest, self._signature()
-        self._snapshots = {snapshot.dataset: snapshot for snapshot in manifest.snapshots}
+        declared = {one.dataset: one for one in manifest.snapshots if one.file not in self._undeclared}
+        self._snapshots = declared | self._staged
         files = [snapshot.file for snapshot in manifest.snapshots]
         self._stamps = {file: self._stamps.get(file) or self._stamp(file) for file in files}
 
@@ -221,18 +282,19 @@ class Publication:
             found = Manifest(generation=int(time.time()))
             write_manifest(self._state_dir, found)
             return found
-        declared = {dataset.name: dataset for dataset in datasets}
         with closing(Verifier(self._state_dir)) as verifier:
-            changed = _changed(found.snapshots, declared)
-            kept = tuple(
-                snapshot
-                for snapshot in found.snapshots
-                if snapshot.dataset in declared and snapshot.dataset not in changed and verifier.is_good(snapshot)
-            )
+            kept = tuple(filter(verifier.is_good, _fitting(found.snapshots, datasets)))
         if kept != found.snapshots:
             found = Manifest(generation=found.generation + 1, snapshots=kept)
             write_manifest(self._state_dir, found)
         return found
+
+
+def _fitting(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
+    """Return the snapshots of declared datasets whose definition has not changed."""
+    declared = {dataset.name: dataset for dataset in datasets}
+    changed = _changed(snapshots, declared)
+    return [one for one in snapshots if one.dataset in declared and one.dataset not in changed]
 
 
 def _changed(snapshots: Sequence[Snapshot], declared: Mapping[str, DatasetConfig]) -> set[str]:

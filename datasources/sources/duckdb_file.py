@@ -14,7 +14,7 @@ from pathlib import Path
 import duckdb
 
 from datasources.errors import SourceError
-from datasources.sources.formats import Identity, version_of
+from datasources.sources.pinned_file import Identity, version_of
 from datasources.sources.source import Load, Scan, reason_for
 from datasources.sql import identifier, literal
 from runtimeconf.connectors.tables import table_parts

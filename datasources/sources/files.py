@@ -17,9 +17,12 @@ from pathlib import Path
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.format_detection import detect_format, extension, limited_list
-from datasources.sources.formats import FORMATS, SETTLED_S, FileFormat, Identity, PinnedFile, version_of
+from datasources.sources.format_detection import detect_format, limited_list
+from datasources.sources.formats import FileFormat
+from datasources.sources.pinned_file import SETTLED_S, Identity, PinnedFile, version_of
+from datasources.sources.scratch import ScratchSpace
 from datasources.sources.source import Load
+from runtimeconf.connectors.file_formats import KINDS, split_extension
 from runtimeconf.model import DatasetConfig
 
 _FILE_TYPES = (
@@ -45,21 +48,22 @@ class FileSource:
     def __init__(self, dataset: DatasetConfig) -> None:
         self._path = dataset.location
         self._shown = re.sub(r"^file:(//)?", "", dataset.from_)
-        self._format = dataset.params.get("file_format")
+        self._params = dataset.params
 
     @contextmanager
     def open(self, load: Load) -> Iterator[FileFormat]:
         """Pin the files, as `Source.open` promises."""
         deadline = load.deadline
         found = self._find(deadline)
-        detected = detect_format([file.shown for file in found], self._shown, self._format)
+        detected = detect_format([file.shown for file in found], self._shown, self._params)
         with ExitStack() as stack:
             files = [_pin(file, stack, deadline) for file in found]
             yield detected.format(
                 files,
                 self._shown,
-                deadline,
-                gzipped=detected.gzipped,
+                ScratchSpace(load, stack),
+                self._params,
+                compression=detected.compression,
                 version=version_of([file.identity for file in files]),
                 confirm=lambda: self._confirm(files, found, deadline),
             )
@@ -79,7 +83,7 @@ class FileSource:
             raise SourceError(_unreadable(self._shown, exc)) from exc
         if not stat.S_ISDIR(mode):
             return [_Found(self._path, self._shown)]
-        if not self._shown.endswith("/") and extension(self._shown)[0] in FORMATS:
+        if not self._shown.endswith("/") and split_extension(self._shown)[0] in KINDS:
             raise SourceError(
                 f"'{self._shown}' is a directory; to read the files in it, write it with a slash at the end."
             )

@@ -2,13 +2,18 @@
 
 import itertools
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from datasources.errors import SourceError
-from datasources.sources.formats import FORMATS, FileFormat
+from datasources.sources.csv_files import Csv
+from datasources.sources.excel import Excel
+from datasources.sources.formats import FileFormat, Json, Parquet
+from runtimeconf.connectors.file_formats import KINDS, split_extension
+
+#: By their kinds.
+_FORMATS: Mapping[str, type[FileFormat]] = {each.kind: each for each in (Parquet, Csv, Json, Excel)}
 
 #: Descriptors reserved for the rest of the process (sockets, snapshots, logs).
 _RESERVED_DESCRIPTORS = 128
@@ -18,38 +23,33 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class DetectedFormat:
-    """The class that reads all files of a dataset, and whether they are *gzipped*."""
+    """The class that reads all files of a dataset, and their *compression*, a value of `file_compression_type`."""
 
     format: type[FileFormat]
-    gzipped: bool
+    compression: str
 
 
-def extension(name: str) -> tuple[str, bool]:
-    """Return the extension of *name* in lower case without its dot, and whether `.gz` follows it."""
-    name = name.lower()
-    gzipped = name.endswith(".gz")
-    return Path(name.removesuffix(".gz")).suffix.removeprefix("."), gzipped
-
-
-def detect_format(files: Sequence[str], shown: str, file_format: str | None) -> DetectedFormat:
+def detect_format(files: Sequence[str], shown: str, params: Mapping[str, str]) -> DetectedFormat:
     """
-    Return the format of *files* by their names and the parameter *file_format*; *shown* names them in errors.
+    Return the format of *files* by their names and the *params* of the dataset; *shown* names them in errors.
 
     Raises:
         SourceError: They have several formats, or an unknown one.
     """
+    file_format = params.get("file_format")
     found: dict[DetectedFormat, str] = {}
     for file in files:
-        name, gzipped = extension(file)
-        if file_format is not None and (len(files) == 1 or name not in FORMATS):
+        name, compression = split_extension(file)
+        if file_format is not None and (len(files) == 1 or name not in KINDS):
             name = file_format
-        if name not in FORMATS:
+        if name not in KINDS:
             raise SourceError(
-                f"The format of '{file}' cannot be told from its name: set params.file_format to parquet, csv or json."
+                f"The format of '{file}' cannot be told from its name: set params.file_format to parquet, csv, json "
+                "or xlsx."
             )
-        found.setdefault(DetectedFormat(FORMATS[name], gzipped), file)
+        found.setdefault(compressed(_FORMATS[KINDS[name]], compression, params, file), file)
     if file_format is not None:
-        wanted = FORMATS[file_format]
+        wanted = _FORMATS[KINDS[file_format]]
         for detected, file in found.items():
             if detected.format is not wanted:
                 raise SourceError(f"'{shown}' mixes kinds: '{file}' is not {wanted.name}.")
@@ -57,19 +57,27 @@ def detect_format(files: Sequence[str], shown: str, file_format: str | None) -> 
         one, other, *_ = found.values()
         raise SourceError(f"'{shown}' mixes kinds, such as '{one}' and '{other}': a dataset has files of one.")
     (detected,) = found
-    return refuse_gzipped_parquet(detected, files[0])
+    return detected
 
 
-def refuse_gzipped_parquet(detected: DetectedFormat, file: str) -> DetectedFormat:
+def format_named(name: str) -> type[FileFormat]:
+    """Return the class for *name*, an extension or a value of `file_format`."""
+    return _FORMATS[KINDS[name]]
+
+
+def compressed(
+    format_: type[FileFormat], compression: str | None, params: Mapping[str, str], file: str
+) -> DetectedFormat:
     """
-    Return *detected*, unless it is a gzipped Parquet file, which is compressed inside already.
+    Return *format_* with its *compression*, which `file_compression_type` of *params* overrides; None is none.
 
     Raises:
-        SourceError: It is; the sentence names *file*.
+        SourceError: The format is compressed inside already; the sentence names *file*.
     """
-    if detected.gzipped and detected.format is FORMATS["parquet"]:
-        raise SourceError(f"'{file}' is compressed twice: Parquet must not be gzipped.")
-    return detected
+    found = params.get("file_compression_type") or compression or "UNCOMPRESSED"
+    if found != "UNCOMPRESSED" and format_.kind in {"parquet", "xlsx"}:
+        raise SourceError(f"'{file}' is compressed twice: {format_.name} must not be compressed again.")
+    return DetectedFormat(format_, found)
 
 
 def limited_list(files: Iterable[_T], shown: str, none: str) -> list[_T]:

@@ -14,10 +14,12 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import unquote, urlsplit
 
 from datasources.errors import SourceError
-from datasources.sources.format_detection import DetectedFormat, extension, refuse_gzipped_parquet
-from datasources.sources.formats import FORMATS, FileFormat
+from datasources.sources.format_detection import DetectedFormat, compressed, format_named
+from datasources.sources.formats import FileFormat
 from datasources.sources.origin import Answer, Downloads, Origin
+from datasources.sources.scratch import ScratchSpace
 from datasources.sources.source import Load
+from runtimeconf.connectors.file_formats import KINDS, split_extension
 from runtimeconf.connectors.http import parse_headers
 from runtimeconf.model import DatasetConfig
 
@@ -33,6 +35,7 @@ _MEDIA_TYPES = {
     "application/jsonl": "jsonl",
     "application/x-jsonlines": "jsonl",
     "application/vnd.apache.parquet": "parquet",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
 }
 
 _WEB_PAGES = frozenset({"text/html", "application/xhtml+xml"})
@@ -69,18 +72,21 @@ class HttpSource:
     def open(self, load: Load) -> Iterator[FileFormat]:
         """Download the file; see `Source.open`."""
         with ExitStack() as stack:
+            space = ScratchSpace(load, stack)
             with self._server(load) as server:
                 with server.request(self._target, self._headers) as answer:
                     self._refuse(answer)
                     detected = self._format(answer)
                     version = version_of(answer)
-                    downloads = Downloads(load, stack, self._params.get("max_download_size"))
+                    downloads = Downloads(space, self._params.get("max_download_size"))
                     file = downloads.save(answer, self._shown)
                 # Equal weak ETags do not mean equal bytes (RFC 9110, 8.8.1).
                 is_strong = version is not None and not json.loads(version)[0].startswith("W/")
                 if is_strong and self._is_other(server, str(version)):
                     raise SourceError(f"'{self._shown}' changed while it was read; the next refresh reads it again.")
-            yield detected.format([file], self._shown, load.deadline, gzipped=detected.gzipped, version=version)
+            yield detected.format(
+                [file], self._shown, space, self._params, compression=detected.compression, version=version
+            )
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Ask the server for the file on the condition that it has changed."""
@@ -116,20 +122,20 @@ class HttpSource:
             )
 
     def _format(self, answer: Answer) -> DetectedFormat:
-        named, gzipped = extension(unquote(self._path))
-        name = self._params.get("file_format") or (named if named in FORMATS else _MEDIA_TYPES.get(_media_type(answer)))
+        named, compression = split_extension(unquote(self._path))
+        name = self._params.get("file_format") or (named if named in KINDS else _MEDIA_TYPES.get(_media_type(answer)))
         if name is None:
             raise SourceError(
                 f"The format of '{self._shown}' cannot be told from its name or its media type: set "
-                "params.file_format to parquet, csv or json."
+                "params.file_format to parquet, csv, json or xlsx."
             )
         encoding = answer.headers.get("content-encoding", "identity").strip().lower()
         if encoding in {"gzip", "x-gzip"}:
             # Servers often label a .gz file as encoded too; it is compressed only once.
-            gzipped = True
+            compression = "GZIP"
         elif encoding not in {"identity", ""}:
             raise SourceError(f"'{self._shown}': the server compresses it in a way other than gzip.")
-        return refuse_gzipped_parquet(DetectedFormat(FORMATS[name], gzipped), self._shown)
+        return compressed(format_named(name), compression, self._params, self._shown)
 
 
 def version_of(answer: Answer) -> str | None:

@@ -6,14 +6,12 @@ are meant for. Certificates are always verified. A read ends when the server has
 connection is cut off at the deadline of the load: a server that sends a byte now and then cannot delay a load. httpx is
 built on the same httpcore, but would normalise the signed paths of S3.
 
-A download goes into an unnamed file in the scratch directory of the load, which disappears with its descriptor, however
-the load ends.
+A download goes into the scratch space of the load.
 """
 
 import os
 import socket
 import ssl
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
@@ -25,8 +23,8 @@ import httpcore
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.formats import Identity, PinnedFile
-from datasources.sources.source import Load
+from datasources.sources.pinned_file import PinnedFile
+from datasources.sources.scratch import ScratchSpace, too_large
 from runtimeconf.connectors.downloads import is_loopback, parse_origin
 from runtimeconf.fields import InvalidValueError
 
@@ -219,18 +217,13 @@ class Origin:
 
 
 class Downloads:
-    """
-    The downloads of one *load*; *max_size* is the parameter `max_download_size`, the most bytes of all together.
+    """The downloads of a load into *space*; *max_size* is `max_download_size`, the most bytes of all together."""
 
-    The files are open until *stack* is closed.
-    """
-
-    def __init__(self, load: Load, stack: ExitStack, max_size: str | None) -> None:
-        self._load = load
-        self._stack = stack
-        self._left_bytes, self._reason = load.scratch_bytes, "query.temp_directory_limit"
-        if max_size is not None and int(max_size) < load.scratch_bytes:
-            self._left_bytes, self._reason = int(max_size), "params.max_download_size"
+    def __init__(self, space: ScratchSpace, max_size: str | None) -> None:
+        self._space = space
+        self._left_bytes, self._limit = space.left_bytes, "query.temp_directory_limit"
+        if max_size is not None and int(max_size) < space.left_bytes:
+            self._left_bytes, self._limit = int(max_size), "params.max_download_size"
 
     def save(self, answer: Answer, shown: str) -> PinnedFile:
         """
@@ -242,23 +235,18 @@ class Downloads:
             OSError: The disk is full.
         """
         if answer.length is not None and answer.length > self._left_bytes:
-            raise self._too_large(shown)
-        file = self._stack.enter_context(tempfile.TemporaryFile(dir=self._load.scratch, buffering=0))  # noqa: SIM115
-        for block in answer.blocks():
-            self._load.deadline.check()
-            if len(block) > self._left_bytes:
-                raise self._too_large(shown)
-            self._left_bytes -= len(block)
-            unwritten = memoryview(block)
-            while unwritten:
-                unwritten = unwritten[file.write(unwritten) :]
-        identity = Identity.of(os.fstat(file.fileno()))
-        if identity.size == 0:
+            raise too_large(shown, self._limit)
+        file = self._space.save(self._counted(answer.blocks(), shown), shown)
+        if file.identity.size == 0:
             raise SourceError(f"'{shown}' is empty (0 bytes).")
-        return PinnedFile(file.fileno(), shown, identity)
+        return file
 
-    def _too_large(self, shown: str) -> SourceError:
-        return SourceError(f"'{shown}' has more bytes than {self._reason} allows.")
+    def _counted(self, blocks: Iterable[bytes], shown: str) -> Iterator[bytes]:
+        for block in blocks:
+            self._left_bytes -= len(block)
+            if self._left_bytes < 0:
+                raise too_large(shown, self._limit)
+            yield block
 
 
 def _endpoint(origin: str) -> tuple[str, str, int]:

@@ -16,15 +16,16 @@ from fnmatch import fnmatchcase
 from datasources.errors import SourceError
 from datasources.sources.format_detection import (
     DetectedFormat,
+    compressed,
     detect_format,
-    extension,
     limited_list,
-    refuse_gzipped_parquet,
 )
-from datasources.sources.formats import FORMATS, FileFormat
+from datasources.sources.formats import FileFormat
 from datasources.sources.origin import Answer, Downloads
 from datasources.sources.s3_bucket import Bucket, StoredObject
+from datasources.sources.scratch import ScratchSpace
 from datasources.sources.source import Load
+from runtimeconf.connectors.file_formats import KINDS, split_extension
 from runtimeconf.model import DatasetConfig
 
 
@@ -40,16 +41,17 @@ class S3Source:
     def open(self, load: Load) -> Iterator[FileFormat]:
         """Download the objects; see `Source.open`."""
         with ExitStack() as stack:
+            space = ScratchSpace(load, stack)
             with Bucket(self._bucket, self._params, load.deadline) as bucket:
                 found = self._find(bucket)
                 shown = [bucket.shown(one.key) for one in found]
-                detected = detect_format(shown, self._shown, self._params.get("file_format"))
-                downloads = Downloads(load, stack, self._params.get("max_download_size"))
+                detected = detect_format(shown, self._shown, self._params)
+                downloads = Downloads(space, self._params.get("max_download_size"))
                 files = []
                 formats = set()
                 for one, name in zip(found, shown, strict=True):
                     with bucket.get(one) as answer:
-                        formats.add(_as_sent(detected, answer, name))
+                        formats.add(self._as_sent(detected, answer, name))
                         files.append(downloads.save(answer, name))
                 if len(formats) > 1:
                     raise SourceError(f"'{self._shown}' mixes kinds: some of its objects are stored with gzip.")
@@ -60,13 +62,29 @@ class S3Source:
                     )
             (detected,) = formats
             yield detected.format(
-                files, self._shown, load.deadline, gzipped=detected.gzipped, version=version_of(found)
+                files,
+                self._shown,
+                space,
+                self._params,
+                compression=detected.compression,
+                version=version_of(found),
             )
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare the ETags of the objects."""
         with Bucket(self._bucket, self._params, load.deadline) as bucket:
             return version_of(self._find(bucket)) != version
+
+    def _as_sent(self, detected: DetectedFormat, answer: Answer, shown: str) -> DetectedFormat:
+        """Return the format of the bytes of *answer*: an object that was stored with an encoding is sent with it."""
+        encodings = {part.strip() for part in answer.headers.get("content-encoding", "").lower().split(",")}
+        # aws-chunked describes the upload, not the bytes.
+        encodings -= {"", "identity", "aws-chunked"}
+        if not encodings:
+            return detected
+        if not encodings <= {"gzip", "x-gzip"}:
+            raise SourceError(f"'{shown}' is stored with an encoding other than gzip.")
+        return compressed(detected.format, "GZIP", self._params, shown)
 
     def _find(self, bucket: Bucket) -> list[StoredObject]:
         key = self._key
@@ -83,7 +101,7 @@ class S3Source:
             single = bucket.look(key)
             if single is not None:
                 return [single]
-            if extension(key)[0] in FORMATS:
+            if split_extension(key)[0] in KINDS:
                 raise SourceError(
                     f"'{self._shown}' does not exist; to read the objects below it, write it with a slash at the end."
                 )
@@ -97,16 +115,6 @@ def version_of(found: Sequence[StoredObject]) -> str | None:
     if not all(one.tag for one in found):
         return None
     return hashlib.sha256(json.dumps([(one.key, one.tag) for one in found]).encode()).hexdigest()
-
-
-def _as_sent(detected: DetectedFormat, answer: Answer, shown: str) -> DetectedFormat:
-    """Return the format of the bytes of *answer*: an object that was stored with an encoding is sent with it."""
-    encodings = {part.strip() for part in answer.headers.get("content-encoding", "").lower().split(",")}
-    # aws-chunked describes the upload, not the bytes.
-    encodings -= {"", "identity", "aws-chunked"}
-    if not encodings <= {"gzip", "x-gzip"}:
-        raise SourceError(f"'{shown}' is stored with an encoding other than gzip.")
-    return refuse_gzipped_parquet(DetectedFormat(detected.format, detected.gzipped or bool(encodings)), shown)
 
 
 def _is_data(path: str) -> bool:

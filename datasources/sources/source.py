@@ -20,6 +20,7 @@ import duckdb
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
+from queryengine.manifest import Column
 
 Operator = Literal["=", "<", "<=", ">", ">="]
 Value = int | float | Decimal | str | date | datetime
@@ -90,9 +91,9 @@ class Scan(ABC):
             duckdb.Error: The engine cannot read it; `explain` says why.
         """
 
-    def accept(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:  # noqa: B027 (optional)
+    def accept(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> None:  # noqa: B027 (optional)
         """
-        Check the *names* of the columns that the engine found.
+        Check the *columns* that the engine found.
 
         Raises:
             SourceError: They differ from those of the source.

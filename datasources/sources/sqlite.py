@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from datasources.errors import SourceError
 from datasources.sources.adbc import Column, chosen, condition, engine_types, explained, mapped
-from datasources.sources.formats import Identity, version_of
+from datasources.sources.pinned_file import Identity, version_of
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal

@@ -15,11 +15,11 @@ from typing import IO
 import duckdb
 
 from datasources.errors import SourceError
-from datasources.sources.formats import DESCRIPTORS
+from datasources.sources.pinned_file import DESCRIPTORS
 from datasources.sources.source import Load, Scan
 from datasources.sql import identifier, literal
 from queryengine.execution.definitions import MACROS
-from queryengine.manifest import ManifestError, Snapshot, read_manifest, snapshot_path
+from queryengine.manifest import STAGED_DIRECTORY, ManifestError, Snapshot, read_manifest, snapshot_path
 from runtimeconf.model import DatasetConfig, MaterializedView
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,9 @@ class ViewSource:
 
     def _snapshots(self) -> tuple[Snapshot, ...]:
         try:
-            published = {snapshot.dataset.lower(): snapshot for snapshot in read_manifest(self._state_dir).snapshots}
+            # What is staged for another configuration comes after what it is to replace.
+            manifests = map(read_manifest, (self._state_dir, self._state_dir / STAGED_DIRECTORY))
+            published = {one.dataset.lower(): one for manifest in manifests for one in manifest.snapshots}
         except ManifestError as exc:
             raise SourceError(str(exc)) from exc
         if not published.keys() >= set(self._view.reads):

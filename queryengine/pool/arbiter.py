@@ -92,13 +92,13 @@ class EngineArbiter(Arbiter):
     def __init__(self, app: "EngineApplication") -> None:
         self._config = app.config
         self._several_keys = app.several_keys
-        self._lock = StateLock(self._config.state_dir, ENGINE_LOCK_NAME)
+        self._lock = StateLock(self._config.engine_dir, ENGINE_LOCK_NAME)
         self._pulses: dict[int, Pulse] = {}
         self._killed = 0
         self._drain_until: float | None = None
         self._statements_ended_at: float | None = None
         self._slots_checked_at = 0.0
-        self._socket = self._config.state_dir / ENGINE_SOCKET
+        self._socket = self._config.engine_dir / ENGINE_SOCKET
         super().__init__(app)
         self._respawns = Respawns(SPAWNS_AT_ONCE * self.num_workers)
 
@@ -111,6 +111,7 @@ class EngineArbiter(Arbiter):
         Raises:
             StateDirectoryError: Another engine uses this state directory.
         """
+        self._config.engine_dir.mkdir(mode=0o700, exist_ok=True)
         if not self._lock.acquire(PREDECESSOR_WAIT_S):
             raise StateDirectoryError(
                 f"The engine of this state directory is {self._lock.holder()}: stop that runtime first, or set another "
@@ -119,7 +120,7 @@ class EngineArbiter(Arbiter):
         super().start()
         self._socket_id = file_id(self._socket)
         self._broker = Broker(
-            self._config.state_dir / BROKER_SOCKET,
+            self._config.engine_dir / BROKER_SOCKET,
             self._config.query,
             several_keys=self._several_keys,
             kill=self._kill_runner,

@@ -116,15 +116,15 @@ class _Connection:
 
 class BrokerLink:
     """
-    The connection to the broker of *state_dir*, kept up until `close`. Safe from any thread.
+    The connection to the broker in *directory*, kept up until `close`. Safe from any thread.
 
     Its own threads call *pool*: `take` for a message that is neither an answer nor a status, `lost`, and `tick`.
     """
 
-    def __init__(self, state_dir: Path, pool: "SlotPool") -> None:
+    def __init__(self, directory: Path, pool: "SlotPool") -> None:
         self._lock = threading.Lock()  # nothing under it blocks
         self._pool = pool
-        self._path = str(state_dir / BROKER_SOCKET)
+        self._path = str(directory / BROKER_SOCKET)
         self._connection: _Connection | None = None
         self._connected = threading.Event()
         self._closed = threading.Event()

@@ -1,9 +1,9 @@
 """The client of the engine: a `QueryEngine` whose statements run in engine workers."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 from queryengine.engine import (
     ActiveQuery,
@@ -22,31 +22,67 @@ from queryengine.pool.client_result import ClientResult
 from queryengine.pool.slots import SlotPool
 from runtimeconf.model import RuntimeConfig
 
+_T = TypeVar("_T")
+
 
 class EngineClient:
     """
     A `QueryEngine` whose statements run in engine workers. Make it after any fork; its maker closes it.
 
     It can be made without an engine: until there is one, statements fail with `EngineUnavailableError`.
+
+    When another engine takes over, its client is the `successor` of this one: statements that this engine refuses,
+    because it is stopping, run there. The successor also lists and cancels those that still run here.
     """
 
     def __init__(self, config: RuntimeConfig) -> None:
+        self.successor: EngineClient | None = None
+        self._predecessor: EngineClient | None = None
         self._limits = config.query
         self._remembers = config.results_cache.enabled
-        self._pool = SlotPool(config.state_dir)
+        self._pool = SlotPool(config.engine_dir)
+
+    def succeed(self, predecessor: "EngineClient") -> None:
+        """Take over from *predecessor*, whose maker still closes it."""
+        self._predecessor, predecessor.successor = predecessor, self
+
+    def forget_predecessor(self) -> None:
+        """Stop asking the predecessor, whose engine has ended."""
+        self._predecessor = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the engine is gone and no statement of this process is left."""
+        return self._pool.link.instance_id is None and not self._pool.has_statements
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> ClientResult:
         """As `QueryEngine.run`; it waits for all of a small answer."""
         call = {"call": "run", **_fields(query)}
         if self._remembers and query.cache != "none":
             call["data_version"] = True
-        return ClientResult(self._pool, query, query.time_limit_s(self._limits)).start(call, cancel, admitted)
+        return self._start(query, call, cancel, admitted)
+
+    def _start(
+        self,
+        query: Query,
+        call: dict[str, Any],
+        cancel: CancelToken | None = None,
+        admitted: Admitted | None = None,
+        *,
+        inner: bool = False,
+    ) -> ClientResult:
+        statement = ClientResult(self._pool, query, query.time_limit_s(self._limits))
+        try:
+            return statement.start(call, cancel, admitted, inner=inner)
+        except EngineUnavailableError:
+            if self.successor is None or statement.had_slot:
+                raise
+        return self.successor._start(query, call, cancel, admitted, inner=inner)  # noqa: SLF001 (of this class)
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
         """As `QueryEngine.describe`."""
         call = {"call": "describe", "speculate_s": speculate_s, **_fields(query)}
-        statement = ClientResult(self._pool, query, query.time_limit_s(self._limits))
-        with _read_to_its_end(statement.start(call, cancel)):
+        with _read_to_its_end(self._start(query, call, cancel)) as statement:
             chunks = tuple(statement)
             fields = statement.fields["description"]
             schema = fields["schema"]
@@ -60,9 +96,8 @@ class EngineClient:
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""
-        statement = ClientResult(self._pool, Query(sql=sql), self._limits.timeout_s)
         call = {"call": "admit", "sql": sql, "relations": sorted(relations)}
-        with _read_to_its_end(statement.start(call, inner=True)):
+        with _read_to_its_end(self._start(Query(sql=sql), call, inner=True)) as statement:
             fields = statement.fields["statement"]
             return GatedStatement(
                 fields["sql"], fields["kind"], frozenset(fields["relations"]), frozenset(fields["parameters"])
@@ -70,14 +105,19 @@ class EngineClient:
 
     def count_request(self, fingerprint: str, per_minute: int) -> Allowance:
         """As `QueryEngine.count_request`, over all processes."""
-        answer = self._pool.link.ask({"do": "count", "key": fingerprint, "limit": per_minute})
+        try:
+            answer = self._pool.link.ask({"do": "count", "key": fingerprint, "limit": per_minute})
+        except EngineUnavailableError:
+            if self.successor is None:
+                raise
+            return self.successor.count_request(fingerprint, per_minute)
         return Allowance(**answer["allowance"])
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
         """As `QueryEngine.active`: the statements of all processes."""
         self._pool.report()
         answer = self._pool.link.ask({"do": "active", "key": fingerprint})
-        return tuple(
+        return (self._of_predecessor(lambda engine: engine.active(fingerprint)) or ()) + tuple(
             ActiveQuery(query_id=one["id"], started=one["started"], state=one["state"], sql=one["sql"])
             for one in answer["statements"]
         )
@@ -85,7 +125,14 @@ class EngineClient:
     def cancel(self, query_id: str, fingerprint: str) -> bool:
         """As `QueryEngine.cancel`: a statement of any process."""
         self._pool.report()
-        return bool(self._pool.link.ask({"do": "cancel", "key": fingerprint, "id": query_id})["found"])
+        found = bool(self._pool.link.ask({"do": "cancel", "key": fingerprint, "id": query_id})["found"])
+        return found or bool(self._of_predecessor(lambda engine: engine.cancel(query_id, fingerprint)))
+
+    def _of_predecessor(self, ask: "Callable[[EngineClient], _T]") -> _T | None:
+        if self._predecessor is not None:
+            with suppress(EngineUnavailableError):  # It has just ended.
+                return ask(self._predecessor)
+        return None
 
     @property
     def instance_id(self) -> object | None:

@@ -69,6 +69,7 @@ class ClientResult:
         self.fields: dict[str, Any] = {}  # of the END frame
         self.data_version: Signature = None  # as `QueryResult.data_version`
         self.slot: Slot | None = None
+        self.had_slot = False  # Without one, nothing of the statement has run.
         self._pool = pool
         self._lock = pool.lock
         self._state = State.QUEUED
@@ -105,6 +106,7 @@ class ClientResult:
             if cancel is not None:
                 self._unsubscribe = cancel.subscribe(self.cancel)
             self._wait_for_slot()
+            self.had_slot = True
             if admitted is not None:
                 admitted()
                 self._check()

@@ -49,7 +49,7 @@ _FATAL = (signal.SIGABRT, signal.SIGALRM, signal.SIGQUIT, signal.SIGXCPU)
 def options(config: RuntimeConfig) -> dict[str, Any]:
     """Return gunicorn's settings for the engine of *config*, which must also be the one in `runtimeconf.state`."""
     return {
-        "bind": [f"unix:{config.state_dir / ENGINE_SOCKET}"],
+        "bind": [f"unix:{config.engine_dir / ENGINE_SOCKET}"],
         "umask": 0o177,  # of the socket: only this user's processes may connect
         "worker_class": "queryengine.pool.gunicorn_worker.EngineWorker",
         "workers": config.query.workers,

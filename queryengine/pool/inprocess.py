@@ -65,7 +65,7 @@ class InProcessEngine:
             # One query would block every other greenlet until it ends.
             raise RuntimeError(
                 "The engine needs threads, and gevent has replaced them: run the server with gunicorn's gthread or "
-                "sync worker, or with manage.py serve."
+                "sync worker, or with the command `serve`."
             )
         # In the order of arrival. No lock: adding, removing and listing the keys of a dictionary are atomic.
         self._active: dict[_ActiveStatement, None] = {}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # which imports this module
 
 logger = logging.getLogger(__name__)
 
-#: The name of the workers' socket in the state directory.
+#: The name of the workers' socket in the engine's directory.
 ENGINE_SOCKET = "engine.sock"
 #: A statement waits this long for a slot that its process already has before it asks for another one. Only one of the
 #: waiting statements of a key asks at a time.
@@ -70,12 +70,12 @@ class _Waiter:
 
 
 class SlotPool:
-    """The slots and the statements of this process. Safe to use from any thread."""
+    """The slots and the statements of this process, for the engine with its sockets in *directory*. Thread-safe."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self.lock = threading.Lock()  # also guards the statements; nothing under it blocks
-        self.engine_path = str(state_dir / ENGINE_SOCKET)
-        self.link = BrokerLink(state_dir, self)
+        self.engine_path = str(directory / ENGINE_SOCKET)
+        self.link = BrokerLink(directory, self)
         self._statements: dict[str, ClientResult] = {}
         self._waiters: dict[str, dict[str, _Waiter]] = {}  # by key and query id, longest wait first; none is empty
         self._slots: dict[int, Slot] = {}
@@ -145,6 +145,11 @@ class SlotPool:
                 slot.unreported = True
                 self._unused.setdefault(slot.key, []).append(slot)
         _close(closing)
+
+    @property
+    def has_statements(self) -> bool:
+        """Whether a statement of this process waits or runs."""
+        return bool(self._statements)
 
     def report(self) -> None:
         """Report everything that the broker does not know yet."""

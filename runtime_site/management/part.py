@@ -17,6 +17,7 @@ from django.core.management.base import BaseCommand, CommandParser
 import authkeys.state
 import runtimeconf.state
 from runtime_site import parts, startup
+from runtime_site.reloading import needs_restart
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from system.state_directory import prepare_state_dir
@@ -47,6 +48,24 @@ def stop_event() -> threading.Event:
     return stop
 
 
+def _prepare(preparation: parts.Preparation) -> None:
+    """Check the YAML for a reload and answer with the configuration, or with its faults."""
+    try:
+        restarts = needs_restart(preparation.running, runtimeconf.state.get_config())
+        if restarts:
+            sys.exit(_refused(preparation, "\n".join(restarts)))
+        config = startup.checked_config()
+        startup.log_warnings(config)
+        parts.answer(preparation, config, authkeys.state.get_access())
+    except startup.StartError as error:
+        sys.exit(_refused(preparation, str(error)))
+
+
+def _refused(preparation: parts.Preparation, reason: str) -> int:
+    os.pwrite(preparation.answer, reason.encode(), 0)
+    return 1
+
+
 class PartBase(BaseCommand):
     """Runs one part of the runtime, or their supervisor, until SIGTERM."""
 
@@ -65,6 +84,9 @@ class PartBase(BaseCommand):
             if handed is None:
                 began = time.monotonic()
                 use_config(options["config"])
+                if (preparation := parts.preparation()) is not None:
+                    _prepare(preparation)
+                    return
                 config = startup.checked_config()
                 if self.part != "serve":  # It logs them once it can start.
                     startup.log_warnings(config)

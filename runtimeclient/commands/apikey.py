@@ -114,7 +114,8 @@ def _configured(invocation: Invocation) -> "RuntimeConfig":
     from runtimeconf.state import config_path  # noqa: PLC0415
 
     try:
-        config = load(invocation.options.config or config_path(invocation.environ), invocation.environ)
+        file = invocation.options.config or config_path(invocation.environ)
+        config = load(file, invocation.environ, needs_libraries=False)
     except RuntimeConfError as error:
         raise UsageError(str(error)) from error
     if not config.auth.enabled:

@@ -110,7 +110,10 @@ def program_parser(prog: str) -> Parser:
     parser = Parser(
         prog=prog,
         description="Talk to a Querykeep runtime: run SQL, inspect datasets, and refresh data.",
-        epilog=f"{prog} COMMAND --help shows the options of a command, with examples.",
+        epilog=(
+            f"{prog} COMMAND --help shows the options of a command, with examples. With the extra server there are also"
+            f" the commands of the server, such as serve and check: {prog} help lists them."
+        ),
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {version()}".rstrip())

@@ -44,6 +44,8 @@ def _call(invocation: Invocation) -> None:
         if style.format == "table" and component.workers_alive is not None:
             counts = f"{component.workers_alive} alive, {component.workers_killed or 0} killed since the start"
             console.write_line(f"{visible(component.name)} workers: {counts}")
+        if style.format == "table" and component.waiting_for:
+            console.write_line(f"{visible(component.name)} waits for: {visible(', '.join(component.waiting_for))}")
     if problem := _problem(components):
         raise problem
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Self, get_args, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from runtimeclient.errors import NotARuntimeError
 
@@ -28,7 +28,7 @@ class _Resource:
         for field in fields(cls):
             name, kinds = field.name.rstrip("_"), get_args(hints[field.name]) or (hints[field.name],)
             if (value := item.get(name)) is not None:
-                values[field.name] = kinds[0](_checked(name, value, str if kinds[0] is str else int))
+                values[field.name] = _converted(name, value, kinds[0])
             elif type(None) in kinds:
                 values[field.name] = None
             elif field.default is MISSING:
@@ -42,6 +42,7 @@ class ComponentStatus(_Resource):
     One row of `GET /v1/status`. `status` is Ready, Initializing, Disabled or Error.
 
     The worker counts are those of the engine if it has worker processes: alive now, and killed or lost since the start.
+    `waiting_for` names the datasets that hold up readiness, of those that the key may read.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ComponentStatus(_Resource):
     status: str
     workers_alive: int | None = None
     workers_killed: int | None = None
+    waiting_for: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,12 @@ class RequestedRefresh(RefreshRun):
         if not isinstance(run, dict):
             raise NotARuntimeError("The answer to the refresh request names no refresh: is this a runtime?")
         return super(RequestedRefresh, cls).from_json(run | {"message": item.get("message")})
+
+
+def _converted(name: str, value: Any, kind: Any) -> Any:
+    if get_origin(kind) is tuple:
+        return tuple(_checked(name, item, str) for item in _checked(name, value, list))
+    return kind(_checked(name, value, str if kind is str else int))
 
 
 def _checked(name: str, value: Any, kind: type) -> Any:

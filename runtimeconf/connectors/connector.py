@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtimeconf.fields import ScalarField
+from runtimeconf.fields import Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +14,12 @@ class Package:
     """
     A library that a connector needs: the *module* to import and the *requirement* for pip.
 
-    Only locations that begin with *only_for* need it; if that is empty, all do.
+    Of the locations and parameters, *is_needed* tells those that need it.
     """
 
     module: str
     requirement: str
-    only_for: str = ""
+    is_needed: Callable[[str, Mapping[str, str]], bool] = lambda _location, _params: True
 
     @property
     def is_installed(self) -> bool:
@@ -39,15 +39,16 @@ class Param:
 
     A secret parameter should be a reference, is never shown, and is not part of the version of the data. A hidden one
     is not shown because an invalid value may hold a secret, such as a URL with a password. A path is made absolute,
-    relative to the directory of the YAML.
+    relative to the directory of the YAML. *kinds* are the kinds of files that it applies to; none stands for all.
     """
 
     name: str
-    field: ScalarField[Any]
+    field: Field[Any]
     is_required: bool = False
     is_hidden: bool = False
     is_secret: bool = False
     is_path: bool = False
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,13 @@
-"""`file:`, and what all connectors that read files share."""
+"""`file:`, and the paths of all connectors that read local files."""
 
 import glob
 import os
 import re
 from pathlib import Path
 
-from runtimeconf.connectors.connector import Connector, Param
-from runtimeconf.fields import ChoiceField, InvalidValueError
-
-#: The format of the files, if their names do not show it.
-FILE_FORMAT = Param("file_format", ChoiceField("parquet", "csv", "json", "ndjson"))
-
+from runtimeconf.connectors.connector import Connector
+from runtimeconf.connectors.file_formats import EXCEL, FILE_PARAMS, check_files
+from runtimeconf.fields import InvalidValueError
 
 #: A host with a user or a port before the path, with or without the slashes of a URL.
 _AUTHORITY = re.compile(r"(?:[^/]*:)?//[^/]*[@:]|[^/]*:[^/]*@")
@@ -63,5 +60,7 @@ FILE = Connector(
     name="file",
     expected="the path of a file, a directory or a glob",
     locate=_locate,
-    params=(FILE_FORMAT,),
+    params=FILE_PARAMS,
+    check=lambda _location, params: check_files(params),
+    packages=(EXCEL,),
 )

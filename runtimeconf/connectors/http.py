@@ -17,7 +17,7 @@ from runtimeconf.connectors.downloads import (
     parse_password,
     parse_token,
 )
-from runtimeconf.connectors.files import FILE_FORMAT
+from runtimeconf.connectors.file_formats import EXCEL, FILE_PARAMS, check_files
 from runtimeconf.fields import InvalidValueError, ParsedField, PathField
 
 #: A field name (RFC 9110, 5.1), a colon, and a value of printable ASCII.
@@ -92,11 +92,11 @@ def _check(location: str, params: Mapping[str, str]) -> str | None:
     if len(ways) > 1:
         return f"has {' and '.join(ways)}: keep one"
     credentials = ("http_username", "http_password", "http_bearer_token", "http_headers")
-    return check_credentials(location, "a URL", params, credentials)
+    return check_credentials(location, "a URL", params, credentials) or check_files(params)
 
 
 _PARAMS = (
-    FILE_FORMAT,
+    *FILE_PARAMS,
     Param("http_port", PORT),
     Param(
         "http_query",
@@ -121,6 +121,7 @@ HTTP, HTTPS = (
         locate=partial(_locate, scheme),
         params=_PARAMS,
         check=_check,
+        packages=(EXCEL,),
     )
     for scheme in ("http", "https")
 )

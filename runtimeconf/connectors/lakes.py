@@ -11,7 +11,7 @@ from runtimeconf.connectors.s3 import S3_PARAMS, SIGNER, check_s3, parse_locatio
 from runtimeconf.fields import InvalidValueError, PathField, TextField
 
 #: A table on disk does not need it.
-_SIGNER = replace(SIGNER, only_for="s3://")
+_SIGNER = replace(SIGNER, is_needed=lambda location, _params: location.startswith("s3://"))
 
 
 def locate_table(text: str, directory: Path) -> str:

@@ -12,7 +12,7 @@ from runtimeconf.connectors.downloads import (
     parse_origin,
     parse_token,
 )
-from runtimeconf.connectors.files import FILE_FORMAT
+from runtimeconf.connectors.file_formats import EXCEL, FILE_PARAMS, check_files
 from runtimeconf.fields import ChoiceField, InvalidValueError, ParsedField, PathField
 
 #: Compatible servers, and old buckets of S3, allow underscores and capitals.
@@ -98,7 +98,7 @@ S3 = Connector(
     name="s3",
     expected="a bucket with a key, a prefix or a glob, such as //bucket/data/flights.parquet",
     locate=lambda text, _directory: "s3://" + "/".join(parse_location(text)),
-    params=(FILE_FORMAT, *S3_PARAMS, MAX_DOWNLOAD_SIZE),
-    check=check_s3,
-    packages=(SIGNER,),
+    params=(*FILE_PARAMS, *S3_PARAMS, MAX_DOWNLOAD_SIZE),
+    check=lambda location, params: check_s3(location, params) or check_files(params),
+    packages=(SIGNER, EXCEL),
 )

@@ -18,10 +18,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start refreshers over the state directory of the test, one at a time; the last is stopped at the end."""
     started: list[Refresher] = []
 
-    def start_one(*datasets: DatasetConfig, **options: Any) -> Refresher:
+    def start_one(*datasets: DatasetConfig, ready_state: Any = "on_load", **options: Any) -> Refresher:
         stop_all()
         (tmp_path / "state").mkdir(exist_ok=True)
-        refresher = Refresher(configure(tmp_path, *datasets), **options)
+        refresher = Refresher(configure(tmp_path, *datasets, ready_state=ready_state), **options)
         started.append(refresher)
         refresher.start()
         return refresher

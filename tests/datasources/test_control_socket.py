@@ -36,7 +36,9 @@ from datasources.refresh.control_socket import (
     decode_request,
     encode,
 )
+from queryengine.manifest import Manifest, write_manifest
 from system.errors import StateDirectoryError
+from tests.queryengine.test_manifest import FLIGHTS
 
 STATE = DatasetState(
     from_="file:a.csv",
@@ -60,15 +62,20 @@ class Fixed:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.generation = 1
+        self.missing: tuple[str, ...] = ("a",)
         self.asked: list[tuple[str, str | None, dict[str, Any]]] = []
 
     def _raise(self) -> None:
         if self.error is not None:
             raise self.error
 
-    def is_loaded(self) -> bool:
+    def waiting_for(self) -> tuple[str, ...]:
         self._raise()
-        return True
+        return self.missing
+
+    def is_loaded(self) -> bool:
+        return not self.waiting_for()
 
     def datasets(self) -> tuple[DatasetState, ...]:
         self._raise()
@@ -108,7 +115,11 @@ def send(directory: Path, data: bytes, *, then_close: bool = True) -> bytes:
 def test_the_client_gets_what_the_control_says(tmp_path: Path, served: Fixed) -> None:
     client = ControlClient(tmp_path)
 
+    assert client.waiting_for() == ("a",)
+    assert not client.is_loaded()
+    served.missing = ()
     assert client.is_loaded()
+    assert not ControlClient(tmp_path, generation=2).is_loaded()  # of a refresher that has not taken it yet
     assert client.datasets() == (STATE,)
     assert client.history("a") == (RUN, RUN)
     assert client.request_refresh("a") == RUN
@@ -121,6 +132,15 @@ def test_the_client_gets_what_the_control_says(tmp_path: Path, served: Fixed) ->
         ('a "\n\ud800ü', "SELECT\n1", as_declared),
         ("a", None, {"mode": "append", "jitter_max_s": 2.5}),
     ]
+
+
+def test_a_process_that_starts_during_a_reload_goes_by_the_published_data(tmp_path: Path, served: Fixed) -> None:
+    write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
+    served.generation = 2
+
+    assert ControlClient(tmp_path, ["flights"], generation=1).is_loaded()
+    assert not ControlClient(tmp_path, ["flights", "a"], generation=1).is_loaded()
+    assert not ControlClient(tmp_path, ["flights"], generation=2).is_loaded()
 
 
 def test_the_socket_is_private_replaces_a_dead_one_and_goes_with_the_server(tmp_path: Path) -> None:
@@ -306,7 +326,7 @@ lines = st.one_of(
 @given(
     st.builds(
         Request,
-        call=st.sampled_from(["datasets", "loaded", "history", "refresh"]),
+        call=st.sampled_from(["datasets", "waiting_for", "history", "refresh"]),
         name=texts,
         admitted_sql=texts,
         mode=st.sampled_from([None, "full", "append"]),

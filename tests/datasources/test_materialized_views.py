@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from datasources.control import Loaded
 from datasources.errors import SourceError
 from datasources.refresh.refresher import Refresher
 from datasources.refresh.service import load_once
@@ -190,6 +191,39 @@ def test_a_view_of_a_changed_definition_is_not_served(tmp_path: Path, begin: Sta
     assert settled(refresher, "a").error is not None
     assert [state(refresher, name).rows for name in ("a", "b", "v", "top", "other")] == [None, 1, None, None, 1]
     assert state(refresher, "v").status == "Error"
+
+
+def test_a_reload_replaces_a_dataset_and_its_views_at_once(tmp_path: Path, begin: Start) -> None:
+    write(tmp_path, a=1, b=2, other=7)
+    datasets = declared(tmp_path, {"v": "FROM A", "top": "FROM v"})
+    former = begin(*datasets)
+    wait_for(former.is_loaded, "all to be loaded")
+    asked = [former]
+
+    def is_loaded() -> bool:
+        return asked[-1].is_loaded()
+
+    loaded = Loaded(tmp_path / "state", is_loaded, ["a", "b", "v", "top"])
+    assert loaded.check()
+
+    changed = accelerated(tmp_path, "other.csv", name="a")
+    added = accelerated(tmp_path, "b.csv", name="added")
+    absent = accelerated(tmp_path, "absent.csv", name="absent")
+    former.finish(60)
+    new = Refresher(configure(tmp_path, changed, *datasets[1:], added, absent), predecessor=former)
+    asked.append(new)
+    former.succeed(new)
+    new.start()
+
+    try:
+        wait_for(lambda: {state(new, name).status for name in ("top", "added")} == {"Ready"}, "the rest")
+        assert not new.is_loaded()
+        assert loaded.check()
+        assert [rows_of(tmp_path, name) for name in ("a", "v", "top")] == [[1], [1], [1]]
+        new.commit()
+        assert [rows_of(tmp_path, name) for name in ("a", "v", "top")] == [[7], [7], [7]]
+    finally:
+        assert new.stop(30)
 
 
 def test_a_view_that_cannot_be_loaded_is_tried_again(tmp_path: Path, begin: Start) -> None:

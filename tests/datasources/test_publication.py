@@ -260,3 +260,36 @@ def test_an_unwritable_state_directory_is_reported(tmp_path: Path) -> None:
 
     with pytest.raises(StateDirectoryError, match=r"^The state directory cannot be written: File exists\.$"):
         Publication(tmp_path / "state", [])
+
+
+def test_what_other_declarations_do_not_have_stays_published_until_it_is_dropped(tmp_path: Path) -> None:
+    gone, kept, old = (declare(tmp_path, "a.csv", name=name) for name in "abc")
+    snapshots = publish(tmp_path, [gone, kept, old])
+    publication = Publication(tmp_path / "state", [gone, kept, old])
+    changed = declare(tmp_path, "a.csv", name="c", acceleration=AccelerationConfig(refresh_sql="SELECT a FROM c"))
+    manifest = read_manifest(tmp_path / "state")
+
+    publication.redeclare([kept, changed])
+    assert [publication.snapshot(name) for name in "abc"] == [None, snapshots[1], None]
+    assert read_manifest(tmp_path / "state") == manifest
+    publication.redeclare([gone, kept, old])
+    assert [publication.snapshot(name) for name in "abc"] == snapshots
+
+    publication.redeclare([kept, changed])
+    snapshot_path(tmp_path / "state", snapshots[0]).unlink()
+    assert publication.withdraw_damaged() == {}
+    new = builder(tmp_path).build(Order(changed), deadline())
+    publication.publish(new)
+    assert read_manifest(tmp_path / "state").snapshots == tuple(snapshots[1:])
+    assert publication.snapshot("c") == new
+    publication.redeclare([gone, kept, old])
+    assert publication.snapshot("c") == snapshots[2]
+    assert files_below(tmp_path) == ["manifest.json", *sorted(f"snapshots/{one.file}" for one in snapshots[1:])]
+
+    publication.redeclare([kept, changed])
+    new = builder(tmp_path).build(Order(changed), deadline())
+    publication.publish(new)
+    publication.drop_undeclared()
+    publication.drop_undeclared()
+    assert read_manifest(tmp_path / "state").snapshots == (snapshots[1], new)
+    assert files_below(tmp_path) == ["manifest.json", *sorted(f"snapshots/{one.file}" for one in (snapshots[1], new))]

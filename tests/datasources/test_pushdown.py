@@ -178,7 +178,7 @@ _statements = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(sql=_statements, kinds=st.permutations(_TYPES))
 def test_unread_columns_and_rows_do_not_change_the_result(sql: str, kinds: list[str]) -> None:
     types = dict(zip(_NAMES, kinds, strict=False))

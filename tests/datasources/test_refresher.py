@@ -1,6 +1,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from datasources.errors import AccelerationDisabledError, TimeColumnMissingError
 from datasources.refresh import schedule
 from datasources.refresh.refresher import Refresher
 from queryengine.manifest import SNAPSHOT_DIRECTORY, read_manifest, snapshot_path
+from runtimeconf.model import DatasetConfig, MaterializedView
 from tests.datasources.sources.test_files import put, put_parquet
 from tests.datasources.support import (
     Start,
@@ -232,6 +234,46 @@ def test_p10_one_failing_dataset_of_five_does_not_block_the_others(
     assert "Dataset b cannot be refreshed: 'b.csv' is empty (0 bytes)." in caplog.text
 
 
+def test_readiness_waits_for_required_datasets_until_they_are_loaded_or_tried(tmp_path: Path, start: Start) -> None:
+    put(tmp_path, "a.csv")
+    good = accelerated(tmp_path, "a.csv", name="good")
+    missing = accelerated(tmp_path, "missing.csv", name="missing")
+    optional = replace(missing, name="optional", required_for_ready=False)
+    view = DatasetConfig(
+        name="view", from_="view:view", connector="view", view=MaterializedView(sql="FROM missing", reads=("missing",))
+    )
+
+    def waiting_for(ready_state: str) -> tuple[str, ...]:
+        refresher = start(good, missing, optional, view, ready_state=ready_state)
+        for name in ("good", "missing", "optional"):
+            settled(refresher, name)
+        return refresher.waiting_for()
+
+    assert waiting_for("on_load") == ("missing", "view")
+    assert waiting_for("on_registered") == ()
+
+
+def test_a_reload_that_waits_for_a_dataset_tries_it_again(tmp_path: Path, begin: Start) -> None:
+    missing = accelerated(tmp_path, "missing.csv", name="missing")
+    former = begin(missing, ready_state="on_registered")
+    assert (former.waiting_for(), state(former, "missing").status) == ((), "Error")
+
+    former.finish(60)
+    new = Refresher(configure(tmp_path, missing, ready_state="on_load"), predecessor=former)
+
+    assert (new.waiting_for(), state(new, "missing").status) == (("missing",), "Initializing")
+
+
+def test_readiness_waits_for_the_first_try(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv")
+    datasets = accelerated(tmp_path, "a.csv", name="a"), accelerated(tmp_path, "missing.csv", name="b")
+
+    (tmp_path / "state").mkdir()
+    unstarted = Refresher(configure(tmp_path, *datasets, ready_state="on_registered"))
+
+    assert (unstarted.waiting_for(), unstarted.is_loaded()) == (("a", "b"), False)
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_a_dataset_that_was_never_loaded_is_tried_again_without_an_interval(
     tmp_path: Path, begin: Start, clock: list[float], enabled: bool
@@ -365,3 +407,69 @@ def test_r21_many_refreshes_leave_no_descriptor_thread_or_file(tmp_path: Path, r
 
     assert names() == files
     assert count() < before + 10, "one per refresh would be 20; other tests of this process may add or close some"
+
+
+# --- another configuration --------------------------------------------------------------------------------------------
+
+
+def succeed(
+    former: Refresher, directory: Path, *datasets: DatasetConfig, within_s: float = 60.0, **more: Any
+) -> Refresher:
+    """Replace a refresher as a reload does."""
+    former.finish(within_s)
+    new = Refresher(configure(directory, *datasets), predecessor=former, **more)
+    former.succeed(new)
+    new.start()
+    return new
+
+
+def test_a_successor_keeps_what_did_not_change_and_takes_over_what_was_requested(tmp_path: Path, begin: Start) -> None:
+    for name in ("a", "b", "c"):
+        put(tmp_path, f"{name}.csv", "a,b\n1,x\n2,y\n")
+    same, gone, other = (accelerated(tmp_path, f"{name}.csv", name=name) for name in ("a", "b", "c"))
+    former = begin(same, gone, other)
+    go_on = threading.Event()
+    former.finish(60)
+    slow = succeed(former, tmp_path, same, gone, other, builders=[Slow(tmp_path, [], go_on)])
+    assert [len(slow.history(name)) for name in "abc"] == [1, 1, 1]
+
+    running = slow.request_refresh("a")
+    wait_for(lambda: slow.history("a")[0].status == "running", "the slow run")
+    waiting = [slow.request_refresh(name, AdmittedSql(f"SELECT * FROM {name} WHERE a = 1")) for name in ("a", "b", "c")]
+    threading.Timer(0.2, go_on.set).start()
+    changed = accelerated(tmp_path, "c.csv", name="C", refresh_sql="SELECT b FROM C")
+    new = succeed(slow, tmp_path, same, changed)
+
+    try:
+        assert finished(new, running, "a").status == "succeeded"
+        assert finished(new, waiting[0], "a").rows == 1
+        assert finished(new, waiting[2], "C").status == "succeeded"
+        assert served(tmp_path, "a") == [(1, "x")]
+        with pytest.raises(UnknownDatasetError):
+            new.request_refresh("b")
+        assert "b" in [one.dataset for one in read_manifest(tmp_path / "state").snapshots]
+        new.commit()
+        assert "b" not in [one.dataset for one in read_manifest(tmp_path / "state").snapshots]
+        passed_on = slow.request_refresh("a")
+        assert finished(new, passed_on, "a").status == "succeeded"
+    finally:
+        assert new.stop(30)
+
+
+def test_a_load_that_does_not_finish_in_time_is_interrupted_and_loaded_again(tmp_path: Path, begin: Start) -> None:
+    put(tmp_path, "a.csv")
+    dataset = accelerated(tmp_path)
+    former = begin(dataset)
+    former.finish(60)
+    go_on = threading.Event()
+    slow = succeed(former, tmp_path, dataset, builders=[Slow(tmp_path, [], go_on)])
+    running = slow.request_refresh("d")
+    wait_for(lambda: slow.history("d")[0].status == "running", "the slow run")
+
+    new = succeed(slow, tmp_path, dataset, within_s=0.05)
+
+    try:
+        assert finished(new, running).status == "failed"
+        wait_for(lambda: state(new).status == "Ready", "the load that makes up for it")
+    finally:
+        assert new.stop(30)

@@ -4,13 +4,14 @@ import base64
 import logging
 import socket
 import struct
+from dataclasses import replace
 
 import pytest
 
 from flightapi.authentication import HANDSHAKE, Accepted, authenticate_call
 from flightapi.protocol.messages import PATHS
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import HttpConfig, RuntimeConfig
 from tests.flightapi.endpoint import LOCKED, OPEN, Endpoint, Metadata, bearer, serving
 from tests.system.harness import K1, K2, WRONG
 
@@ -122,6 +123,20 @@ def test_each_refusal_is_audited(endpoint: Endpoint, caplog: pytest.LogCaptureFi
     assert (lines[1]["method"], lines[1]["reason"]) == (None, "missing_key")
     assert (lines[2]["method"], lines[2]["reason"]) == ("Handshake", "missing_key")
     assert WRONG not in caplog.text
+
+
+def test_the_client_behind_a_trusted_proxy_is_audited(
+    config: RuntimeConfig, engine: InProcessEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    trusting = replace(config, http=HttpConfig(trusted_proxies=("127.0.0.1/32",)))
+    metadata = (("x-forwarded-for", "192.0.2.1"), ("x-forwarded-for", "198.51.100.7"))
+
+    with serving(trusting, engine) as endpoint, caplog.at_level(logging.INFO):
+        for method in ("DoGet", "Handshake"):
+            endpoint.fails(method, b"", metadata=metadata)
+
+    lines = [record.fields for record in caplog.records if record.name == "authkeys.audit"]  # type: ignore[attr-defined]
+    assert [line["peer"] for line in lines] == ["198.51.100.7"] * 2
 
 
 def test_authentication_is_off(config: RuntimeConfig, engine: InProcessEngine) -> None:

@@ -1,9 +1,10 @@
 """Every RPC over a socket: statements, prepared statements, uploads, errors."""
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -11,15 +12,18 @@ import pyarrow as pa
 import pytest
 import trustme
 
+from authkeys.access import build
+from flightapi.calls import IdleClock
 from flightapi.descriptions import StatementRequest
-from flightapi.prepared import Prepared
+from flightapi.prepared import Prepared, PreparedStatements
 from flightapi.protocol import messages
-from flightapi.protocol.messages import pack
+from flightapi.protocol.messages import PATHS, pack
 from flightapi.server import FlightServer
 from flightapi.service import FlightService
 from queryengine.engine import Description
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import FlightConfig, RuntimeConfig, TlsConfig
+from runtimeconf.model import AuthConfig, FlightConfig, RuntimeConfig, TlsConfig
+from runtimeconf.secret import Secret
 from system.addresses import Address
 from tests.flightapi.endpoint import (
     FINGERPRINTS,
@@ -327,9 +331,29 @@ def test_compressed_messages_are_refused(endpoint: Endpoint) -> None:
     assert refused.status in {"UNIMPLEMENTED", "INTERNAL"}
 
 
+def test_a_key_that_is_removed_before_the_message_comes_is_refused(
+    config: RuntimeConfig, engine: InProcessEngine
+) -> None:
+    arrived = threading.Event()
+    removed = build(replace(config, auth=AuthConfig(enabled=True, keys=(Secret(K2),))))
+    with serving(config, engine) as endpoint:
+
+        def late() -> Iterator[bytes]:
+            arrived.wait()
+            time.sleep(0.2)  # `arrived` is set before the key is accepted.
+            endpoint.server.adopt(config, engine, removed)
+            yield descriptor(messages.CommandStatementQuery(query="SELECT 1"))
+
+        endpoint.server.before_call(arrived.set)
+        with pytest.raises(grpc.RpcError) as refused:
+            list(endpoint.begin(PATHS["GetFlightInfo"], late(), bearer(K1)))
+
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 def test_what_nobody_uses_expires_as_the_server_ticks(config: RuntimeConfig, engine: InProcessEngine) -> None:
-    ticks: list[Callable[[], None]] = []
-    service = FlightService(config, engine, OPEN, SimpleNamespace(each_tick=ticks.append))  # type: ignore[arg-type]
+    idle_clock = IdleClock()
+    service = FlightService(config, engine, OPEN, idle_clock, PreparedStatements())
     clock = Clock()
     kept = (service._descriptions, service._results, service._prepared)
     for one in kept:
@@ -346,8 +370,8 @@ def test_what_nobody_uses_expires_as_the_server_ticks(config: RuntimeConfig, eng
 
     expected = {4.9: (1, 1), 5.1: (0, 1), 9.9: (0, 1), 10.1: (0, 1), 599.9: (0, 1), 600.1: (0, 0)}
     for clock.now, left in expected.items():
-        for act in ticks:
-            act()
+        service.expire()
         assert (len(service._results), len(service._prepared)) == left
         service._descriptions.of("SELECT 1", None, describe)
+    idle_clock.close()
     assert asked == [10.1, 599.9]

@@ -319,7 +319,7 @@ def test_a_stop_waits_for_requests_but_not_for_idle_connections(server: WebTier,
 
 @pytest.mark.exhaustive
 def test_a_stop_aborts_requests_that_do_not_finish(tmp_path: Path) -> None:
-    with WebTier(tmp_path, settings={"graceful_timeout": 2}) as server, ExitStack() as stack:
+    with WebTier(tmp_path, shutdown_timeout="2s") as server, ExitStack() as stack:
         held, streaming = (stack.enter_context(server.connection()) for _ in range(2))
         held.send(b"GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n")
         streaming.send(b"GET /stream?chunks=1000000&size=10&pause=0.1 HTTP/1.0\r\n\r\n")

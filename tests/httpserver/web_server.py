@@ -44,6 +44,9 @@ class WebServer(BaseApplication):  # type: ignore[misc]
 
         return ApiHandler()
 
+    def limit_stop(self) -> None:
+        """The configuration does not change here."""
+
 
 class StumblingWorker(GeventWebWorker):
     """The worker of the web tier, whose first accept raises an error that no socket raises."""

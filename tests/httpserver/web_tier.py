@@ -26,12 +26,14 @@ class WebTier(Program):
     settings: dict[str, Any] = field(default_factory=dict)
     tls_files: tuple[Path, Path] | None = None  # certificate, key
     max_descriptors: int | None = None
+    shutdown_timeout: str = "30s"
     port: int = field(default_factory=free_port)
 
     def __enter__(self) -> Self:
         runtime: dict[str, Any] = {
             "auth": {"api-key": {"enabled": True, "keys": [K1, K2]}},
             "http": {"bind": f"127.0.0.1:{self.port}"},
+            "shutdown_timeout": self.shutdown_timeout,
         }
         if self.tls_files is not None:
             certificate, key = self.tls_files

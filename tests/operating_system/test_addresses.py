@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from system.addresses import Address, bind_problem, wait_until_bindable
+from tests.system.harness import run_program
 
 BIND = "runtime.http.bind"
 
@@ -49,3 +50,33 @@ def test_the_address_of_another_machine_is_a_problem(address: Address) -> None:
     assert bind_problem(address) == problem
     with pytest.raises(OSError, match=re.escape(problem)):
         wait_until_bindable(address, BIND, time.monotonic())
+
+
+#: Runs `activated` in a process to which a socket is passed as systemd does.
+ACTIVATED = """
+import os, socket, sys
+from system.addresses import activated
+kind, count = sys.argv[1:3]
+types = {"UDP": socket.SOCK_DGRAM}
+made = socket.socketpair()[0] if kind == "pair" else socket.socket(type=types.get(kind, socket.SOCK_STREAM))
+if kind == "TCP":
+    made.listen()
+os.dup2(made.fileno(), 3)
+print(activated({"LISTEN_PID": str(os.getpid()) if kind != "other" else "1", "LISTEN_FDS": count}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "said"),
+    [
+        ("TCP", "1", "3"),
+        ("other", "1", "None"),
+        ("TCP", "2", "systemd passed 2 sockets"),
+        ("idle", "1", "no listening TCP socket"),
+        ("UDP", "1", "no listening TCP socket"),
+        ("pair", "1", "no listening TCP socket"),
+    ],
+)
+def test_a_socket_from_systemd_is_that_of_http(kind: str, count: str, said: str) -> None:
+    done = run_program("-c", ACTIVATED, kind, count)
+    assert said in (done.stdout + done.stderr).splitlines()[-1]

@@ -83,6 +83,16 @@ def test_acquire_retries_if_the_file_is_replaced(tmp_path: Path, monkeypatch: py
     lock.release()
 
 
+def test_the_number_of_a_process_in_another_container_is_no_holder(tmp_path: Path) -> None:
+    lock = StateLock(tmp_path)
+    assert lock.acquire()
+
+    assert StateLock(tmp_path).holder_pid() == os.getpid()
+    (tmp_path / LOCK_NAME).write_text(f"{os.getppid()}\n")
+    assert StateLock(tmp_path).holder_pid() is None
+    lock.release()
+
+
 @pytest.mark.parametrize("content", [b"", b"nobody\n", b"\xff"])
 def test_an_unknown_holder_is_another_process(tmp_path: Path, content: bytes) -> None:
     (tmp_path / LOCK_NAME).write_bytes(content)

@@ -104,7 +104,7 @@ REST = tuple(dict.fromkeys((*READS, *FAILING, *(sql for _, sql in REFUSED))))
 Engines = tuple[QueryEngine, dict[str, QueryEngine]]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["workers", pytest.param("in process", marks=pytest.mark.exhaustive)])
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     """An engine over everything, and one over each scope."""
     start = KINDS[request.param]

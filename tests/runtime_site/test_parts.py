@@ -11,6 +11,7 @@ import pytest
 from authkeys import access
 from authkeys.access import Access
 from runtime_site import parts
+from runtimeconf import handover
 from runtimeconf.model import AuthConfig, DatasetConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 from tests.system.harness import K1, K2
@@ -63,6 +64,11 @@ def receive(descriptor: int) -> subprocess.CompletedProcess[str]:
         os.close(descriptor)
 
 
+def hand_over(name: parts.PartName, config: RuntimeConfig, who: Access, **extra: int) -> int:
+    """Write the handover of a part."""
+    return handover.write(*parts.content(name, config, who, **extra))
+
+
 def without_keys(config: RuntimeConfig) -> tuple[RuntimeConfig, Access]:
     """Return the configuration and access of a process that has built the key set and discarded the keys."""
     return replace(config, auth=AuthConfig(enabled=config.auth.enabled)), access.build(config)
@@ -81,7 +87,7 @@ def test_only_web_and_flight_get_digests_and_only_refresh_gets_sources(
     config: RuntimeConfig, name: parts.PartName, callers: str, params: str
 ) -> None:
     digest = access.build(config).key_set.handover()["keys"][0][0]  # type: ignore[union-attr]
-    descriptor = parts.hand_over(name, *without_keys(config), ready=7)
+    descriptor = hand_over(name, *without_keys(config), ready=7)
     handed = os.pread(descriptor, 100_000, 0)
 
     assert receive(descriptor).stdout.splitlines() == [
@@ -96,13 +102,13 @@ def test_only_web_and_flight_get_digests_and_only_refresh_gets_sources(
 def test_authentication_stays_off_in_web(tmp_path: Path, name: parts.PartName, callers: str) -> None:
     config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path / "state")
 
-    said = receive(parts.hand_over(name, config, access.build(config))).stdout
+    said = receive(hand_over(name, config, access.build(config))).stdout
 
     assert said.splitlines()[0] == f"{{'several_keys': False}} {callers}"
 
 
 def test_a_part_dies_if_its_supervisor_is_dead(config: RuntimeConfig) -> None:
-    done = receive(parts.hand_over("web", *without_keys(config), supervisor=1))
+    done = receive(hand_over("web", *without_keys(config), supervisor=1))
 
     assert (done.returncode, done.stdout) == (-9, "")
 
@@ -114,12 +120,11 @@ def test_parts_get_no_environment_variable_that_may_be_a_secret(config: RuntimeC
     secrets = "API_KEY ENV_KEY AWS_SECRET_ACCESS_KEY PATH_KEY PYTHON_KEY RUNTIME_CONFIG WEB_CONCURRENCY"
     unwanted = dict.fromkeys(secrets.split(), "canary")
     ours = {
-        "RUNTIME_HANDOVER_FD": "5",
         "GRPC_VERBOSITY": "NONE",
         "GRPC_EXPERIMENTS": "-event_engine_listener",
         "ARROW_DEFAULT_MEMORY_POOL": "system",
     }
-    assert parts.environment(name, config, wanted | unwanted, 5) == wanted | ours
+    assert parts.environment(name, config, wanted | unwanted) == wanted | ours
 
 
 def test_only_refresh_gets_the_variables_of_sources(config: RuntimeConfig) -> None:
@@ -128,7 +133,7 @@ def test_only_refresh_gets_the_variables_of_sources(config: RuntimeConfig) -> No
     other = {"PROXY": "x", "MY_AWS_KEY": "x", "PGPASSWORD": "x"}
 
     def got(name: parts.PartName, config: RuntimeConfig) -> set[str]:
-        return set(parts.environment(name, config, reached | machine | other, 5)) & {*reached, *machine, *other}
+        return set(parts.environment(name, config, reached | machine | other)) & {*reached, *machine, *other}
 
     assert [got(name, config) for name in ("web", "engine", "flight")] == [set(), set(), set()]
     assert got("refresh", config) == {*reached}

@@ -120,3 +120,13 @@ def test_reports_a_key_that_stays_visible(tmp_path: Path, monkeypatch: pytest.Mo
     assert not hide_api_keys()
     monkeypatch.setattr(sys, "argv", ["manage.py", "status"])
     assert hide_api_keys()
+
+
+def test_no_file_gets_the_number_of_a_closed_stream() -> None:
+    code = "import os; from runtimeclient import argv; argv.prepare_process(); print(os.memfd_create('x') > 2)"
+
+    shown = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" <&- 2>&-', "sh", sys.executable, "-c", code], stdout=subprocess.PIPE, check=True
+    )
+
+    assert shown.stdout == b"True\n"

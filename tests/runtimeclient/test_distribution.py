@@ -1,21 +1,32 @@
 """What hints tell people to install: what this project needs, never a package that is somebody else's."""
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from runtimeclient.distribution import PROJECT, install_command, requirements_of, version
+from runtimeclient.distribution import (
+    PROJECT,
+    install_command,
+    is_installed,
+    requirements_of,
+    server_commands,
+    version,
+)
+from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT, run_python
 from tests.runtimeclient.remote import Remote
 
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FROM_FILE = {"url": "file:///a%20b.whl", "archive_info": {}}
+FROM_GIT = {"url": "https://forge.test/q", "vcs_info": {"vcs": "git", "commit_id": "0123abcd"}}
 _TOLD = re.compile(r'pipx? install ((?:(?!" )[^`\n])+)')
 _NAME = re.compile(r"['\"]?([A-Za-z0-9][A-Za-z0-9._-]*)")
 _SHOW = (
@@ -24,12 +35,13 @@ _SHOW = (
 )
 
 
-def show(*path: Path) -> list[str]:
+def show(*path: Path, prefix: Path = ROOT) -> list[str]:
     """What a program says that finds packages in *path* first: where the client is, its version, and a hint."""
-    return run_python(f"import sys; sys.path[:1] = {list(map(str, path))}; {_SHOW}").stdout.splitlines()
+    program = f"import sys; sys.path[:1] = {list(map(str, path))}; sys.prefix = {str(prefix)!r}; {_SHOW}"
+    return run_python(program).stdout.splitlines()
 
 
-def put_distribution(directory: Path) -> None:
+def put_distribution(directory: Path, origin: Mapping[str, object] | None = None) -> None:
     metadata = directory / f"{PROJECT}-9.9.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)
     metadata.write_text(
@@ -37,6 +49,8 @@ def put_distribution(directory: Path) -> None:
         'Provides-Extra: arrow\nRequires-Dist: theirs~=1.0; extra == "arrow"\n'
         "Requires-Dist: other>=2; python_version < '4' and extra == 'arrow'\nRequires-Dist: x; extra == 'charts'\n"
     )
+    if origin is not None:
+        (metadata.parent / "direct_url.json").write_text(json.dumps(origin))
 
 
 def test_hints_in_a_clone_name_its_declared_requirements() -> None:
@@ -47,21 +61,57 @@ def test_hints_in_a_clone_name_its_declared_requirements() -> None:
     assert install_command("charts") == "python -m pip install 'altair~=6.3' 'vl-convert-python~=1.9'"
 
 
-def test_hints_of_an_installed_client_name_the_requirements_of_its_distribution(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "runtimeclient", tmp_path / "runtimeclient", ignore=shutil.ignore_patterns("__pycache__"))
-    put_distribution(tmp_path)
+@pytest.mark.parametrize(
+    ("marker", "origin", "hint"),
+    [
+        (None, None, "python -m pip install 'querykeep[arrow]==9.9'"),
+        (None, FROM_FILE, "python -m pip install 'querykeep[arrow]==9.9'"),
+        ("pipx_metadata.json", None, "pipx install --force 'querykeep[arrow]==9.9'"),
+        ("uv-receipt.toml", None, "uv tool install 'querykeep[arrow]==9.9'"),
+        ("uv-receipt.toml", FROM_FILE, "uv tool install 'querykeep[arrow] @ file:///a%20b.whl'"),
+        ("uv-receipt.toml", FROM_GIT, "uv tool install 'querykeep[arrow] @ git+https://forge.test/q@0123abcd'"),
+    ],
+)
+def test_hints_of_an_installed_client_name_its_own_distribution(
+    tmp_path: Path, marker: str | None, origin: Mapping[str, object] | None, hint: str
+) -> None:
+    put_distribution(tmp_path, origin)
+    if marker is not None:
+        (tmp_path / marker).touch()
+    inside = tmp_path / PROJECT
+    shutil.copytree(ROOT / "runtimeclient", inside / "runtimeclient", ignore=shutil.ignore_patterns("__pycache__"))
 
-    assert show(tmp_path) == [
-        str(tmp_path / "runtimeclient" / "__init__.py"),
-        "9.9",
-        "python -m pip " + "install 'theirs~=1.0' 'other>=2'",
-    ]
+    assert show(inside, tmp_path, prefix=tmp_path) == [str(inside / "runtimeclient" / "__init__.py"), "9.9", hint]
 
 
 def test_another_distribution_of_the_same_name_is_ignored(tmp_path: Path) -> None:
     put_distribution(tmp_path)
 
     assert show(tmp_path, ROOT)[1:] == [DECLARED["version"], install_command("arrow")]
+
+
+def test_commands_of_the_server_name_the_extra() -> None:
+    done = call("serve")
+
+    assert (done.status, done.err) == (
+        2,
+        f"Error: querykeep serve needs the extra server: {install_command('server')}\n",
+    )
+    assert {"serve", "check", "runweb"} <= server_commands()
+    assert "invalid choice: 'absent'" in call("absent").err
+
+
+def test_an_extra_is_installed_if_all_that_it_requires_is(tmp_path: Path) -> None:
+    put_distribution(tmp_path / "site")
+    client = tmp_path / "site" / PROJECT / "runtimeclient"
+    shutil.copytree(ROOT / "runtimeclient", client, ignore=shutil.ignore_patterns("__pycache__"))
+    program = (
+        f"import sys; sys.path[:1] = [{str(client.parent)!r}, {str(tmp_path / 'site')!r}];"
+        "from runtimeclient.distribution import is_installed; print(is_installed('arrow'), is_installed('none'))"
+    )
+
+    assert is_installed("server")
+    assert run_python(program).stdout == "False True\n"
 
 
 @pytest.mark.parametrize(
@@ -109,9 +159,11 @@ def told_packages() -> Iterator[tuple[str, str]]:
                     yield name[1] if name else word, file
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git lists the files of the project")
 def test_no_hint_names_a_package_that_is_not_required() -> None:
     files = (ROOT / "requirements").glob("*.in")
-    required = chain(*(file.read_text().splitlines() for file in files), *DECLARED["optional-dependencies"].values())
+    extras = DECLARED["optional-dependencies"].values()
+    required = chain([PROJECT], DECLARED["dependencies"], *extras, *(file.read_text().splitlines() for file in files))
     ours = {name[1].lower() for line in required if (name := _NAME.match(line))}
 
     told = list(told_packages())

@@ -53,3 +53,19 @@ def load_dataset(load_text: Load, source: str, params: Mapping[str, str]) -> Dat
     """Load a configuration with one dataset; `${ env:TOKEN }` is SECRET."""
     (dataset,) = load_text(dataset_text(source, params), {"TOKEN": SECRET}).datasets
     return dataset
+
+
+POSTGRES = {"pg_host": "db", "pg_db": "shop", "pg_user": "reader", "pg_pass": "${ secrets:token }"}
+FLIGHTSQL = {"flightsql_endpoint": "grpc://127.0.0.1:50051"}
+#: The parameters that a connector requires.
+REQUIRED: dict[str, dict[str, str]] = {
+    "postgres": POSTGRES,
+    "sqlite": {"sqlite_table": "t"},
+    "duckdb": {"duckdb_open": "a.duckdb"},
+    "flightsql": FLIGHTSQL,
+}
+
+
+def required(source: str) -> dict[str, str]:
+    """Return the parameters that the connector of *source* requires."""
+    return REQUIRED.get(source.partition(":")[0], {})

@@ -116,7 +116,9 @@ acceleration: {refresh_check_interval: 10}
 acceleration: {refresh_mode: append}
 => : lacks the field time_column, which tells refresh_mode append which rows are newer
 """
-FAULTS = FAULTS.replace("FORMAT", "parquet, csv, json or ndjson").replace("BADREF", str(MalformedReferenceError()))
+FAULTS = FAULTS.replace("FORMAT", "parquet, csv, tsv, json, ndjson, jsonl or xlsx").replace(
+    "BADREF", str(MalformedReferenceError())
+)
 FAULTS = FAULTS.replace("DURATION", DurationField("100ms", "365d").expected)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from runtimeconf import handover
 from runtimeconf.model import AuthConfig, DatasetConfig, NamedKey, RuntimeConfig
@@ -116,3 +117,51 @@ def test_a_part_without_sources_has_no_secret_of_them() -> None:
         assert b"canary" not in os.pread(descriptor, 100_000, 0)
     assert stripped.auth == AuthConfig(enabled=True)
     assert [(other.name, other.line) for other in stripped.datasets] == [("d", 3)]
+
+
+class Reload(RuleBasedStateMachine):
+    """A writer that offers and enacts texts of any length, and a reader that sees what is in force and offered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writer = handover.Handover.of(MINIMAL, {"n": "1"})
+        self.reader = handover.Handover(self.writer.for_readers())
+        self.texts = {1: "1"}
+        self.in_force, self.offered = 1, 0
+
+    @rule(text=st.text(alphabet="xy", max_size=40) | st.integers(0, 9000).map("x".__mul__))
+    def offer(self, text: str) -> None:
+        self.offered = len(self.texts) + 1
+        self.texts[self.offered] = text
+        self.writer.offer(self.offered, MINIMAL, {"n": text})
+
+    @rule()
+    def enact(self) -> None:
+        if self.offered:
+            self.writer.enact()
+            self.in_force, self.offered = self.offered, 0
+
+    @rule()
+    def withdraw(self) -> None:
+        self.writer.withdraw()
+        self.offered = 0
+
+    @invariant()
+    def the_reader_sees_it(self) -> None:
+        assert self.reader.numbers() == (self.in_force, self.offered)
+        assert self.reader.in_force == self.in_force
+        for number, text in self.texts.items():
+            if number in {self.in_force, self.offered}:
+                assert self.reader.read(number) == (MINIMAL, {"n": text})
+            else:
+                with pytest.raises(LookupError):
+                    self.reader.read(number)
+
+    def teardown(self) -> None:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.pwrite(self.reader.descriptor, b"x", 0)
+        for end in (self.reader, self.writer):
+            end.close()
+
+
+TestReload = Reload.TestCase

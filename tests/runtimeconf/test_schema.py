@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import serialization
 
 from runtimeconf.connectors import CONNECTORS
 from runtimeconf.errors import ConfigError
-from runtimeconf.fields import ADDRESS
+from runtimeconf.fields import ADDRESS, NETWORK
 from runtimeconf.loader import load
 from runtimeconf.model import (
     AccelerationConfig,
@@ -43,7 +43,8 @@ runtime:
       keys:
         - ${ secrets:api_key }
         - 1234567890
-  http:   {bind: "127.0.0.1:8091", max_body_bytes: 2048, allowed_hosts: [localhost, 127.0.0.1, "[::1]"]}
+  http:   {bind: "127.0.0.1:8091", max_body_bytes: 2048, allowed_hosts: [localhost, 127.0.0.1, "[::1]"],
+           trusted_proxies: [127.0.0.1, 10.0.0.0/255.0.0.0, "FD00::/8"]}
   flight: {enabled: false, bind: "127.0.0.1:50052", max_message_bytes: 1MiB}
   tls:    {enabled: false, certificate_file: tls/cert.pem, key_file: /etc/key.pem}
   query:
@@ -54,7 +55,7 @@ runtime:
     queue_timeout: 500ms
     temp_directory_limit: 0
   results_cache: {enabled: true, max_bytes: 1MiB}
-  ready_state: on_load
+  ready_state: on_registered
   shutdown_timeout: 10s
   compatibility: 1.10
   state_dir: state
@@ -62,6 +63,7 @@ datasets:
   - from: file:data/flights.parquet
     name: flights
     on_schema_change: accept
+    required_for_ready: false
     time_column: departed_at
     params: {file_format: parquet}
     acceleration:
@@ -90,7 +92,10 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
         name="flights",
         auth=config.auth,
         http=HttpConfig(
-            bind=Address("127.0.0.1", 8091), max_body_bytes=2048, allowed_hosts=("localhost", "127.0.0.1", "[::1]")
+            bind=Address("127.0.0.1", 8091),
+            max_body_bytes=2048,
+            allowed_hosts=("localhost", "127.0.0.1", "[::1]"),
+            trusted_proxies=("127.0.0.1/32", "10.0.0.0/8", "fd00::/8"),
         ),
         flight=FlightConfig(enabled=False, bind=Address("127.0.0.1", 50052), max_message_bytes=1024**2),
         tls=TlsConfig(enabled=False, certificate_file=tmp_path / "tls" / "cert.pem", key_file=Path("/etc/key.pem")),
@@ -103,13 +108,14 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
             temp_directory_limit_bytes=0,
         ),
         results_cache=ResultsCacheConfig(enabled=True, max_bytes=1024**2),
-        ready_state="on_load",
+        ready_state="on_registered",
         shutdown_timeout_s=10.0,
         compatibility="1.10",
         datasets=(
             DatasetConfig(
                 name="flights",
                 from_="file:data/flights.parquet",
+                required_for_ready=False,
                 location=str(tmp_path / "data" / "flights.parquet"),
                 on_schema_change="accept",
                 time_column="departed_at",
@@ -122,11 +128,11 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
                     primary_key="id",
                     indexes=(IndexConfig(column="carrier"), IndexConfig(column="Tail Number", unique=True)),
                 ),
-                line=30,
+                line=31,
                 yaml_path="datasets[0]",
             ),
         ),
-        views=(ViewConfig(name="delays", sql="SELECT 1", line=44, yaml_path="views[0].sql"),),
+        views=(ViewConfig(name="delays", sql="SELECT 1", line=46, yaml_path="views[0].sql"),),
         warnings=config.warnings,
     )
 
@@ -138,7 +144,8 @@ def test_everything_may_be_left_out(load_text: Load, tmp_path: Path, text: str) 
     assert load_text(text) == RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path / ".runtime")
 
 
-FAULTS = """
+FAULTS = (
+    """
 version: v3
 => 1: version: must be v1 or v2; found 'v3'
 version: 1
@@ -155,12 +162,18 @@ runtime: {compatibility: 1.1}
 => 1: runtime.compatibility: must be 2.0 or 1.10; found '1.1' (did you mean 1.10?)
 # ready_state of Spice.ai
 runtime: {ready_state: on_registration}
-=> 1: runtime.ready_state: must be on_load; found 'on_registration'
+=> 1: runtime.ready_state: must be on_load or on_registered; found 'on_registration' (did you mean on_registered?)
 # only a port
 runtime: {http: {bind: 8090}}
 => 1: runtime.http.bind: must be ADDRESS; found '8090'
 runtime: {http: {allowed_hosts: []}}
 => 1: runtime.http.allowed_hosts: is an empty list: give at least 1, or leave it out
+runtime: {http: {trusted_proxies: [proxy.example.com, 10.1.2.3/8, 0.0.0.0/0, "::ffff:10.0.0.1", "fe80::1%eth0"]}}
+=> 1: runtime.http.trusted_proxies[0]: must be NETWORK; found 'proxy.example.com'
+=> 1: runtime.http.trusted_proxies[1]: must be NETWORK; found '10.1.2.3/8' (did you mean 10.0.0.0/8?)
+=> 1: runtime.http.trusted_proxies[2]: must be NETWORK; found '0.0.0.0/0' (it holds every address: name the proxies)
+=> 1: runtime.http.trusted_proxies[3]: must be NETWORK; found '::ffff:10.0.0.1' (write an IPv4 address as such)
+=> 1: runtime.http.trusted_proxies[4]: must be NETWORK; found 'fe80::1%eth0' (leave out the zone)
 runtime: {query: {workers: 0}}
 => 1: runtime.query.workers: must be a whole number from 1 to 64; found '0'
 runtime: {shutdown_timeout: 0s}
@@ -185,8 +198,11 @@ runtime: {http: {bnid: x}}
 name: "a\\nb"
 => 1: name: must be a name; found 'a\\nb' (it holds a control character)
 runtime: {http: {"a b\\n": x}}
-=> 1: runtime.http.'a b\\n': unknown field; the fields here are: bind, max_body_bytes, allowed_hosts
-""".replace("ADDRESS", ADDRESS.expected).replace("SIZE", "a size in bytes such as 1048576, 128MiB or 1GiB")
+=> 1: runtime.http.'a b\\n': unknown field; the fields here are: bind, max_body_bytes, allowed_hosts, trusted_proxies
+""".replace("ADDRESS", ADDRESS.expected)
+    .replace("NETWORK", NETWORK.expected)
+    .replace("SIZE", "a size in bytes such as 1048576, 128MiB or 1GiB")
+)
 
 
 @pytest.mark.parametrize(("text", "expected"), fault_cases(FAULTS))

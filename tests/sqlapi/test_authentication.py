@@ -1,5 +1,6 @@
 """Authentication over HTTP: checks A01 to A36 and A48, through the whole WSGI application."""
 
+import io
 import logging
 import string
 from dataclasses import replace
@@ -16,9 +17,10 @@ import authkeys.state
 import runtimeconf.state
 from authkeys.access import build
 from authkeys.authentication import ApiKeyAuthentication
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import AuthConfig, RuntimeConfig
+from runtimeconf.secret import Secret
 from sqlapi.urls import ROUTES, Route
-from tests.sqlapi.harness import WITH_KEY, Answer, Header, call, environ_of, logged, methods_of, sql
+from tests.sqlapi.harness import WITH_KEY, Answer, Header, begin, call, environ_of, logged, methods_of, sql
 from tests.system.harness import K1, K2, WRONG
 
 pytestmark = pytest.mark.usefixtures("idle")
@@ -343,3 +345,16 @@ def test_no_path_or_query_gives_a_500(path: str, query: str) -> None:
 
     assert answer.status == 401 or path in {"health", "v1/ready"}
     assert with_key.status in {200, 404, 405, 503}
+
+
+def test_a_key_that_is_removed_while_the_body_arrives_is_refused(config: RuntimeConfig) -> None:
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            authkeys.state.set_access(build(replace(config, auth=AuthConfig(enabled=True, keys=(Secret(K2),)))))
+            return super().read(size)
+
+    for path, body in (("/v1/sql", b'{"sql": "SELECT 1"}'), ("/v1/datasets/orders/acceleration/refresh", b"{}")):
+        authkeys.state.set_access(build(config))
+        environ = environ_of("POST", path, [WITH_KEY, ("Content-Type", "application/json")], body)
+        environ["wsgi.input"] = Slow(body)
+        assert begin(environ)[0].status == 401

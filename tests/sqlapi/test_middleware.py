@@ -98,6 +98,18 @@ def test_a48_the_access_log_names_the_route_and_not_the_path(caplog: pytest.LogC
     assert (health["route"], health["method"], health["status"]) == ("/health", "FOO", 405)
 
 
+def test_the_client_behind_a_trusted_proxy_is_the_peer(config: RuntimeConfig, caplog: pytest.LogCaptureFixture) -> None:
+    forwarded = ("X-Forwarded-For", "198.51.100.7")
+
+    with caplog.at_level(logging.INFO):
+        call("GET", "/v1/catalogs", forwarded)
+        runtimeconf.state.set_config(replace(config, http=HttpConfig(trusted_proxies=("127.0.0.1/32",))))
+        call("GET", "/v1/catalogs", forwarded)
+
+    for name in ("sqlapi.access", "authkeys.audit"):
+        assert [line["peer"] for line in logged(caplog, name)] == ["127.0.0.1", "198.51.100.7"]
+
+
 def test_a_failure_in_the_middleware_is_a_problem_document(caplog: pytest.LogCaptureFixture) -> None:
     answer = call("GET", "/health", environ={QUERY_ID: "no\nheader"})
 

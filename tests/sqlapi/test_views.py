@@ -213,15 +213,22 @@ def test_status_of_an_engine_with_its_own_processes(config: RuntimeConfig) -> No
 
 
 def test_before_the_first_load_and_after_an_unexpected_error() -> None:
-    unloaded: Any = SimpleNamespace(is_loaded=lambda: False, datasets=tuple, history={}.__getitem__)
+    unloaded: Any = SimpleNamespace(is_loaded=lambda: False, waiting_for=lambda: ("a", "b"), history={}.__getitem__)
     datasources.state.set_datasets(unloaded)
 
     answer = call("GET", "/v1/datasets/secret/acceleration/refresh", WITH_KEY)
 
     assert status_of_components()["refresh"] == "Initializing"
+    assert call("GET", "/v1/status", WITH_KEY).json()[3]["waiting_for"] == ["a", "b"]
     assert call("GET", "/v1/ready").status == 503
     assert (answer.status, answer.code) == (500, "internal_error")
     assert b"secret" not in answer.body
+
+    # During a reload.
+    unloaded.is_loaded = lambda: True
+    assert call("GET", "/v1/status", WITH_KEY).json()[3] == {
+        "name": "refresh", "endpoint": "in-process", "status": "Ready"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("path", ["/v1/status", "/v1/datasets", "/v1/catalogs", "/v1/sql/active", REFRESH])

@@ -138,10 +138,12 @@ class Program:
     log: Path
     process: subprocess.Popen[bytes]
 
-    def run(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Start the process and return at once."""
+    def run(self, command: Sequence[str], environ: Mapping[str, str], descriptors: Sequence[int] = ()) -> None:
+        """Start the process, which inherits *descriptors*, and return at once."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                command, cwd=REPOSITORY, env=environ, stdout=log, stderr=log, pass_fds=descriptors
+            )
 
     def output(self) -> str:
         """Return everything that the process printed."""

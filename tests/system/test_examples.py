@@ -7,7 +7,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -265,23 +264,3 @@ def test_the_second_key_sees_what_the_yaml_gives_it(example: Server) -> None:
     assert example.rows("SELECT count(*) AS n FROM routes", key) == [{"n": 224}]
     assert example.sql("FROM flights", key).json()["detail"] == "Table 'flights' does not exist."
     assert example.listed("/v1/key", key)["name"] == "dashboard"
-
-
-def test_readme_own_file(tmp_path: Path) -> None:
-    (configuration,) = re.findall(r"^ *```yaml\n(.*?)^ *```", README, re.DOTALL | re.MULTILINE)
-    (make_key,) = re.findall(r"^ *(\(umask .*)$", README, re.MULTILINE)
-    (read_key,) = re.findall(r"\$\((sed .*)\)\"", README)
-    directory = tmp_path / "mine"
-    directory.mkdir()
-    (directory / "runtime.yaml").write_text(textwrap.dedent(configuration))
-    with duckdb.connect() as connection:
-        connection.execute(f"COPY (SELECT 1 AS id) TO '{directory}/orders.parquet'")
-
-    subprocess.run(["sh", "-c", make_key], cwd=tmp_path, check=True)
-    key = subprocess.run(["sh", "-c", read_key], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-    config = load(directory / "runtime.yaml", {})
-
-    assert config.warnings == ()
-    assert [secret.reveal() for secret in config.auth.keys] == [key.strip()]
-    assert config.datasets[0].location == str(directory / "orders.parquet")
-    assert stat.S_IMODE((directory / ".env").stat().st_mode) == 0o600

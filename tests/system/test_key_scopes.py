@@ -98,7 +98,9 @@ class Runtime:
         result = unpacked(messages.ActionCreatePreparedStatementResult, prepared[0])
         answer = self._fetched(executing(result.prepared_statement_handle), key)
         self.flight.close(result.prepared_statement_handle, bearer(key))
-        return result.dataset_schema, result.parameter_schema, answer
+        # As above: a refusal begins with its status.
+        is_refused = isinstance(answer, tuple) and isinstance(answer[0], str)
+        return answer if is_refused else (result.dataset_schema, result.parameter_schema, answer)
 
     def _over_http(self, sql: str, key: str, accept: str) -> object:
         answer = self.http.post("/v1/sql", content=sql.encode(), headers={"X-API-Key": key, "Accept": accept})
@@ -114,8 +116,8 @@ class Runtime:
             return info
         parsed = messages.parse(messages.FlightInfo, info[0])
         answer = self._called("DoGet", ticket_of(parsed), key)
-        if not isinstance(answer, list):
-            return parsed.schema, answer
+        if not isinstance(answer, list):  # A busy engine finds the same error only now.
+            return answer
         table = table_of(answer)  # How its rows are divided into batches is nothing that is told.
         return parsed.schema, table.schema, repr(table.to_pylist())
 
@@ -149,8 +151,7 @@ def runtimes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtimes]:
     }
     views = [{"name": "guests", "sql": GUESTS, "materialized": True}, {"name": "plain", "sql": GUESTS}]
 
-    def server(name: Key | None, stack: ExitStack) -> Runtime:
-        directory = tmp_path_factory.mktemp("scope")
+    def server(name: Key | None, directory: Path, stack: ExitStack) -> Runtime:
         changes: dict[str, Any] = {"runtime": cached, "views": []}
         names = SCOPES[name] if name else tuple(TABLES)
         changes["datasets"] = [declared(directory, one, TABLES.get(one, GUESTS)) for one in names]
@@ -162,7 +163,9 @@ def runtimes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtimes]:
 
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
         stacks = {name: stack.enter_context(ExitStack()) for name in (None, *SCOPES)}
-        started = {name: threads.submit(server, name, own) for name, own in stacks.items()}
+        # Not in the threads: the factory makes its own directory at the first call.
+        directories = {name: tmp_path_factory.mktemp("scope") for name in stacks}
+        started = {name: threads.submit(server, name, directories[name], own) for name, own in stacks.items()}
         found = {name: runtime.result() for name, runtime in started.items()}
         yield Runtimes(found[None], {name: found[name] for name in SCOPES})
 

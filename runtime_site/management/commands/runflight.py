@@ -2,12 +2,16 @@
 
 import logging
 import time
+from functools import partial
 from typing import Any
 
 import authkeys.state
+import queryengine.state
+import runtimeconf.state
 from flightapi.server import FlightServer
-from queryengine.pool.client import EngineClient
+from runtime_site.following import Follower, Serving
 from runtime_site.management.part import PartBase, stop_event
+from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from system.addresses import wait_until_bindable
 from system.errors import StateDirectoryError
@@ -35,28 +39,38 @@ class Command(PartBase):
         deadline = time.monotonic() + PREDECESSOR_WAIT_S
         wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
         raise_soft_limit()
-        engine = EngineClient(config)
-        server = FlightServer(config, engine, authkeys.state.ensure_built())
+        serving = Serving(config, authkeys.state.ensure_built())
+        queryengine.state.set_engine(serving.client)
+        server = FlightServer(config, serving.client, serving.who)
         # The lock shows other processes that Flight SQL is served.
         serves = StateLock(config.state_dir, FLIGHT_LOCK_NAME)
         if not serves.acquire(max(0.0, deadline - time.monotonic())):
             raise StateDirectoryError(f"Flight SQL of this state directory is served by {serves.holder()} already.")
         stop = stop_event()
+        live = handover.live()
+        if live is not None:
+            server.before_call(Follower(live, serving, extra["reports"], adopt=partial(_adopt, server)).check)
         server.start()
         give_memory_back()
         while not stop.wait(_POLL_S):
             serves.keep()
         serves.release()
-        _end(server, engine, config.shutdown_timeout_s)
+        _end(server, runtimeconf.state.get_config().shutdown_timeout_s)
 
 
-def _end(server: FlightServer, engine: EngineClient, limit_s: float) -> None:
+def _adopt(server: FlightServer, serving: Serving) -> None:
+    runtimeconf.state.set_config(serving.config)
+    queryengine.state.set_engine(serving.client)
+    server.adopt(serving.config, serving.client, serving.who)
+
+
+def _end(server: FlightServer, limit_s: float) -> None:
     """Let calls under way finish within *limit_s* seconds; cancel those that do not with a typed error."""
     grace_s = max(limit_s - _CANCEL_MARGIN_S, limit_s / 2)
     server.begin_stop(limit_s)
     if not server.has_stopped(grace_s):
         logger.warning("statements over Flight SQL were cut off: they did not end in %g s", grace_s)
-        engine.close()
+        queryengine.state.cancel_statements()
         server.has_stopped(limit_s - grace_s)
     server.close()
-    engine.close()
+    queryengine.state.cancel_statements()

@@ -1,5 +1,6 @@
 """`manage.py runrefresh`: the part that loads the data, and the only one that writes it."""
 
+import logging
 import os
 import signal
 import sys
@@ -14,12 +15,18 @@ from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.refresher import MAX_LOADS
 from datasources.refresh.service import DatasetService, load_once
 from datasources.snapshots.snapshot import SnapshotBuilder
+from runtime_site.following import report
 from runtime_site.management.part import PartBase, stop_event
+from runtime_site.startup import StartError
+from runtimeconf import handover
+from runtimeconf.handover import Handover
 from runtimeconf.model import RuntimeConfig
 from system.process_limits import give_memory_back
 
-#: Seconds between checks for a stop, in case another thread got the signal.
-_POLL_S = 1.0
+logger = logging.getLogger(__name__)
+
+#: Seconds between checks for a stop and for another configuration.
+_POLL_S = 0.1
 
 #: Added to the number of the signal that interrupted a load, this is the exit code, as in shells.
 _SIGNALLED = 128
@@ -91,9 +98,40 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
     _give_way()
     give_memory_back()
     stop = stop_event()
-    while not stop.wait(_POLL_S):
-        pass
+    live, number, committed = handover.live(), config.generation, 0
+    if live is None:
+        stop.wait()
+    else:
+        while not stop.wait(_POLL_S):
+            in_force, offered = live.numbers()
+            try:
+                if (offered or in_force) != number:
+                    number = offered or in_force
+                    config = _change(live, number, service, loaders)
+                    if offered == number:
+                        report(extra["reports"], number)
+                elif in_force == number != committed:
+                    service.commit()
+                    committed = number
+                    report(extra["reports"], number)
+            except LookupError:
+                continue  # It has been replaced already.
+            except StartError as error:
+                # A part that cannot start would end the runtime. This one is restarted, and goes on.
+                logger.error("The data cannot be loaded by another configuration: %s", error)  # noqa: TRY400
+                sys.exit(1)
     service.stop(config.shutdown_timeout_s)
+
+
+def _change(live: Handover, number: int, service: DatasetService, loaders: list[LoaderProcess]) -> RuntimeConfig:
+    """Load by the configuration *number* from now on, and return it."""
+    config, extra = live.read(number)
+    os.environ.update(extra["environ"])
+    former, loaders[:] = list(loaders), [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
+    service.replace(config, list(loaders))
+    for loader in former:
+        loader.close()
+    return config
 
 
 def _give_way() -> None:

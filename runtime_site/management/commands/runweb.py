@@ -11,11 +11,15 @@ from typing import Any
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
+import authkeys.state
 import datasources.state
 import queryengine.state
+import runtimeconf.state
 from httpserver import gunicorn_server
 from runtime_site import parts, supervisor
+from runtime_site.following import Follower, Serving
 from runtime_site.management.part import PartBase
+from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from sqlapi.readiness import is_ready
 from system.addresses import wait_until_bindable
@@ -34,7 +38,8 @@ class Command(PartBase):
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Run the arbiter and its workers until the process exits."""
-        wait_until_bindable(config.http.bind, "runtime.http.bind", time.monotonic() + PREDECESSOR_WAIT_S)
+        if "listener" not in extra:
+            wait_until_bindable(config.http.bind, "runtime.http.bind", time.monotonic() + PREDECESSOR_WAIT_S)
         try:
             arbiter = gunicorn_server.WebArbiter(_Web(config, extra))
             # Import once, before the fork, what every worker needs and what creates neither threads nor sockets.
@@ -50,28 +55,51 @@ class _Web(BaseApplication):
 
     def __init__(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         self._config = config
+        self._listener: int | None = extra.get("listener")
         self._ready: int | None = extra.get("ready")
+        self._extra = extra
         super().__init__()
 
     def load_config(self) -> None:
         for name, value in gunicorn_server.web_options(self._config).items():
             self.cfg.set(name, value)
+        if self._listener is not None:
+            self.cfg.set("bind", [f"fd://{self._listener}"])
 
     def load(self) -> Any:
         """Connect this worker to the other parts, after gevent has patched threads and sockets."""
-        # Imported here, so that these modules use gevent's threads and sockets.
-        from datasources.refresh.control_socket import ControlClient  # noqa: PLC0415
-        from queryengine.cache.cached_engine import remembering  # noqa: PLC0415
-        from queryengine.pool.client import EngineClient  # noqa: PLC0415
+        # Imported here, so that this module uses gevent's threads and sockets.
         from sqlapi.wsgi_handler import ApiHandler  # noqa: PLC0415
 
-        engine = remembering(EngineClient(self._config), self._config)
-        atexit.register(engine.close)
-        queryengine.state.set_engine(engine)
-        datasources.state.set_datasets(ControlClient(self._config.state_dir))
+        live = handover.live()
+        serving = Serving(self._config, authkeys.state.ensure_built()) if live is None else Serving.of(*live.current())
+        _adopt(serving)
+        atexit.register(queryengine.state.cancel_statements)
         if self._ready is not None:
             threading.Thread(target=_report_ready, args=[self._ready], name="ready", daemon=True).start()
-        return ApiHandler()
+        application = ApiHandler()
+        if live is None:
+            return application
+        follower = Follower(live, serving, self._extra["reports"], adopt=_adopt, is_served=is_ready)
+
+        def following(environ: dict[str, Any], start_response: Any) -> Any:
+            follower.check()
+            return application(environ, start_response)
+
+        return following
+
+    def limit_stop(self) -> None:
+        """Let the requests under way take as long as the configuration in force says."""
+        if (live := handover.live()) is not None:
+            config, _ = live.current()
+            self.cfg.set("graceful_timeout", gunicorn_server.graceful_timeout(config))
+
+
+def _adopt(serving: Serving) -> None:
+    runtimeconf.state.set_config(serving.config)
+    authkeys.state.set_access(serving.who)
+    queryengine.state.set_engine(serving.engine)
+    datasources.state.set_datasets(serving.datasets)
 
 
 def _report_ready(descriptor: int) -> None:

@@ -1,23 +1,23 @@
 """`manage.py serve`: the runtime for production, all parts under one supervisor."""
 
 import logging
+import math
 import os
+import signal
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 import authkeys.state
-from authkeys.access import Access
-from httpserver.gunicorn_server import web_workers
 from runtime_site import parts, startup
 from runtime_site.management.part import PartBase
-from runtime_site.supervisor import PartCommand, Supervisor
+from runtime_site.reloading import Generations, Report
+from runtime_site.supervisor import Supervisor
 from runtimeconf.model import RuntimeConfig
-from system.addresses import wait_until_bindable
+from system.addresses import activated, listen, wait_until_bindable
 from system.errors import StateDirectoryError
 from system.lock import PREDECESSOR_WAIT_S, SUPERVISOR_LOCK_NAME, StateLock
 from system.process_limits import give_memory_back
@@ -25,7 +25,12 @@ from system.process_limits import give_memory_back
 logger = logging.getLogger(__name__)
 
 #: Statements finish first, then their answers are sent, and loads stop last.
-STOP_ORDER: tuple[parts.PartName, ...] = ("engine", "flight", "web", "refresh")
+STOP_ORDER = ("reload", "engine", "flight", "web", "refresh")
+#: The same if the next runtime inherits the socket: web leaves to it what it has not accepted, and refuses nothing.
+_STOP_ORDER_ACTIVATED = ("reload", "web", "flight", "engine", "refresh")
+
+#: Seconds between two attempts to take the lock again.
+_KEEP_S = 1.0
 
 
 class Command(PartBase):
@@ -46,35 +51,54 @@ class Command(PartBase):
         )
 
     def handed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what to print when the runtime is ready."""
-        return {"ready_message": options["ready_message"]}
+        """Return what to print when the runtime is ready, and the descriptors of environment and listening socket."""
+        environment = parts.keep_environment()
+        os.set_inheritable(environment, True)
+        listener = activated(os.environ)
+        return {"ready_message": options["ready_message"], "environment": environment, "listener": listener}
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Supervise the parts; exit with 0 after SIGTERM, with 1 if one cannot start or after a second SIGTERM."""
         deadline = time.monotonic() + PREDECESSOR_WAIT_S
+        # A reload that is asked for from now on is not lost: the supervisor takes the signal later.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         lock = _take_state_dir(config, deadline)
-        wait_until_bindable(config.http.bind, "runtime.http.bind", deadline)
+        # That of an earlier runtime has times of another clock: of another machine, or of another start of this one.
+        Report(state="done", began=0.0).write(config.state_dir)
+        listener, stop_order = extra["listener"], _STOP_ORDER_ACTIVATED
+        if listener is None:
+            stop_order = STOP_ORDER
+            listener = listen(config.http.bind, "runtime.http.bind", deadline).detach()
+        for descriptor in (extra["environment"], listener):
+            os.set_inheritable(descriptor, False)
         if config.flight.enabled:
             wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
-        started = _Parts(config, authkeys.state.ensure_built())
+        generations = Generations(config, authkeys.state.ensure_built(), listener, extra["environment"])
         self._announce(config)
 
         def report_ready() -> None:
             more = [extra["ready_message"]] if extra["ready_message"] else []
             self._print(f"Ready     after {time.monotonic() - extra['began']:.1f} s", *more)
 
-        names = {command.name for command in started.commands}
+        def advance() -> float:
+            # `reload` finds the supervisor by the lock, which a clean-up may remove.
+            return min(generations.advance(), math.inf if lock.keep() else _KEEP_S)
+
         supervisor = Supervisor(
-            started.commands,
-            stop_order=[name for name in STOP_ORDER if name in names],
+            list(generations.commands()),
+            stop_order=stop_order,
             shutdown_timeout_s=config.shutdown_timeout_s,
-            is_ready=started.are_ready,
+            is_ready=generations.are_ready,
             on_ready=report_ready,
-            each_day=partial(startup.log_expiring_keys, started.who),
+            each_day=lambda: startup.log_expiring_keys(generations.who),
+            on_hup=generations.ask,
+            advance=advance,
         )
+        generations.supervise(supervisor)
         parts.leave_no_core()
         give_memory_back()
         code = supervisor.run()
+        generations.close()
         lock.release()
         sys.exit(code)
 
@@ -122,43 +146,3 @@ def _take_state_dir(config: RuntimeConfig, deadline: float) -> StateLock:
             )
     data.release()
     return ours
-
-
-class _Parts:
-    """
-    The commands of all parts of *config*, and the events by which parts report.
-
-    Raises:
-        OSError: The system has no space for their handovers.
-    """
-
-    def __init__(self, config: RuntimeConfig, who: Access) -> None:
-        self._config = config
-        self.who = who
-        self._verified = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._ready = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._ready_workers = 0
-        self.commands = (
-            self._command("refresh", verified=self._verified),
-            self._command("engine", verified=self._verified),
-            self._command("web", ready=self._ready),
-            *([self._command("flight")] if config.flight.enabled else []),
-        )
-
-    def are_ready(self) -> bool:
-        """Return whether every web worker has found the runtime ready."""
-        try:
-            self._ready_workers += os.eventfd_read(self._ready)
-        except BlockingIOError:
-            return False
-        return self._ready_workers >= web_workers()
-
-    def _command(self, name: parts.PartName, **events: int) -> PartCommand:
-        descriptor = parts.hand_over(name, self._config, self.who, supervisor=os.getpid(), **events)
-        return PartCommand(
-            name=name,
-            arguments=parts.command(name),
-            environ=parts.environment(name, self._config, os.environ, descriptor),
-            descriptors=(descriptor, *events.values()),
-            fatal=parts.CANNOT_START,
-        )

@@ -163,7 +163,7 @@ def server_of_another_protocol() -> Iterator[int]:
 # --- datasets of a YAML -----------------------------------------------------------------------------------------------
 
 
-def declared(directory: Path, source: str, params: Mapping[str, str]) -> DatasetConfig:
+def declared(directory: Path, source: str, params: Mapping[str, Any]) -> DatasetConfig:
     """Load a YAML in *directory* that declares the dataset d, and return it."""
     dataset = {"from": source, "name": "d"} | ({"params": dict(params)} if params else {})
     document = {"runtime": {"state_dir": "state", "query": {"memory_limit": "256MiB"}}, "datasets": [dataset]}
@@ -174,7 +174,7 @@ def declared(directory: Path, source: str, params: Mapping[str, str]) -> Dataset
     return found
 
 
-def loaded(directory: Path, source: str, **params: str) -> list[tuple[Any, ...]]:
+def loaded(directory: Path, source: str, **params: Any) -> list[tuple[Any, ...]]:
     return load(directory, declared(directory, source, params))
 
 

@@ -1,11 +1,13 @@
 """The pages of the sources and the declarations of their connectors say the same."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from runtimeconf.connectors import CONNECTORS
+from runtimeconf.connectors.file_formats import FILE_PARAMS
 from runtimeconf.loader import load
 
 ROOT = Path(__file__).parents[3]
@@ -28,7 +30,10 @@ def test_a_page_has_every_parameter_what_to_install_and_examples_that_load(page:
     assert blocks
 
     for name in PAGES[page]:
-        assert rows == {param.name for param in CONNECTORS[name].params}
+        # The page of local files explains those of files.
+        explained = set() if name == "file" else {param.name for param in FILE_PARAMS}
+        assert rows == {param.name for param in CONNECTORS[name].params} - explained
+        assert not explained & {param.name for param in CONNECTORS[name].params} or "(file.md#parameters)" in text
         assert all(f"'{package.requirement}'" in text for package in CONNECTORS[name].packages)
     for block in blocks:
         (tmp_path / "runtime.yaml").write_text(block)
@@ -37,7 +42,7 @@ def test_a_page_has_every_parameter_what_to_install_and_examples_that_load(page:
 
 
 def test_libraries_of_connectors_are_pinned_as_the_fault_at_start_says() -> None:
-    pinned = (ROOT / "requirements" / "sources.in").read_text(encoding="utf-8").splitlines()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     for connector in CONNECTORS.values():
-        assert {package.requirement for package in connector.packages} <= set(pinned)
+        assert {package.requirement for package in connector.packages} <= {*project["optional-dependencies"]["sources"]}

@@ -12,6 +12,8 @@ import pytest
 
 from datasources.errors import SourceError
 from datasources.sources.registry import source_of
+from queryengine.manifest import Column
+from runtimeconf.model import DatasetConfig
 from tests.datasources.sources.loads import types
 from tests.datasources.sources.test_files import put, put_parquet
 from tests.datasources.support import declare, new_load
@@ -19,10 +21,17 @@ from tests.datasources.support import declare, new_load
 
 def load(directory: Path, text: str) -> list[tuple[Any, ...]]:
     """Return the rows of files as an engine reads them, without a snapshot."""
-    with duckdb.connect() as connection, source_of(declare(directory, text)).open(new_load(directory)) as scan:
+    return read(directory, declare(directory, text))
+
+
+def read(directory: Path, dataset: DatasetConfig) -> list[tuple[Any, ...]]:
+    """As `load`, for a dataset with parameters."""
+    with duckdb.connect() as connection, source_of(dataset).open(new_load(directory)) as scan:
         try:
             found = connection.execute(f"FROM {scan.bind(connection)}")
-            scan.accept(connection.cursor(), [name for name, *_ in found.description])
+            scan.accept(
+                connection.cursor(), [Column(name=name, type=str(type_)) for name, type_, *_ in found.description]
+            )
             return found.fetchall()
         except duckdb.Error as exc:
             raise scan.explain(connection, exc) from exc
@@ -30,8 +39,13 @@ def load(directory: Path, text: str) -> list[tuple[Any, ...]]:
 
 def refusal(directory: Path, text: str) -> str:
     """Return why files are refused: one sentence, without paths of this machine."""
+    return refusal_of(directory, declare(directory, text))
+
+
+def refusal_of(directory: Path, dataset: DatasetConfig) -> str:
+    """As `refusal`, for a dataset with parameters."""
     with pytest.raises(SourceError) as caught:
-        load(directory, text)
+        read(directory, dataset)
     sentence = str(caught.value)
     assert not any(hidden in sentence for hidden in (str(directory), "/proc", "\n"))
     assert sentence.endswith(".")
@@ -104,7 +118,7 @@ def test_csv_files_of_a_directory_may_order_and_type_their_columns_as_they_like(
         pytest.param(b"a,b\n1,\xff\n", "line 2: it is not UTF-8", id="R06 not UTF-8"),
         pytest.param(b"a,b\n" + b"1,2\n" * 30_000 + b"1,\xe9\n", "it is not UTF-8", id="R06 not UTF-8, late"),
         pytest.param(b"a,\xe9\n1,2\n", "line 1: it is not UTF-8", id="R06 header not UTF-8"),
-        pytest.param("a,b\n1,2\n".encode("utf-16"), "line 1: it is not UTF-8", id="UTF-16"),
+        pytest.param("a,b\n1,2\n".encode("utf-16-le"), "line 1: it is not text, or in UTF-16: set", id="UTF-16"),
         pytest.param("\n\n", "has no data in it", id="only line ends"),
         pytest.param(" \n \t", "has no data in it", id="only white space"),
         pytest.param("\na,b\n1,2\n", "has no columns: its first line must name them", id="blank first line"),
@@ -348,6 +362,6 @@ def test_names_that_the_engine_made_up_are_refused(tmp_path: Path) -> None:
 
     with duckdb.connect() as connection, source_of(declare(tmp_path, "t.csv")).open(new_load(tmp_path)) as scan:
         scan.bind(connection)
-        scan.accept(connection, ["B", "a"])
+        scan.accept(connection, [Column(name=name, type="VARCHAR") for name in ("B", "a")])
         with pytest.raises(SourceError, match=r"^'t\.csv': its first line does not name its columns\.$"):
-            scan.accept(connection, ["a", "column1"])
+            scan.accept(connection, [Column(name=name, type="VARCHAR") for name in ("a", "column1")])

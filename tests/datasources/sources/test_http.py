@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ from tests.datasources.sources.loads import (
     time_out_repeatedly,
     version_of,
 )
+from tests.datasources.sources.test_excel import by_openpyxl
 from tests.datasources.sources.web_server import LONG_AGO, NOW, File, WebServer, saying, serving
 from tests.datasources.support import (
     Start,
@@ -40,6 +42,10 @@ from tests.datasources.support import (
 CSV = b"a,b\n1,x\n"
 ROWS = [(1, "x")]
 TOKEN = "canary-3bZ"
+EXCEL = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+#: The same rows in a file that needs to be described.
+ODD = "title\na;b\n1,0;'x'\n".encode("utf-16")
+DESCRIPTION = {"encoding": "utf-16", "skip_rows": 1, "csv_quote": "'", "decimal_separator": ","}
 
 
 @pytest.fixture
@@ -76,10 +82,12 @@ def parquet(table: pa.Table | None = None) -> bytes:
             "/e.csv.gz", File(gzip.compress(CSV), headers={"Content-Encoding": "x-gzip"}), {}, id="named and encoded"
         ),
         pytest.param("/i.csv", File(CSV, headers={"Content-Encoding": "identity"}), {}, id="encoded as it is"),
+        pytest.param("/w", File(by_openpyxl(("a", "b"), (1, "x")), headers={"Content-Type": EXCEL}), {}, id="workbook"),
+        pytest.param("/o.csv.zst", File(pa.compress(ODD, "zstd", asbytes=True)), DESCRIPTION, id="described"),
     ],
 )
 def test_a_file_is_read_in_its_format(
-    web: WebServer, tmp_path: Path, target: str, file: File, params: dict[str, str]
+    web: WebServer, tmp_path: Path, target: str, file: File, params: dict[str, Any]
 ) -> None:
     web.files[target] = file
 

@@ -17,6 +17,7 @@ from datasources.sources.s3_bucket import address_of
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import declared, has_changed, version
 from tests.datasources.sources.moto_server import KEYS_OF_A_PAGE, S3Server, s3_server
+from tests.datasources.sources.test_excel import by_openpyxl
 from tests.datasources.sources.web_server import File, WebServer, saying, serving
 from tests.datasources.support import builder, deadline
 
@@ -50,7 +51,7 @@ class Store:
     def delete(self, key: str) -> None:
         self.client.delete_object(Bucket=self.name, Key=key)
 
-    def load(self, key: str, **params: str) -> list[tuple[Any, ...]]:
+    def load(self, key: str, **params: Any) -> list[tuple[Any, ...]]:
         return loads.loaded(self.directory, f"s3://{self.name}/{key}", **(self.params | params))
 
     def refusal(self, key: str, **params: str) -> str:
@@ -84,6 +85,17 @@ def refused(web: WebServer, directory: Path, source: str = "s3://bucket/d/", **p
 
 
 # --- which objects ----------------------------------------------------------------------------------------------------
+
+
+def test_objects_are_read_as_their_description_says(store: Store) -> None:
+    odd = "title\na;b\n1,0;'ü'\n".encode("latin-1")
+    description: dict[str, Any] = {"encoding": "latin-1", "skip_rows": 1, "csv_quote": "'", "decimal_separator": ","}
+    for key in ("d/a.csv", "d/b.csv"):
+        store.put(key, gzip.compress(odd), ContentEncoding="gzip")
+    store.put("w.xlsx", by_openpyxl(("a", "b"), (1, "x")))
+
+    assert store.load("d/", **description) == [(1.0, "ü")] * 2
+    assert store.load("w.xlsx") == ROWS
 
 
 def test_an_object_is_read_whatever_its_key(store: Store) -> None:

@@ -112,6 +112,7 @@ def test_what_may_be_called_there() -> None:
             check(name, place)
 
 
+@pytest.mark.exhaustive
 def test_no_function_name_brings_the_gate_down(gate: Gate) -> None:
     for name in judgements():
         quoted = '"' + name.replace('"', '""') + '"'

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queryengine.errors import SqlError, SqlSyntaxError, StatementNotAllowedError
-from queryengine.gate.parse_tree import _EXPRESSIONS, _NODES, Reading, decode
+from queryengine.gate.node_kinds import EXPRESSIONS, NODES
+from queryengine.gate.parse_tree import Reading, decode
 from tests.queryengine.execution.instances import gate
 from tests.queryengine.statements import DECLARED
 
@@ -36,7 +37,7 @@ SAMPLE = (
 )
 
 
-KINDS = sorted({*_EXPRESSIONS, *_NODES} - {"ASCENDING", "DEFAULT", "DISTINCT_MODIFIER", "EMPTY"})
+KINDS = sorted({*EXPRESSIONS, *NODES} - {"ASCENDING", "DEFAULT", "DISTINCT_MODIFIER", "EMPTY"})
 
 
 @pytest.mark.parametrize("kind", KINDS)

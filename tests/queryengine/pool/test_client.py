@@ -219,7 +219,7 @@ def is_full(engine: EngineClient) -> bool:
 @pytest.mark.usefixtures("impatient")
 def test_time_limits_hold_while_the_broker_does_not_read(make_tier: MakeTier) -> None:
     """Both for statements that wait for the broker and for those that run, whose end has to be reported to it."""
-    tier = make_tier(timeout_s=1.0)
+    tier = make_tier(timeout_s=3.0)
     engine = tier.client()
     reading = begin(lambda: run(engine, "stubborn"))
     slowly_read = run(engine, "endless")
@@ -305,3 +305,39 @@ def test_without_a_worker_socket_a_statement_fails_and_gives_its_slot_back(tier:
     for _ in range(3):
         with pytest.raises(EngineUnavailableError):
             run(engine, "SELECT 1")
+
+
+def test_a_successor_runs_what_a_stopping_engine_refuses_and_knows_what_still_runs_on_it(
+    tier: Tier, engine: EngineClient
+) -> None:
+    tier.engine.scripts["SELECT 1;"] = lambda peer: peer.send(
+        encode_json(Kind.END, {"statement": {"sql": "", "kind": "select", "relations": [], "parameters": []}})
+    )
+    directory = tier.config.state_dir / "e2"
+    directory.mkdir()
+    other = Tier(directory)
+    other.engine.scripts |= tier.engine.scripts
+    new = other.client()
+    running = begin(lambda: b"".join(run(engine, "endless", fingerprint="k")))
+    wait_until(lambda: len(tier.engine.requests) == 1)
+
+    new.succeed(engine)
+    assert [query.sql for query in new.active("k")] == ["endless"]
+    tier.engine.call(tier.engine.broker.drain)
+    wait_until(lambda: not engine.is_alive())
+    assert b"".join(run(engine, "SELECT 1")) == b'[{"a":1}]'
+    assert engine.admit("SELECT 1;", frozenset()).kind == "select"
+    assert engine.count_request("k", 2).is_allowed
+    assert len(tier.engine.requests) == 1
+    assert not engine.has_ended
+    assert new.cancel(tier.engine.requests[0]["query_id"], "k")
+    assert error_of(running) is not None
+
+    tier.engine.close()
+    wait_until(lambda: engine.has_ended)
+    assert engine.count_request("k", 2).is_allowed
+    assert new.active("k") == ()
+    new.forget_predecessor()
+    assert b"".join(run(engine, "SELECT 1")) == b'[{"a":1}]'
+    other.close()
+    tier.start()

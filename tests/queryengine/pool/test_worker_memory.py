@@ -102,8 +102,8 @@ def test_heavy_statements_that_spill_work_again_and_again(mortal: Engine) -> Non
     grouped = "SELECT count(*) AS n FROM (SELECT i % 3000000 AS k, max(i) FROM range(6000000) t(i) GROUP BY k)"
     ordered = "SELECT hash(i) AS h, repeat('x', 100) || i AS s FROM range(2000000) t(i) ORDER BY h"
 
-    answers = [mortal.ask(grouped) for _ in range(3)]
-    with mortal.send(ordered, encoding="arrow") as connection:
+    answers = [mortal.ask(grouped, timeout_s=120.0) for _ in range(3)]
+    with mortal.send(ordered, encoding="arrow", timeout_s=120.0) as connection:
         ended = any(kind is Kind.END for kind, _ in streamed(connection))
 
     assert [answer.data for answer in answers] == [b'[{"n":3000000}]'] * 3

@@ -64,6 +64,16 @@ def test_status_is_1_when_a_component_is_not_ready(remote: Remote, fields: dict[
     assert json.loads(done.out) == components
 
 
+def test_status_shows_what_holds_up_readiness(remote: Remote) -> None:
+    refresh = {"name": "refresh", "endpoint": "in-process", "status": "Initializing", "waiting_for": ["a", "b\x1b"]}
+    remote.on("GET", "/v1/status", as_reply([refresh]))
+
+    as_table, as_json = (remote.call("status", "--format", format_) for format_ in ("table", "json"))
+
+    assert as_table.out.splitlines()[-1] == r"refresh waits for: a, b\x1b"
+    assert json.loads(as_json.out) == [refresh]
+
+
 def test_status_shows_components_and_worker_counts_and_is_0_when_all_are_ready(remote: Remote) -> None:
     components: list[dict[str, Any]] = [*COMPONENTS, ENGINE | {"workers_alive": 4, "workers_killed": 17}]
     remote.on("GET", "/v1/status", as_reply([{**component, "unknown": 1} for component in components]))

@@ -1,0 +1,319 @@
+"""
+Excel workbooks (`.xlsx`): one sheet each, or a range of it.
+
+openpyxl reads row by row, in memory that does not grow with the sheet. Each row is written to the scratch space as CSV,
+and the engine reads that with the types that the cells have.
+"""
+
+import csv
+import io
+import logging
+import mmap
+import re
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta
+from functools import reduce
+from importlib import import_module
+from itertools import chain
+from typing import Any, BinaryIO, ClassVar
+
+import duckdb
+
+from datasources.errors import SnapshotError, SourceError
+from datasources.sources.csv_files import HEADER_LOOKS_LIKE_DATA
+from datasources.sources.formats import FileFormat, refuse_other_columns, refuse_repeated
+from datasources.sources.pinned_file import PinnedFile
+from datasources.sources.scratch import too_large
+from datasources.sql import identifier, literal
+from runtimeconf.connectors.file_formats import EXCEL, NULL_SEPARATOR
+
+logger = logging.getLogger(__name__)
+
+#: The most rows of a sheet.
+_MAX_ROWS = 1_048_576
+#: The most bytes of what is kept in memory: texts and styles, but no sheet.
+_MAX_KEPT_BYTES = 128 * 1024 * 1024
+_STREAMED = re.compile(r"/?xl/(?:worksheets|media|embeddings)/")
+
+#: The size of a block of rows, in characters.
+_BLOCK_CHARACTERS = 256 * 1024
+#: How many rows are read between two checks of the deadline.
+_ROWS_IN_BLOCK = 1000
+
+#: The most sheets that an error names.
+_MAX_NAMED_SHEETS = 5
+
+#: The results of formulas that failed.
+_ERRORS = frozenset(
+    {
+        *("#N/A", "#DIV/0!", "#REF!", "#NAME?", "#NULL!", "#NUM!", "#VALUE!", "#SPILL!", "#CALC!", "#FIELD!"),
+        *("#BLOCKED!", "#CONNECT!", "#BUSY!", "#UNKNOWN!", "#GETTING_DATA"),
+    }
+)
+
+#: How workbooks write a carriage return, for example, which XML does not keep. The library leaves it as it is.
+_CONTROL = re.compile("_x00([01][0-9A-Fa-f])_")
+
+#: The numbers of the formats of dates in Chinese, Japanese and Korean editions, which the library does not know.
+_ASIAN_DATES = frozenset([*range(27, 37), *range(50, 59)])
+
+#: Excel's integers are floating-point numbers, exact up to here.
+_MAX_INTEGER = 2**53
+
+#: What encrypted workbooks and files of older versions begin with, and what only encrypted ones contain.
+_COMPOUND_FILE = b"\xd0\xcf\x11\xe0"
+_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
+
+#: The types of columns whose values have several types.
+_WIDER = {frozenset({"BIGINT", "DOUBLE"}): "DOUBLE", frozenset({"DATE", "TIMESTAMP"}): "TIMESTAMP"}
+
+
+class _Table:
+    """The table in a sheet: the `names` of its columns, and the `types` of the values in each."""
+
+    def __init__(self, first: Sequence[Any], shown: str, nulls: frozenset[str], *, has_header: bool) -> None:
+        self._shown = shown
+        self._nulls = nulls | _ERRORS | {""}
+        #: The number of cells with an error.
+        self.errors = 0
+        self.types: list[set[str]] = [set() for _ in first]
+        found = [self._text(value) for value in first]
+        #: The types of the first row, if it were data.
+        self.first_types = [type_ for type_, _ in found]
+        self.is_named = [has_header and text != "" for _, text in found]
+        pairs = zip(self.is_named, found, strict=True)
+        self.names = [text.strip() if named else f"column{at}" for at, (named, (_, text)) in enumerate(pairs)]
+
+    def texts(self, row: Sequence[Any], number: int) -> list[str]:
+        """
+        Return the texts of a *row* for the engine; *number* is that of the sheet.
+
+        Raises:
+            SourceError: It is wider than the first one.
+        """
+        if any(value is not None for value in row[len(self.names) :]):
+            raise SourceError(
+                f"'{self._shown}', row {number}: it has more cells than the first one: set params.range, or "
+                "params.skip_rows if a title comes first."
+            )
+        texts = [""] * len(self.names)
+        for index, value in enumerate(row[: len(self.names)]):
+            if value is not None:
+                type_, texts[index] = self._text(value)
+                if type_:
+                    self.types[index].add(type_)
+        return texts
+
+    def _text(self, value: Any) -> tuple[str, str]:
+        """Return the type of a value and its text for the engine; both are empty for a null."""
+        type_, text = _typed(value)
+        if text.strip() not in self._nulls:
+            return type_, text
+        self.errors += text in _ERRORS
+        return "", ""
+
+
+class Excel(FileFormat):
+    """Workbooks whose sheets, or ranges of them, have the same columns. The first row names them."""
+
+    name = "Excel"
+    kind = "xlsx"
+    reasons: ClassVar = {"Maximum line size": "a row is longer than 2 MB"}
+
+    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
+        """Copy the rows of each file, as `Scan.bind` promises."""
+        tables: list[_Table] = []
+        copies = []
+        for file in self.files:
+            table, lines = self._open(file)
+            copies.append(self.space.save(lines, file.shown))
+            refuse_repeated(table.names, file)
+            refuse_other_columns(tables[0].names if tables else table.names, self.files[0], table.names, file)
+            tables.append(table)
+            if table.errors:
+                logger.warning("'%s' has %d cells with an error such as #N/A, read as null", file.shown, table.errors)
+        found: dict[str, set[str]] = {name.lower(): set() for name in tables[0].names}
+        for table in tables:
+            for name, seen in zip(table.names, table.types, strict=True):
+                found[name.lower()] |= seen
+        types = {name: _type(seen) for name, seen in found.items()}
+        self._names = [
+            name
+            for name, is_named in zip(tables[0].names, tables[0].is_named, strict=True)
+            # A column without a name and without values is a margin.
+            if is_named or found[name.lower()]
+        ]
+        if not self._names:
+            raise SourceError(f"'{self._shown}' has no columns.")
+        self._warn(tables[0], types)
+        self.use(copies)
+        selected = ", ".join(map(identifier, self._names))
+        return "({})".format(
+            " UNION ALL BY NAME ".join(
+                f"SELECT {selected} FROM {_scan(file, table, types)}"  # noqa: S608 - quoted by us
+                for file, table in zip(copies, tables, strict=True)
+            )
+        )
+
+    def details(self, _connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
+        """Leave out the line, which is one of a copy."""
+        return str(error).replace("on Line: ", "")
+
+    def other_reason(self, _text: str) -> str:
+        """Nothing else is known of its rows, which were written here."""
+        return "its rows cannot be read"
+
+    def _warn(self, table: _Table, types: Mapping[str, str]) -> None:
+        """Warn of a header whose fields have the types of their columns."""
+        typed = [
+            first
+            for name, first in zip(table.names, table.first_types, strict=True)
+            if types[name.lower()] != "VARCHAR"
+        ]
+        if "csv_has_header" not in self.params and typed and not {"", "VARCHAR"} & set(typed):
+            logger.warning(HEADER_LOOKS_LIKE_DATA, self.files[0].shown)
+
+    def _open(self, file: PinnedFile) -> tuple[_Table, Iterator[bytes]]:
+        """Return the table of *file*, and its rows as lines of CSV, which complete the types of the table."""
+        rows = self._rows(file)
+        number, first = next(rows, (0, ()))
+        if "range" not in self.params:
+            first = first[: max((at for at, value in enumerate(first, 1) if value is not None), default=0)]
+        if not first:
+            raise SourceError(f"'{file.shown}' has no data in it.")
+        nulls = frozenset(self.params.get("null_values", "").split(NULL_SEPARATOR))
+        has_header = self.params.get("csv_has_header", "true") == "true"
+        table = _Table(first, file.shown, nulls, has_header=has_header)
+        return table, _lines(rows if has_header else chain([(number, first)], rows), table)
+
+    def _rows(self, file: PinnedFile) -> Iterator[tuple[int, Sequence[Any]]]:
+        """Yield the number and the values of each row that is not empty."""
+        skipped = int(self.params.get("skip_rows", 0))
+        with open(file.path, "rb") as raw, _explained(file):  # noqa: PTH123 - a descriptor's path
+            self._refuse_excess(raw, file)
+            book = _library(file).load_workbook(raw, read_only=True, data_only=True, keep_links=False)
+            # Cells refer to their style by its position.
+            styles = enumerate(book._cell_styles)  # noqa: SLF001 (the library has no option for it)
+            book._date_formats |= {at for at, style in styles if style.numFmtId in _ASIAN_DATES}  # noqa: SLF001
+            sheet = self._sheet(book, file)
+            sheet.reset_dimensions()  # Some programs write wrong ones.
+            area = _area(self.params["range"]) if "range" in self.params else {}
+            top = area.get("min_row", 1)
+            for number, row in enumerate(sheet.iter_rows(**area, values_only=True), top):
+                if number > _MAX_ROWS:
+                    raise SourceError(f"'{file.shown}' has more than {_MAX_ROWS:,} rows, the most of a sheet.")
+                if number % _ROWS_IN_BLOCK == 0:
+                    self.deadline.check()
+                if number >= top + skipped and any(value is not None for value in row):
+                    yield number, row
+
+    def _refuse_excess(self, raw: BinaryIO, file: PinnedFile) -> None:
+        """Refuse a workbook that is much larger than its file, before anything of it is read."""
+        with zipfile.ZipFile(raw) as parts:
+            sizes = {part.filename: part.file_size for part in parts.infolist()}
+        if sum(sizes.values()) > self.space.left_bytes:
+            raise too_large(file.shown, "query.temp_directory_limit")
+        if sum(size for name, size in sizes.items() if not _STREAMED.match(name)) > _MAX_KEPT_BYTES:
+            raise SourceError(f"'{file.shown}' has more than {_MAX_KEPT_BYTES // 1024**2} MiB of texts and styles.")
+
+    def _sheet(self, book: Any, file: PinnedFile) -> Any:
+        """Return the sheet that `sheet` names, else the first one that is visible."""
+        wanted = self.params.get("sheet")
+        if not book.worksheets:
+            raise SourceError(f"'{file.shown}' has no sheet: save it as Excel Workbook, not as Strict Open XML.")
+        for sheet in book.worksheets:
+            if sheet.title == wanted or (wanted is None and sheet.sheet_state == "visible"):
+                return sheet
+        if wanted is None:
+            raise SourceError(f"'{file.shown}' has no visible sheet: set params.sheet.")
+        names = ", ".join(f"'{sheet.title}'" for sheet in book.worksheets[:_MAX_NAMED_SHEETS])
+        raise SourceError(f"'{file.shown}' has no sheet '{wanted}', but {names}.")
+
+
+def _typed(value: Any) -> tuple[str, str]:  # noqa: PLR0911 (a table of types)
+    """Return the type of a value and its text for the engine; both are empty for none."""
+    match value:
+        case str():
+            return "VARCHAR", _CONTROL.sub(lambda match: chr(int(match[1], 16)), value)
+        case bool():
+            return "BOOLEAN", str(value).lower()
+        case int() | float():
+            is_whole = abs(value) <= _MAX_INTEGER and value == int(value)
+            return ("BIGINT", str(int(value))) if is_whole else ("DOUBLE", repr(float(value)))
+        case datetime():
+            return ("DATE", str(value.date())) if value.time() == time() else ("TIMESTAMP", str(value))
+        case date():
+            return "DATE", str(value)
+        case time():
+            return "TIME", str(value)
+        case timedelta():
+            return "INTERVAL", f"{value.days} days {value.seconds} seconds {value.microseconds} microseconds"
+        case _:
+            return "", ""
+
+
+def _library(file: PinnedFile) -> Any:
+    """Import the library, whose absence is a fault at startup only if the YAML shows that it is needed."""
+    if not EXCEL.is_installed:
+        raise SourceError(f"'{file.shown}' needs a library (the extra sources has it): {EXCEL.install_command}.")
+    return import_module(EXCEL.module)
+
+
+@contextmanager
+def _explained(file: PinnedFile) -> Iterator[None]:
+    """Silence the warnings of the library, and turn its errors, of any type, into sentences."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (SourceError, SnapshotError, MemoryError):
+        raise
+    except Exception as exc:  # what a damaged file raises is anybody's guess
+        raise SourceError(f"'{file.shown}' {_reason(file)}.") from exc
+
+
+def _reason(file: PinnedFile) -> str:
+    with mmap.mmap(file.descriptor, 0, prot=mmap.PROT_READ) as content:
+        if content[: len(_COMPOUND_FILE)] != _COMPOUND_FILE:
+            return "is not an Excel workbook (.xlsx), or is damaged"
+        if content.find(_ENCRYPTED) >= 0:
+            return "is protected with a password: save it without one"
+    return "is a workbook of Excel 2003 or older (.xls): save it as .xlsx"
+
+
+def _area(text: str) -> dict[str, int]:
+    """Return the bounds of a range such as B3:F200, B3:F or B:F."""
+    letters, digits = re.findall("[A-Z]+", text), re.findall("[A-Z]([0-9]*)", text)
+    left, right = (reduce(lambda number, letter: 26 * number + ord(letter) - 64, word, 0) for word in letters)
+    top, bottom = digits
+    return {"min_col": left, "max_col": right, "min_row": int(top or 1), "max_row": int(bottom or _MAX_ROWS)}
+
+
+def _lines(rows: Iterable[tuple[int, Sequence[Any]]], table: _Table) -> Iterator[bytes]:
+    """Yield *rows* of *table* as CSV, in blocks."""
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\r\n")  # It quotes texts with one of these.
+    for number, row in rows:
+        writer.writerow(table.texts(row, number))
+        if buffer.tell() > _BLOCK_CHARACTERS:
+            yield buffer.getvalue().encode()
+            buffer.seek(0)
+            buffer.truncate()
+    yield buffer.getvalue().encode()
+
+
+def _scan(file: PinnedFile, table: _Table, types: Mapping[str, str]) -> str:
+    columns = ", ".join(f"{literal(name)}: '{types[name.lower()]}'" for name in table.names)
+    return (
+        f"read_csv([{literal(file.path)}], columns = {{{columns}}}, header = false, delim = ',', quote = '\"', "
+        "escape = '\"', new_line = '\\r\\n', auto_detect = false)"
+    )
+
+
+def _type(types: AbstractSet[str]) -> str:
+    """Return the type of a column whose values have *types*; text for those that no other one holds."""
+    return next(iter(types)) if len(types) == 1 else _WIDER.get(frozenset(types), "VARCHAR")

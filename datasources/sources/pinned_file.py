@@ -1,0 +1,55 @@
+"""Files that are held open for a load, and their versions."""
+
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+#: The directory in which the system lists the open descriptors of this process.
+DESCRIPTORS = "/proc/self/fd"
+
+#: A file written to within this time (seconds) may be written to again under the same modification time, since the
+#: kernel stamps files by its tick.
+SETTLED_S = 0.05
+
+
+class Identity(NamedTuple):
+    """A file and its version: equal identities mean equal bytes, once the file has settled."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, info: os.stat_result) -> "Identity":
+        """Return the identity of the file that `stat` describes."""
+        return cls(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every later change will show in the modification time."""
+        return not 0 <= time.time_ns() - self.modified_ns < SETTLED_S * 1e9
+
+
+def version_of(identities: Sequence[Identity]) -> str | None:
+    """Return a text that changes as soon as one of the files, or their number, changes; None until all have settled."""
+    if not all(identity.is_settled for identity in identities):
+        return None
+    return hashlib.sha256(repr([tuple(identity) for identity in identities]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedFile:
+    """A regular file held open by *descriptor*; *shown* is its path as written in the YAML."""
+
+    descriptor: int
+    shown: str
+    identity: Identity
+
+    @property
+    def path(self) -> str:
+        """A path by which this process opens this file even if it is renamed."""
+        return f"{DESCRIPTORS}/{self.descriptor}"

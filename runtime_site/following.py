@@ -1,0 +1,173 @@
+"""
+How web and flight change their configuration while they serve: they follow the handover that the supervisor changes.
+
+A process prepares for the configuration that is offered: it connects to the new engine, and reports when the runtime
+would be ready. It changes over at the first request after that configuration is in force, and at the latest
+`POLL_S` seconds later. Statements that run continue on the engine on which they began.
+"""
+
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from authkeys import access
+from authkeys.access import Access
+from datasources.errors import DatasetsUnavailableError
+from queryengine.engine import QueryEngine
+from runtimeconf.handover import Handover
+from runtimeconf.model import RuntimeConfig
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at the handover without a request.
+POLL_S = 0.1
+
+#: What a process reports to the supervisor: it is prepared, or has changed over. Any other line says why it cannot.
+DONE = "done"
+
+
+def report(reports: int, number: int, text: str = DONE) -> None:
+    """Report on configuration *number* to the supervisor, in one line through the pipe *reports*."""
+    line = " ".join([str(number), str(os.getpid()), *text.split()])
+    os.write(reports, line.encode()[: select.PIPE_BUF - 1] + b"\n")
+
+
+class Serving:
+    """What a process answers with: the configuration, the callers that it accepts, the engine and the datasets."""
+
+    def __init__(self, config: RuntimeConfig, who: Access) -> None:
+        # Imported here, because web imports this module before gevent replaces threads and sockets.
+        from datasources.refresh.control_socket import ControlClient  # noqa: PLC0415
+        from queryengine.cache.cached_engine import remembering  # noqa: PLC0415
+        from queryengine.pool.client import EngineClient  # noqa: PLC0415
+
+        self.config, self.who = config, who
+        self.client = EngineClient(config)
+        self.engine: QueryEngine = remembering(self.client, config)
+        required = [dataset.name for dataset in config.datasets if dataset.required_for_ready]
+        awaited = required if config.ready_state == "on_load" else []
+        self.datasets = ControlClient(config.state_dir, awaited, config.generation)
+
+    @classmethod
+    def of(cls, config: RuntimeConfig, extra: Mapping[str, Any]) -> Self:
+        """Return what a process answers with by the content of its handover."""
+        return cls(config, access.from_handover(config, extra["access"]))
+
+    def close(self) -> None:
+        """Close the connection to the engine, and end every statement that still uses it."""
+        self.engine.close()
+
+
+class Follower:
+    """
+    Follows *handover* in a thread of its own, which under gevent is a greenlet.
+
+    Args:
+        handover: The handover of this process.
+        serving: What this process answers with from its start.
+        reports: The pipe to the supervisor.
+        adopt: Makes this process answer with something else. It may be called by any thread, one at a time.
+        is_served: Whether this process answers as it should now: a new configuration must not be worse.
+    """
+
+    def __init__(
+        self,
+        handover: Handover,
+        serving: Serving,
+        reports: int,
+        *,
+        adopt: Callable[[Serving], None],
+        is_served: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._handover = handover
+        self._reports = reports
+        self._adopt = adopt
+        self._is_served = is_served
+        self._lock = threading.Lock()
+        self._number = serving.config.generation
+        self._serving = serving
+        self._prepared: Serving | None = None
+        self._tried = 0
+        self._must_load = False
+        self._is_reported = True
+        self._former: Serving | None = None
+        threading.Thread(target=self._follow, name="handover", daemon=True).start()
+
+    def check(self) -> None:
+        """Change over if another configuration is in force. Call it before each request is authenticated."""
+        if self._handover.in_force != self._number:
+            self._change_over()
+
+    def _change_over(self) -> None:
+        with self._lock:
+            while (number := self._handover.in_force) != self._number:
+                new, self._prepared = self._prepared, None
+                if new is None or new.config.generation != number:
+                    self._drop(new)
+                    new = self._made(number)
+                    if new is None:  # It has been replaced already.
+                        continue
+                former, self._serving = self._serving, new
+                new.client.succeed(former.client)
+                self._adopt(new)
+                self._number = number  # From now on no other thread waits for this one.
+                self._drop(self._former)
+                self._former = former
+                report(self._reports, number)
+
+    def _follow(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(POLL_S):
+            try:
+                self.check()
+                self._prepare()
+                if self._former is not None and self._former.client.has_ended:
+                    self._serving.client.forget_predecessor()
+                    former, self._former = self._former, None
+                    self._drop(former)
+            except Exception:
+                logger.exception("The new configuration cannot be used")
+                report(self._reports, self._tried, "a process cannot use the new configuration: see the log")
+
+    def _prepare(self) -> None:
+        in_force, offered = self._handover.numbers()
+        # What was offered may have come into force since `check`: it is still to be adopted.
+        if offered != self._tried and in_force == self._number:
+            with self._lock:
+                self._drop(self._prepared)
+                self._prepared = None
+                self._tried, self._is_reported = offered, False
+                if offered:
+                    self._must_load = self._is_served()
+                    self._prepared = self._made(offered)
+        prepared = self._prepared
+        if prepared is not None and not self._is_reported and (outcome := self._outcome(prepared)):
+            self._is_reported = True
+            report(self._reports, self._tried, outcome)
+
+    def _outcome(self, prepared: Serving) -> str:
+        """Return DONE if the runtime would be ready with *prepared*, why it cannot be, or "" if it may be yet."""
+        if not prepared.engine.is_alive():
+            return ""
+        if not self._must_load or prepared.datasets.is_loaded():
+            return DONE
+        try:
+            awaited, states = prepared.datasets.waiting_for(), prepared.datasets.datasets()
+        except DatasetsUnavailableError:
+            return ""
+        failed = (state for state in states if state.name in awaited and state.status == "Error")
+        return next((f"dataset {state.name} cannot be loaded: {state.error}" for state in failed), "")
+
+    def _made(self, number: int) -> Serving | None:
+        try:
+            return Serving.of(*self._handover.read(number))
+        except LookupError:
+            return None
+
+    @staticmethod
+    def _drop(serving: Serving | None) -> None:
+        if serving is not None:
+            serving.close()

@@ -1,0 +1,43 @@
+"""`manage.py healthcheck`: whether the runtime of a YAML answers, for process managers such as Docker."""
+
+from typing import Any
+
+import httpx
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+import runtimeconf.state
+from runtime_site.management.part import add_config_option, use_config
+from runtimeconf.errors import ConfigError
+from system.addresses import Address
+
+_TIMEOUT_S = 4.0
+#: Where this machine reaches a server that listens on all its addresses.
+_REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared with, not bound)
+
+
+class Command(BaseCommand):
+    """Ask `/health`, which needs no key, at the address and with the TLS of the YAML."""
+
+    help = "Asks the runtime on this machine whether it answers: the exit code is 0 if it does, else 1."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add_config_option(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Ask, and print the answer."""
+        use_config(options["config"])
+        try:
+            config = runtimeconf.state.get_config()
+        except ConfigError as exc:
+            raise CommandError(str(exc)) from exc
+        bind = config.http.bind
+        scheme = "https" if config.tls.enabled else "http"
+        url = f"{scheme}://{Address(_REACHED_AT.get(bind.host, bind.host), bind.port)}/health"
+        try:
+            # The certificate is for the names that callers use. The request and its answer are no secret.
+            answer = httpx.get(url, timeout=_TIMEOUT_S, trust_env=False, verify=False).raise_for_status()  # noqa: S501
+        except httpx.HTTPError as exc:
+            raise CommandError(f"The runtime does not answer {url}: {exc}.") from exc
+        self.stdout.write(answer.text.strip())

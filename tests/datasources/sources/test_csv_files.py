@@ -1,0 +1,347 @@
+"""CSV files as other programs write them, compared with what pandas reads."""
+
+import gzip
+import logging
+import tracemalloc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from datasources.sources.csv_files import HEADER_LOOKS_LIKE_A_TITLE
+from datasources.sources.text_files import decoded
+from tests.datasources.sources.loads import build, declared, loaded
+from tests.datasources.sources.loads import types as types_of
+from tests.datasources.sources.test_files import put
+from tests.datasources.sources.test_formats import read, refusal_of
+from tests.datasources.support import rows
+
+#: The query for the rows as pandas would have them: moments with a zone in UTC, which it has too.
+ROWS = "SELECT COLUMNS(*)::VARCHAR FROM d"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A file, the parameters that describe it to us and to pandas, and the types of its columns."""
+
+    content: bytes
+    types: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    pandas: Mapping[str, Any] = field(default_factory=dict)
+    #: The format of the columns with dates, in the order of pandas' columns.
+    dates: Mapping[int, str] = field(default_factory=dict)
+
+
+BANK = (
+    'Kontoauszug "Giro\nInhaberin:;Jürgen Müller\r\n\nBuchungstag;Text;Betrag;Währung\r\n'
+    "01.02.2026;Überweisung;-1.234,50;€\r\n28.02.2026;;10,00;€\r\n"
+).encode("windows-1252")
+
+FRENCH = {0x202F: None, 0xA0: None, ord(","): "."}
+
+SAMPLES = {
+    "Excel, German": Sample(
+        "\ufeffKunden-Nr;Bestellt am;PLZ;Betrag;Notiz\r\n"
+        '1;31.01.2026;01067;1.234,50;"kommt; spät"\r\n2;01.02.2026;10115;NA;\r\n3;02.02.2026;;99,90;""\r\n'.encode(),
+        "BIGINT DATE VARCHAR DOUBLE VARCHAR",
+        {"decimal_separator": ",", "thousands_separator": ".", "null_values": "NA", "date_format": "%d.%m.%Y"},
+        {
+            "sep": ";",
+            "decimal": ",",
+            "thousands": ".",
+            "encoding": "utf-8-sig",
+            "dtype": {"PLZ": str, "Bestellt am": str},
+        },
+        {1: "%d.%m.%Y"},
+    ),
+    "statement of a bank": Sample(
+        BANK,
+        "DATE VARCHAR DOUBLE VARCHAR",
+        {"encoding": "windows-1252", "skip_rows": 3, "decimal_separator": ",", "thousands_separator": "."},
+        {"sep": ";", "encoding": "windows-1252", "skiprows": 3, "decimal": ",", "thousands": ".", "dtype": {0: str}},
+        {0: "%d.%m.%Y"},
+    ),
+    "latin-1": Sample(
+        "id,name\n1,Zoë\n2,Ærø\n".encode("latin-1"), "BIGINT VARCHAR", {"encoding": "latin-1"}, {"encoding": "latin-1"}
+    ),
+    "Excel, Unicode text": Sample(
+        'Name\tMenge\r\n"Tab\tund ""Zitat"""\t1\r\nŁódź\t2\r\n'.encode("utf-16"),
+        "VARCHAR BIGINT",
+        {},
+        {"sep": "\t", "encoding": "utf-16"},
+    ),
+    "UTF-16 of another byte order, unmarked": Sample(
+        "a;b\n1;Łódź\n".encode("utf-16-be"),
+        "BIGINT VARCHAR",
+        {"encoding": "utf-16"},
+        {"sep": ";", "encoding": "utf-16-be"},
+    ),
+    "PostgreSQL, COPY": Sample(
+        b'1\tfirst\t\\N\n2\tsecond "quoted\t3.5\n',
+        "BIGINT VARCHAR DOUBLE",
+        {"csv_delimiter": r"\t", "csv_quote": "", "csv_has_header": "false", "null_values": r"\N"},
+        {"sep": "\t", "quoting": 3, "header": None, "na_values": [r"\N"]},
+    ),
+    "MySQL, OPTIONALLY ENCLOSED BY": Sample(
+        b'1,"a ""b""",\\N\n2,\\N,"x,\\\\N"\n3,"back\\\\slash, \\"quote\\"",\\N\n'.replace(b'""', b'\\"'),
+        "BIGINT VARCHAR VARCHAR",
+        {"csv_escape": "\\", "csv_has_header": "false", "null_values": [r"\N"]},
+        {"escapechar": "\\", "header": None, "na_values": ["N"]},
+    ),
+    "MySQL, INTO OUTFILE": Sample(
+        b"1\ta\\\tb\t\\N\n2\tc\\\\d\t5\n",
+        "BIGINT VARCHAR BIGINT",
+        {"csv_escape": "\\", "csv_quote": "", "csv_has_header": "false", "null_values": r"\N"},
+        {"sep": "\t", "escapechar": "\\", "quoting": 3, "header": None, "na_values": ["N"]},
+    ),
+    "log of a sensor": Sample(
+        b"2026-01-01T00:00:00Z,1,20.5\n2026-01-01T00:01:00+01:00,2,\n",
+        "TIMESTAMP WITH TIME ZONE BIGINT DOUBLE",
+        {"csv_has_header": "false"},
+        {"header": None},
+        {0: "ISO8601"},
+    ),
+    "line ends in quotes": Sample(b'id,text\n1,"two\r\nlines"\n2,"three\n\n""lines"""\n', "BIGINT VARCHAR"),
+    "dates of the USA": Sample(
+        b'day,amount,zip\n03/04/2026,"1,234.50",02134\n12/31/2026,2,90210\n',
+        "DATE DOUBLE VARCHAR",
+        {"date_format": "%m/%d/%Y", "thousands_separator": ","},
+        {"thousands": ",", "dtype": {"zip": str}},
+        {0: "%m/%d/%Y"},
+    ),
+    "dates of Europe": Sample(
+        b"at;n\n03/04/2026 10:15;1\n04/04/2026 23:59;2\n",
+        "TIMESTAMP BIGINT",
+        {"date_format": "%d/%m/%Y %H:%M"},
+        {"sep": ";"},
+        {0: "%d/%m/%Y %H:%M"},
+    ),
+    "delimiter at the end": Sample(b"a;b;\r\n1;x;\r\n2;y;\r\n", "BIGINT VARCHAR VARCHAR", {}, {"sep": ";"}),
+    "a mark and a quote first": Sample(
+        '\ufeff"name, first",n\n"a,b",1\n'.encode(), "VARCHAR BIGINT", {}, {"encoding": "utf-8-sig"}
+    ),
+    "one column": Sample(b"name\r\nalpha\r\nbeta\r\n", "VARCHAR"),
+    "comments first": Sample(
+        b'# made by "a program\n# on Monday\nstation,value\nA,1.5\nB,-\n',
+        "VARCHAR DOUBLE",
+        {"skip_rows": 2, "null_values": ["-", "n/a"]},
+        {"skiprows": 2, "na_values": ["-", "n/a"]},
+    ),
+    "French numbers": Sample(
+        "n;montant\n1;1\u202f234,5\n2;1\u00a0234\u00a0567,25\n3;-12,0\n".encode(),
+        "BIGINT DOUBLE",
+        {"decimal_separator": ",", "thousands_separator": " "},
+        {"sep": ";", "decimal": ",", "converters": {1: lambda text: float(text.translate(FRENCH))}},
+    ),
+    "another quote and delimiter": Sample(
+        "a§b\n'x§y'§'it''s'\n".encode(),
+        "VARCHAR VARCHAR",
+        {"csv_delimiter": "§", "csv_quote": "'"},
+        {"sep": "§", "quotechar": "'", "engine": "python"},
+    ),
+}
+
+
+def in_pandas(path: Path, sample: Sample) -> list[tuple[Any, ...]]:
+    options = {"keep_default_na": False, "na_values": ["", "NA"], **sample.pandas}
+    if "na_values" in sample.pandas:
+        options["na_values"] = ["", *sample.pandas["na_values"]]
+    frame = pd.read_csv(path, **options)
+    for column, format_ in sample.dates.items():
+        frame.isetitem(column, pd.to_datetime(frame.iloc[:, column], format=format_, utc=format_ == "ISO8601"))
+    return [tuple(frame.iloc[row]) for row in range(len(frame))]
+
+
+def is_same(found: str | None, expected: Any) -> bool:
+    """Compare a value of ours, as a text, with one of pandas."""
+    if found is None or pd.isna(expected):
+        return found is None and bool(pd.isna(expected))
+    if isinstance(expected, pd.Timestamp):
+        return bool(pd.Timestamp(found) == expected)
+    return found == expected if isinstance(expected, str) else bool(float(found) == expected)
+
+
+@pytest.mark.parametrize("sample", [pytest.param(sample, id=name) for name, sample in SAMPLES.items()])
+def test_a_file_of_another_program_is_read_as_pandas_reads_it(tmp_path: Path, sample: Sample) -> None:
+    path = put(tmp_path, "t.csv", sample.content)
+
+    snapshot = build(tmp_path, declared(tmp_path, "file:t.csv", dict(sample.params)))
+
+    assert " ".join(column.type for column in snapshot.columns) == sample.types
+    for row, others in zip(rows(tmp_path, snapshot, ROWS), in_pandas(path, sample), strict=True):
+        assert all(is_same(found, other) for found, other in zip(row, others, strict=True)), (row, others)
+
+
+def test_compression_and_several_files_change_nothing(tmp_path: Path) -> None:
+    sample = SAMPLES["statement of a bank"]
+    for directory, suffix, content in (
+        ("plain", "", sample.content),
+        ("gz", ".gz", gzip.compress(sample.content)),
+        ("zst", ".zst", pa.compress(sample.content, codec="zstd", asbytes=True)),
+    ):
+        put(tmp_path, f"{directory}/a.csv{suffix}", content)
+        put(tmp_path, f"{directory}/b.csv{suffix}", content)
+    put(tmp_path, "none.bin", gzip.compress(sample.content))
+
+    one = loaded(tmp_path, "file:plain/a.csv", **sample.params)
+
+    assert one == [(date(2026, 2, 1), "Überweisung", -1234.5, "€"), (date(2026, 2, 28), None, 10.0, "€")]
+    more = {"file_format": "csv", "file_compression_type": "GZIP"}
+    assert loaded(tmp_path, "file:none.bin", **more, **sample.params) == one
+    for directory in ("plain", "gz", "zst"):
+        assert loaded(tmp_path, f"file:{directory}/", **sample.params) == one * 2
+        assert loaded(tmp_path, f"file:{directory}/*.csv*", **sample.params) == one * 2
+
+
+def test_types_of_dates_and_numbers_are_those_that_were_described(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "t.csv",
+        "us;iso;short;code;ip;grouped;whole;plain;pointed;small;uneven\n"
+        "03/04/2026;2026-01-02;12/11/26;01,067;192.168.001.100;1,234.5;1,234;5;1.5;0,123;1,234\n"
+        "12/31/2026;2026-01-03;01/02/03;10,115;10.0.0.1;2;-2,345,678;6;12,3;5;1234,567\n",
+    )
+    params = {"csv_delimiter": ";", "date_format": "%m/%d/%Y", "thousands_separator": ","}
+
+    found = types_of(tmp_path, declared(tmp_path, "file:t.csv", params))
+
+    texts = dict.fromkeys(("iso", "short", "code", "ip", "pointed", "small", "uneven"), "VARCHAR")
+    assert found == {"us": "DATE", "grouped": "DOUBLE", "whole": "BIGINT", "plain": "BIGINT"} | texts
+
+
+# --- errors and warnings ----------------------------------------------------------------------------------------------
+
+UMLAUTS = "a,b\n1,x\n2,äöü\n"
+SET = ": set params.encoding."
+#: The engine does not find its last field among those that it samples.
+LATE_FIELD = b"a,b\n" + b"x,y\n" * 3000 + b"x,y,z\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "params", "said"),
+    [
+        pytest.param(UMLAUTS.encode("latin-1"), {}, f", line 3: it is not UTF-8{SET}", id="latin-1 for UTF-8"),
+        pytest.param(UMLAUTS.encode(), {"encoding": "windows-1252"}, f": it is not windows-1252 but utf-8{SET}"),
+        pytest.param(UMLAUTS.encode("utf-8-sig"), {"encoding": "latin-1"}, f"its byte order mark says utf-8{SET}"),
+        pytest.param("a\n5 €\n".encode("cp1252"), {"encoding": "latin-1"}, "line 2: it is not latin-1, but perhaps"),
+        pytest.param(b"a\n\x81\n", {"encoding": "windows-1252"}, f", line 2: it is not windows-1252{SET}"),
+        pytest.param(UMLAUTS.encode(), {"encoding": "utf-16"}, f", line 1: it is not utf-16{SET}"),
+        pytest.param(UMLAUTS.encode("utf-16")[:-1], {}, f", line 3: it is not utf-16{SET}", id="cut"),
+        pytest.param(UMLAUTS.encode("utf-16"), {"encoding": "utf-8"}, f"line 1: it is not text, or in UTF-16{SET}"),
+        pytest.param(UMLAUTS.encode("utf-16-le"), {}, f"line 1: it is not text, or in UTF-16{SET}"),
+        pytest.param(b"x\n", {"skip_rows": 2}, "has fewer lines than params.skip_rows"),
+        pytest.param(b"x\r\ny\r\n", {"skip_rows": 2}, "has no data in it"),
+        pytest.param(b"x\r\na,b\r\n1\r\n", {"skip_rows": 1}, ", line 3: it has more or fewer fields than the header"),
+        pytest.param(b"1,1\n2,2\n", {}, "without a header line, set params.csv_has_header to false"),
+        pytest.param(b"1,2\n3\n", {"csv_has_header": "false"}, ", line 2: it has more or fewer fields"),
+        pytest.param(b"a;b\n1;2\n", {"null_values": ["x;y"]}, ": one of params.null_values holds the delimiter."),
+        pytest.param(b'a\n"x\\"\n', {"csv_escape": "\\"}, "a quote is not closed"),
+        pytest.param(LATE_FIELD, {"csv_quote": ""}, ", line 3002: it has more or fewer fields"),
+        pytest.param(LATE_FIELD, {"csv_quote": "", "csv_escape": "\\"}, "a row has more fields than the first line."),
+        pytest.param(b'"a\nb",c\r\n1,2\r\n', {}, ", line 1: it has a line end in quotes that differs from"),
+        pytest.param(b"sep=;\na;b\n1;2\n", {}, "it names the delimiter, as Excel has it: set params.skip_rows."),
+        pytest.param(b"a;b\n1;31.12.2026\n2;1.1.26\n", {}, "the column 'b' has years of two and of four digits: set"),
+    ],
+)  # fmt: skip
+def test_what_a_description_does_not_fit_is_refused(
+    tmp_path: Path, content: bytes, params: dict[str, Any], said: str
+) -> None:
+    put(tmp_path, "t.csv", content)
+
+    assert said in refusal_of(tmp_path, declared(tmp_path, "file:t.csv", params))
+
+
+def test_any_space_around_names_is_dropped(tmp_path: Path) -> None:
+    put(tmp_path, "t.csv", "a\t;\u00a0; c\u2003\n1;2;3\n")
+
+    assert list(types_of(tmp_path, declared(tmp_path, "file:t.csv", {}))) == ["a", "column1", "c"]
+
+
+def test_names_with_line_ends_can_be_skipped(tmp_path: Path) -> None:
+    put(tmp_path, "t.csv", b'"Price\n(EUR)",n\r\n1.5,x\r\n2,"x\ny"\r\n')
+
+    assert loaded(tmp_path, "file:t.csv", skip_rows=2, csv_has_header="false") == [(1.5, "x"), (2.0, "x\ny")]
+
+
+def test_dates_of_several_files_that_could_have_several_orders_are_refused(tmp_path: Path) -> None:
+    put(tmp_path, "d/a.csv", "day\n03/14/2026\n")
+    put(tmp_path, "d/b.csv", "day\n03/04/2026\n")
+    put(tmp_path, "e/a.csv", "day\n2026-03-14\n")
+    put(tmp_path, "e/b.csv", "day\n14.03.2026\n")
+
+    said = refusal_of(tmp_path, declared(tmp_path, "file:d", {}))
+
+    assert "'d/b.csv' could have another order of day, month and year than those of 'd/a.csv'" in said
+    described = loaded(tmp_path, "file:d", date_format="%m/%d/%Y")
+    assert described == [(date(2026, 3, 14),), (date(2026, 3, 4),)]
+    assert loaded(tmp_path, "file:e") == [(date(2026, 3, 14),)] * 2
+
+
+@pytest.mark.parametrize("content", [b"not zstd", pa.compress(b"a,b\n" + b"1,2\n" * 9999, "zstd", asbytes=True)[:-9]])
+def test_damaged_zstd_is_refused(tmp_path: Path, content: bytes) -> None:
+    put(tmp_path, "t.csv.zst", content)
+
+    assert "is damaged: it was cut short" in refusal_of(tmp_path, declared(tmp_path, "file:t.csv.zst", {}))
+
+
+def test_a_parameter_of_another_format_is_refused_when_the_format_is_known(tmp_path: Path) -> None:
+    put(tmp_path, "d/a.json", '{"a": 1}')
+
+    said = refusal_of(tmp_path, declared(tmp_path, "file:d", {"csv_delimiter": ";"}))
+
+    assert said == "'d': params.csv_delimiter is a parameter of csv files, and not of json."
+
+
+@pytest.mark.parametrize(
+    ("content", "params", "is_warned_of"),
+    [
+        pytest.param("2026-01-01,1,x\n2026-01-02,2,y\n", {}, True, id="headerless"),
+        pytest.param("31.12.2026;1,5\n01.01.2027;2,5\n", {"decimal_separator": ","}, True, id="described types"),
+        pytest.param("day,n,t\n2026-01-02,2,y\n", {}, False, id="header"),
+        pytest.param("a,b\nx,y\n", {}, False, id="only texts"),
+        pytest.param("id,2024,2025\n1,2,3\n", {}, False, id="a name among numbers"),
+        pytest.param("1,2\n3,4\n", {"csv_has_header": "true"}, False, id="said to be a header"),
+        pytest.param("1,2\n3,4\n", {"csv_has_header": "false"}, False, id="said to be none"),
+    ],
+)
+def test_a_first_line_that_looks_like_data_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str, params: dict[str, str], is_warned_of: bool
+) -> None:
+    put(tmp_path, "t.csv", content)
+
+    with caplog.at_level(logging.WARNING):
+        read(tmp_path, declared(tmp_path, "file:t.csv", params))
+
+    said = "The first row of 't.csv' names the columns, but looks like data: set params.csv_has_header to false"
+    assert [said in message for message in caplog.messages] == [True] * is_warned_of
+
+
+def test_a_title_with_delimiters_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    put(tmp_path, "t.csv", "Sales;;\nday;n;t\n1;2;x\n")
+
+    with caplog.at_level(logging.WARNING):
+        read(tmp_path, declared(tmp_path, "file:t.csv", {}))
+
+    assert caplog.messages == [HEADER_LOOKS_LIKE_A_TITLE % "t.csv"]
+
+
+def test_decoding_takes_little_memory_whatever_the_size_of_blocks() -> None:
+    text = "Zeile mit Ümläuten €\n" * 200
+
+    for size in (1, 2, 3, 7, 4096):
+        content = text.encode("utf-16")
+        blocks = (content[at : at + size] for at in range(0, len(content), size))
+        if size > 1:  # a byte order mark comes in the first block
+            assert b"".join(decoded(blocks, "utf-16", "t")) == text.encode()
+    tracemalloc.start()
+    try:
+        for _ in decoded((b"\xe4" * 2**20 for _ in range(64)), "latin-1", "t"):
+            pass
+        assert tracemalloc.get_traced_memory()[1] < 32 * 2**20
+    finally:
+        tracemalloc.stop()

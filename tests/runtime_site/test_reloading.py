@@ -1,0 +1,112 @@
+"""The supervisor's side of a reload: reports of processes, and the one in the state directory."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from authkeys.access import Access
+from datasources.errors import DatasetError
+from datasources.refresh.loader import LoaderProcess
+from datasources.refresh.service import DatasetService
+from datasources.snapshots.snapshot import SnapshotBuilder
+from runtime_site import parts
+from runtime_site.following import report
+from runtime_site.management.commands import runrefresh
+from runtime_site.reloading import Generations, Report
+from runtime_site.supervisor import PartCommand, Supervisor
+from runtimeconf import handover
+from runtimeconf.model import RuntimeConfig
+from system.lock import SUPERVISOR_LOCK_NAME, StateLock
+
+
+@pytest.fixture
+def generations(tmp_path: Path) -> Generations:
+    config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path)
+    return Generations(config, Access(key_set=None), listener=0, environment=0)
+
+
+def test_a_supervisor_that_cannot_be_seen_is_not_called_absent(tmp_path: Path) -> None:
+    (tmp_path / "runtime.yaml").write_text("{}\n")
+    (tmp_path / ".runtime").mkdir()
+    lock = StateLock(tmp_path / ".runtime", SUPERVISOR_LOCK_NAME)
+    assert lock.acquire()
+    (tmp_path / ".runtime" / SUPERVISOR_LOCK_NAME).write_text("1\n")  # as seen from another container
+
+    with pytest.raises(CommandError, match="cannot be seen from here: send it SIGHUP"):
+        call_command("reload", config=tmp_path / "runtime.yaml")
+    lock.release()
+
+
+def test_a_report_that_cannot_be_written_leaves_none(tmp_path: Path) -> None:
+    Report(state="done", began=1.0).write(tmp_path)
+    (tmp_path / "reload.json.tmp").symlink_to("elsewhere")
+
+    Report(state="failed", began=2.0).write(tmp_path)
+
+    assert Report.read(tmp_path) is None
+
+
+def test_each_living_process_counts_once_and_for_its_configuration(generations: Generations) -> None:
+    reports = generations._fixed["web"]["reports"]
+    generations._last = 3
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    report(reports, 2)
+    assert not generations._counted(1)
+    report(reports, 3)
+    os.write(reports, f"3 {gone.pid} done\n".encode())
+    gone.wait()
+
+    assert generations._counted(1)
+    report(reports, 3)
+    assert not generations._counted(2)
+
+
+def test_a_check_that_does_not_end_is_given_up(
+    generations: Generations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeping = PartCommand(name="reload", arguments=[sys.executable, "-c", "import time; time.sleep(600)"], environ={})
+    monkeypatch.setattr(parts, "preparing", lambda *_: sleeping)
+    supervisor = Supervisor([], stop_order=[], shutdown_timeout_s=1.0, is_ready=lambda: True, on_ready=lambda: None)
+    generations._supervisor = supervisor
+    generations.ask()
+    generations.advance()
+    (part,) = supervisor.parts
+    assert part.process is not None
+    checking = part.process
+    generations._deadline = 0.0
+
+    assert generations.advance() == math.inf
+
+    assert checking.returncode == -signal.SIGKILL
+    said = Report.read(tmp_path)
+    assert said is not None
+    assert (said.state, said.errors) == ("failed", ["the YAML and the secrets could not be read within 120 s"])
+
+
+def test_refresh_that_fails_in_a_reload_does_not_end_as_a_part_that_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise DatasetError("A load does not end.")
+
+    config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path)
+    offering = handover.Handover.of(config, {})
+    offering.offer(2, config, {"environ": {}})
+    for name in ("start", "replace"):
+        monkeypatch.setattr(DatasetService, name, fail if name == "replace" else lambda _: None)
+    monkeypatch.setattr(LoaderProcess, "start", lambda _: None)
+    monkeypatch.setattr(runrefresh, "_give_way", lambda: None)
+    monkeypatch.setattr(runrefresh, "stop_event", threading.Event)
+    monkeypatch.setattr(handover, "_live", offering)
+
+    with pytest.raises(SystemExit) as ended:
+        runrefresh._refresh(config, {"reports": -1}, [LoaderProcess(SnapshotBuilder.of(config))])
+
+    assert ended.value.code == 1

@@ -1,0 +1,235 @@
+"""The wheel: what it installs works without the clone, beside packages of others with the names of ours."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import REPOSITORY, clean_environ, free_port, run_program, wait_for, write_orders
+
+#: What the tests use has everything that the wheel requires.
+REQUIRED = sysconfig.get_path("purelib")
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+
+IN_A_CLONE = pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="git lists the files of the project")
+
+#: A package of somebody else: whoever imports it by mistake notices.
+STRANGER = "raise ImportError('this is the package of a stranger')\n"
+
+
+def build(source: Path, *options: str, at: int = 1_700_000_000) -> dict[str, bytes]:
+    """Build *source* as `make dist` does at a time, and return the files."""
+    done = run_program("-m", "hatchling", "build", *options, cwd=source, SOURCE_DATE_EPOCH=str(at))
+    assert done.returncode == 0, done.stderr
+    return {file.name: file.read_bytes() for file in (source / "dist").iterdir()}
+
+
+def make_dist(source: Path, umask: int = -1, **environ: str) -> dict[str, bytes]:
+    """Run `make dist` in *source* with the tools of the tests, and return the files."""
+    tools = Path(sys.executable).parent
+    subprocess.run(
+        ["make", "-o", ".venv/dist.stamp", "dist", f"BIN={tools}"],
+        cwd=source, env=clean_environ(**environ), umask=umask, capture_output=True, check=True,
+    )  # fmt: skip
+    return {file.name: file.read_bytes() for file in (source / "dist").iterdir()}
+
+
+def copy(directory: Path) -> Path:
+    """Copy what git would commit."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listed.split("\0")):
+        if (REPOSITORY / name).is_file():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(REPOSITORY / name, directory / name)
+    return directory
+
+
+class Installed:
+    """An environment with the wheel alone, and the programs in it."""
+
+    def __init__(self, directory: Path, wheel: Path) -> None:
+        self.directory = directory
+        venv.create(directory, symlinks=True)
+        self.packages = next(directory.glob("lib/python*/site-packages"))
+        self.run_pip("install", "--no-deps", "--no-index", str(wheel))
+
+    def run_pip(self, *arguments: str) -> None:
+        python = str(self.directory / "bin" / "python")
+        done = run_program("-m", "pip", "--python", python, "--disable-pip-version-check", *arguments)
+        assert done.returncode == 0, done.stderr
+
+    def environ(self, *path: str) -> dict[str, str]:
+        """The environment of a program that finds what the wheel requires in *path*."""
+        return clean_environ(PYTHONPATH=os.pathsep.join(path))
+
+    def run(self, *command: str, cwd: Path, path: Sequence[str] = (REQUIRED,)) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.directory / "bin" / command[0], *command[1:]],
+            cwd=cwd, env=self.environ(*path), capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel", numbered=False)
+    done = run_program("-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory))
+    assert done.returncode == 0, done.stderr
+    (file,) = directory.glob("*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """The wheel, beside packages of others; it is uninstalled in the end, and leaves nothing."""
+    found = Installed(tmp_path_factory.mktemp("installed", numbered=False), wheel)
+    strangers = [found.packages / f"{name}.py" for name in ("authkeys", "httpserver", "system", "manage")]
+    for file in strangers:
+        file.write_text(STRANGER)
+    yield found
+    found.run_pip("uninstall", "--yes", "querykeep")
+    assert sorted(file for file in found.packages.iterdir() if file.name != "__pycache__") == sorted(strangers)
+    assert not (found.directory / "bin" / "querykeep").exists()
+
+
+@pytest.mark.exhaustive
+def test_the_wheel_has_one_import_name_and_every_package(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    rooms = re.search(r"^ROOMS := (.*)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+
+    assert rooms is not None
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"querykeep"}
+    assert {name.split("/")[1] for name in names if name.startswith("querykeep/")} == {
+        *rooms[1].split(), "__init__.py", "__main__.py", "deploy", "manage.py",
+    }  # fmt: skip
+    assert [name for name in names if "__pycache__" in name or "/tests/" in name] == []
+
+
+def test_from_a_file_to_its_first_rows(installed: Installed, tmp_path: Path) -> None:
+    write_orders(tmp_path / "orders.parquet", rows=3)
+    port, log = free_port(), tmp_path / "log"
+
+    made = installed.run("querykeep", "init", "orders.parquet", cwd=tmp_path)
+    serve, query = made.stdout.splitlines()
+    config = tmp_path / "runtime.yaml"
+    addresses = f"  http: {{bind: '127.0.0.1:{port}'}}\n  flight: {{bind: '127.0.0.1:{free_port()}'}}\n"
+    config.write_text(config.read_text().replace("runtime:\n", f"runtime:\n{addresses}"))
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [installed.directory / "bin" / "querykeep", *serve.split()[1:]],
+            # With this, which some set for all of a machine, Python does not look beside a program for its packages.
+            cwd=tmp_path, env=installed.environ(REQUIRED) | {"PYTHONSAFEPATH": "1"}, stdout=output, stderr=output,
+        )  # fmt: skip
+    try:
+        wait_for(lambda: "Ready" in log.read_text() or server.poll() is not None, "the runtime to be ready")
+        assert server.poll() is None, log.read_text()
+        done = subprocess.run(
+            ["sh", "-c", query.replace("8090", str(port))], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+    finally:
+        server.terminate()
+
+    assert done.stdout == '[{"n":3}]', done.stderr
+    assert server.wait(60) == 0, log.read_text()
+
+
+@pytest.mark.exhaustive
+def test_packages_of_others_keep_their_names(installed: Installed, tmp_path: Path) -> None:
+    theirs = installed.run("python", "-c", "import authkeys", cwd=tmp_path)
+    ours = installed.run("python", "-c", "import querykeep, authkeys; print(authkeys.__file__)", cwd=tmp_path)
+
+    assert "the package of a stranger" in theirs.stderr
+    assert ours.stdout == f"{installed.packages}/querykeep/authkeys/__init__.py\n"
+
+
+@pytest.mark.exhaustive
+def test_the_client_works_without_the_server(installed: Installed, tmp_path: Path) -> None:
+    client = link_requirements(tmp_path / "client")
+
+    made = installed.run("querykeep", "init", cwd=tmp_path, path=[client])
+    refused = installed.run("querykeep", "serve", cwd=tmp_path, path=[client])
+    listed = installed.run("python", "-m", "querykeep", "apikey", "list", cwd=tmp_path, path=[client])
+
+    assert (made.returncode, listed.returncode) == (0, 0), made.stderr + listed.stderr
+    hint = f"python -m pip install 'querykeep[server]=={PROJECT['version']}'"
+    assert (refused.returncode, refused.stderr) == (2, f"Error: querykeep serve needs the extra server: {hint}\n")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "command", ["check", "help", "help init", "status --help", "shell", "runrefresh --once", "--version"]
+)
+def test_every_command_works(installed: Installed, tmp_path: Path, command: str) -> None:
+    (tmp_path / "runtime.yaml").write_text("{}\n")
+
+    done = installed.run("querykeep", *command.split(), cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+
+
+@IN_A_CLONE
+@pytest.mark.exhaustive
+def test_the_same_files_make_the_same_bytes(tmp_path: Path) -> None:
+    made = []
+    for number, (name, umask) in enumerate([("one", 0o022), ("another", 0o077)]):
+        source = copy(tmp_path / name / "querykeep")
+        for file in source.rglob("*"):
+            file.chmod((0o755 if file.is_dir() or file.name == "manage.py" else 0o644) & ~umask)
+            os.utime(file, (number, number))
+        made.append(make_dist(source, umask, SOURCE_DATE_EPOCH="1700000000", TZ=f"UTC+{number}"))
+
+    assert len(made[0]) == 3
+    assert made[0] == made[1]
+
+
+@IN_A_CLONE
+@pytest.mark.exhaustive
+def test_the_sdist_makes_the_same_wheel_and_holds_the_tests(tmp_path: Path, wheel: Path) -> None:
+    source = copy(tmp_path / "clone")
+    (source / "mine").mkdir()
+    (source / "mine" / "private.csv").touch()  # what the tutorial makes in a clone
+
+    made = build(source)
+    (sdist,) = (source / "dist").glob("*.tar.gz")
+    shutil.unpack_archive(sdist, tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+
+    assert make_dist(unpacked)[wheel.name] == made[wheel.name]
+    committed = {str(file.relative_to(source)) for file in source.rglob("*") if file.is_file()}
+    held = {str(file.relative_to(unpacked)) for file in unpacked.rglob("*") if file.is_file()}
+    assert {name for name in committed - held if not name.startswith("dist/")} == {"mine/private.csv"}
+    assert {name for name in held - committed if not name.startswith("dist/")} == {"PKG-INFO"}
+
+
+def link_requirements(directory: Path) -> str:
+    """Make a directory with links to what the client requires, and nothing else; return its path."""
+    directory.mkdir()
+    waiting, seen = list(PROJECT["dependencies"]), set[str]()
+    while waiting:
+        requirement = waiting.pop()
+        name = re.match(r"[\w.-]+", requirement)
+        if "extra ==" in requirement or name is None or name[0].lower() in seen:
+            continue
+        seen.add(name[0].lower())
+        try:
+            found = metadata.distribution(name[0])
+        except metadata.PackageNotFoundError:  # for another system
+            continue
+        waiting += found.requires or ()
+        for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            if not (directory / top).exists():
+                (directory / top).symlink_to(str(found.locate_file(top)))
+    return str(directory)
