@@ -18,9 +18,10 @@ from httpserver.truncation_guard import reset
 HANDSHAKE_TIMEOUT_S = 10.0
 #: Seconds in which a client must accept at least some of the data sent to it.
 SEND_TIMEOUT_S = 60.0
-#: Seconds and bytes that a client may still send after the last answer, while it may still be reading it.
+#: Seconds and bytes that a client may still send after the last answer, while it may still be reading it. A proxy that
+#: cannot send the rest of a body answers 502 in place of our answer, so the seconds should be what ends it.
 LINGER_S = 2.0
-LINGER_BYTES = 4 * 1024 * 1024
+LINGER_BYTES = 64 * 1024 * 1024
 
 _READ_BYTES = 64 * 1024
 

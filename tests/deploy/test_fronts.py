@@ -40,7 +40,9 @@ http {{
 
 
 class Front(Program):
-    """A proxy; `entry` is the runtime as callers of the proxy see it."""
+    """A proxy; `entry` is the runtime as callers of the proxy see it, and `/health` has the status `health` there."""
+
+    health = 200
 
     def __init__(self, name: str, directory: Path, runtime: FlightServer, tls_files: tuple[Path, Path]) -> None:
         self.log = directory / "front.log"
@@ -58,8 +60,8 @@ class Front(Program):
             self.command = ["nginx", "-e", "stderr", "-c", str(directory / "conf")]
         else:
             changes |= {"data.example.com {\n": f"https://localhost:{port} {{\n\ttls {certificate} {key}\n"}
+            changes |= {"{\n\tlog {": "{\n\tadmin off\n\tauto_https disable_redirects\n\tlog {"}
             text = changed(REPOSITORY / "deploy/Caddyfile", changes)
-            text = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n" + text
             self.command = ["caddy", "run", "--adapter", "caddyfile", "--config", str(directory / "conf")]
         (directory / "conf").write_text(text)
 
@@ -68,7 +70,10 @@ class Front(Program):
 
         def answers() -> bool:
             assert self.process.poll() is None, self.output()
-            return self.entry.answers("/health")
+            try:
+                return self.entry.get("/health", headers=KEYED).status_code == self.health
+            except httpx.TransportError:
+                return False
 
         wait_for(answers, "the proxy to answer")
         return self
@@ -154,6 +159,17 @@ def test_a_body_that_is_far_too_large_gets_413(front: Front) -> None:
         assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
         assert answer.headers["Content-Type"] == "application/problem+json"
         assert answer.json()["request_id"]
+
+
+def test_no_log_of_a_proxy_has_a_key(begin: Callable[[FlightServer], Front], tmp_path: Path) -> None:
+    """A runtime that cannot be reached makes the proxy log the request."""
+    front = begin(FlightServer(tmp_path))
+    front.health = 502
+
+    with front:
+        wait_for(lambda: "/health" in front.output(), "the proxy to log it")
+
+        assert KEYED["X-API-Key"] not in front.output()
 
 
 def without_id(answer: httpx.Response) -> object:
