@@ -51,7 +51,8 @@ class GatedStatement:
     (`functions.NONDETERMINISTIC`). It may run on a cursor on which other such statements ran, in their transaction,
     unless a view that it reads is not deterministic.
 
-    Statements of one `pattern` most likely differ only in the values of literals; None when it is not known.
+    Statements of one `pattern` most likely differ only in the values of literals; None when it is not known. Statistics
+    count statements of one `digest` together (`queryengine.gate.fingerprint`).
 
     `lines_before` is the number of lines before the first line of `sql` in the text that the caller sent.
 
@@ -64,6 +65,7 @@ class GatedStatement:
     parameters: frozenset[str]
     deterministic: bool = field(default=False, compare=False)
     pattern: str | None = field(default=None, compare=False)
+    digest: str = field(default="", compare=False)
     lines_before: int = field(default=0, compare=False)
     catalog: frozenset[str] | None = field(default=None, compare=False)
 
@@ -91,7 +93,11 @@ class Query:
 
 @dataclass(slots=True, kw_only=True)
 class QueryTimings:
-    """How one statement's time was spent, in milliseconds, and the size of its result. Filled in while it runs."""
+    """
+    How one statement's time was spent, in milliseconds, and the size of its result. Filled in while it runs.
+
+    `statement` is the digest of the statement (`queryengine.gate.fingerprint`); empty if the gate did not admit it.
+    """
 
     queued_ms: float = 0.0
     parse_ms: float = 0.0
@@ -100,6 +106,7 @@ class QueryTimings:
     rows: int = 0
     bytes: int = 0
     cache: CacheState = ""
+    statement: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
