@@ -1,8 +1,9 @@
-"""One log line for each failed authentication. It holds neither the credential nor the path as sent."""
+"""Each failed authentication: its log line, with neither the credential nor the path as sent, and its count."""
 
 import logging
 from typing import TYPE_CHECKING
 
+import telemetry.state
 from authkeys.credentials import Reason
 
 if TYPE_CHECKING:  # Flight SQL audits too, without REST framework.
@@ -25,6 +26,7 @@ def log_failure(  # noqa: PLR0913 (one for each field of the line)
         status: The HTTP or gRPC status of the answer.
         request_id: The request id of the answer.
     """
+    telemetry.state.count_failure(reason.value)
     fields = {
         "peer": peer,
         "method": method,

@@ -131,12 +131,16 @@ class EngineStatus:
     """
     The state of the engine: `workers_alive` processes run now, `workers_killed` were lost or killed since the start.
 
-    The engine `is_starting` until its first worker is alive, as far as this process knows.
+    The engine `is_starting` until its first worker is alive, as far as this process knows. `workers_busy` and the
+    numbers of statements that are `running` and `queued` are at most about a second old.
     """
 
     workers_alive: int
     workers_killed: int
     is_starting: bool = False
+    workers_busy: int = 0
+    running: int = 0
+    queued: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

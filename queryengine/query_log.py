@@ -1,13 +1,17 @@
-"""The log line of each statement, over HTTP and Flight SQL."""
+"""The end of each statement, over HTTP and Flight SQL: its log line, and the event for metrics and history."""
 
 import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import telemetry.state
 from queryengine.engine import Query, QueryTimings
+from telemetry.events import MAX_SQL_CHARACTERS, StatementEvent
 
 Protocol = Literal["http", "flight-sql"]
+
+_NO_TIMINGS = QueryTimings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,14 @@ class QueryRecord:
     began: float = field(default_factory=time.monotonic)
 
     def write(self, outcome: str, timings: QueryTimings | None) -> None:
-        """Write the line: *outcome* is "ok" or a stable code; without *timings* the statement did not begin to run."""
+        """
+        Write the line and send the event, before the last bytes of the answer are sent.
+
+        *outcome* is "ok" or a stable code; without *timings* the statement did not begin to run.
+        """
+        duration_s = time.monotonic() - self.began
+        if telemetry.state.is_on():
+            self._send(outcome, duration_s, timings or _NO_TIMINGS)
         fields: dict[str, Any] = {
             "query_id": self.query.query_id,
             "request_id": self.request_id,
@@ -29,7 +40,7 @@ class QueryRecord:
             "fingerprint": self.query.fingerprint,
             "key": self.query.key_name or None,
             "outcome": outcome,
-            "duration_ms": round((time.monotonic() - self.began) * 1000, 1),
+            "duration_ms": round(duration_s * 1000, 1),
         }
         if timings is not None:
             fields |= {"rows": timings.rows, "bytes": timings.bytes}
@@ -38,3 +49,27 @@ class QueryRecord:
             if timings.cache:
                 fields["cache"] = timings.cache
         self.logger.info("query", extra={"fields": fields})
+
+    def _send(self, outcome: str, duration_s: float, timings: QueryTimings) -> None:
+        query = self.query
+        telemetry.state.send(
+            StatementEvent(
+                query.query_id,
+                self.request_id,
+                self.protocol,
+                query.fingerprint,
+                query.key_name,
+                outcome,
+                round(time.time() - duration_s, 3),
+                round(duration_s * 1000, 3),
+                round(timings.queued_ms, 3),
+                round(timings.parse_ms, 3),
+                round(timings.run_ms, 3),
+                round(timings.encode_ms, 3),
+                timings.rows,
+                timings.bytes,
+                timings.cache,
+                getattr(timings, "statement", ""),
+                query.sql[:MAX_SQL_CHARACTERS] if telemetry.state.keeps_sql() else None,
+            )
+        )

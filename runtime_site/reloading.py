@@ -49,7 +49,7 @@ _CHANGE_S = 10.0
 _REPORTS_BYTES = 1024 * 1024
 
 #: The parts whose handover changes while they run.
-_FOLLOWING: tuple[parts.PartName, ...] = ("refresh", "web", "flight")
+_FOLLOWING: tuple[parts.PartName, ...] = ("watch", "refresh", "web", "flight")
 
 Step = Literal["idle", "preparing", "taking", "starting", "changing", "draining"]
 
@@ -124,6 +124,7 @@ class Generations:
         self._reports, reports = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._reports, False)
         self._fixed: dict[str, dict[str, int]] = {
+            "watch": {"reports": reports},
             "refresh": {"verified": self._verified, "reports": reports},
             "web": {"ready": self._ready, "reports": reports, "listener": listener},
             "flight": {"reports": reports},
@@ -146,8 +147,8 @@ class Generations:
 
     def commands(self) -> Iterator[PartCommand]:
         """Yield how to start each part, in the order of their start."""
-        refresh, *others = [self._command(name) for name in self._handovers]
-        yield from (refresh, self._engine_command, *others)
+        watch, refresh, *others = [self._command(name) for name in self._handovers]
+        yield from (watch, refresh, self._engine_command, *others)
 
     def supervise(self, supervisor: Supervisor) -> None:
         """Use *supervisor*, which runs the parts, for reloads."""
@@ -233,7 +234,7 @@ class Generations:
     def _take(self) -> None:
         """Wait until refresh loads by the new configuration."""
         if self._counted(1):
-            self._offer("web", "flight")
+            self._offer("watch", "web", "flight")
             self._tell("starting", "waits until the runtime is ready")
         elif time.monotonic() > self._deadline:
             self._fail(["the part that loads data does not take the new configuration"])
