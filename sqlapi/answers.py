@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from queryengine.cancellation import CancelSource
-from queryengine.engine import CacheState, Query, QueryEngine, QueryResult
+from queryengine.engine import CacheState, Query, QueryEngine, QueryResult, QueryTimings
 from queryengine.errors import QueryCancelledError, QueryError
 from queryengine.query_log import QueryRecord
 from sqlapi import disconnects
@@ -109,7 +109,7 @@ class Answer:
         self._watch.stop()
         if self._result is not None:
             self._result.close()
-            timings = self._result.timings
+            timings: QueryTimings | None = self._result.timings
         else:
             timings = error.timings if isinstance(error, QueryError) else None
         self._record.write(outcome, timings)

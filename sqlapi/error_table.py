@@ -60,6 +60,7 @@ STATUSES: Mapping[type[Exception], int] = {
     api.SqlApiError: 400,
     api.RouteNotFoundError: 404,
     api.QueryNotFoundError: 404,
+    api.HistoryDisabledError: 404,
     api.MethodNotAllowedError: 405,
     api.InvalidHostError: 400,
     api.CrossSiteRequestError: 403,

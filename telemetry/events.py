@@ -29,6 +29,7 @@ class StatementEvent(NamedTuple):
     `code` is "ok" or the code of its error. `started` is in seconds since 1970, the times of its phases are in
     milliseconds; a statement that did not begin to run has none. `statement` identifies what statements that differ
     only in literals have in common; it is empty if that is not known. `sql` is None unless the history keeps it.
+    `trace_id` is empty without a trace.
     """
 
     query_id: str
@@ -48,6 +49,7 @@ class StatementEvent(NamedTuple):
     cache: str
     statement: str
     sql: str | None = None
+    trace_id: str = ""
     kind: str = "statement"
 
     @property

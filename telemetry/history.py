@@ -13,7 +13,12 @@ from telemetry.fairness import Shares
 #: The question that `History.answer` answers.
 HISTORY: Final = "history"
 
-MAX_LIMIT: Final = 1000
+#: The fields of an entry.
+COLUMNS: Final = (
+    *("id", "request_id", "trace_id", "started", "protocol", "verdict"),
+    *("queued_ms", "parse_ms", "run_ms", "encode_ms", "total_ms"),
+    *("rows", "bytes", "cache", "statement", "sql"),
+)
 
 
 class History:
@@ -29,6 +34,19 @@ class History:
         self._of_key: dict[str, deque[StatementEvent]] = {}
         self._shares = Shares()
         self._size = 0
+
+    def resize(self, max_entries: int) -> None:
+        """Remember up to *max_entries* from now on."""
+        with self._lock:
+            self._max_entries = max_entries
+            while self._size > max_entries:
+                self._forget_one()
+
+    def forget_sql(self) -> None:
+        """Forget the text of all statements."""
+        with self._lock:
+            for key, events in self._of_key.items():
+                self._of_key[key] = deque(event._replace(sql=None) for event in events)
 
     def take(self, events: Sequence[Event]) -> None:
         """Remember the statements among *events*."""
@@ -64,10 +82,10 @@ class History:
 
 
 def entry(event: StatementEvent) -> dict[str, Any]:
-    """Return *event* as its caller sees it: times in milliseconds, and the text only if the event has it."""
-    fields: dict[str, Any] = {
+    """Return *event* as its caller sees it: by `COLUMNS`, times in milliseconds, and None for what is not known."""
+    return {
         "id": event.query_id,
-        "request_id": event.request_id,
+        "request_id": event.request_id or None,
         "trace_id": event.trace_id or None,
         "started": utc_at(event.started),
         "protocol": event.protocol,
@@ -81,5 +99,5 @@ def entry(event: StatementEvent) -> dict[str, Any]:
         "bytes": event.bytes,
         "cache": event.cache or None,
         "statement": event.statement or None,
+        "sql": event.sql,
     }
-    return fields if event.sql is None else {**fields, "sql": event.sql}

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import stat
+import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,16 +25,17 @@ _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 class HistoryFile:
     """
-    Appends to the file at *path* of up to *max_bytes*, and keeps *files* of them: `path`, and older ones as `path.1` etc.
+    Appends to the file at *path* of up to *max_bytes*, and keeps *files* of them: older ones are `path.1` and so on.
 
     Nothing here raises. Lines that cannot be written are lost, with one warning until writing succeeds again. The file
-    is never a link, and belongs to the user of this process. For one thread.
+    is never a link, and belongs to the user of this process. Thread-safe.
     """
 
     def __init__(self, path: Path, max_bytes: int, files: int) -> None:
         self._path = path
         self._max_bytes = max_bytes
         self._files = files
+        self._lock = threading.Lock()
         self._descriptor: int | None = None
         self._size = 0
         self._lost = 0
@@ -41,24 +43,32 @@ class HistoryFile:
     def take(self, events: Sequence[Event]) -> None:
         """Append the statements among *events*."""
         lines = [_line(event) for event in events if isinstance(event, StatementEvent)]
+        with self._lock:
+            self._write(lines)
+
+    def close(self) -> None:
+        """Close the file. A further statement opens it again."""
+        with self._lock:
+            self._close()
+
+    def _write(self, lines: Sequence[bytes]) -> None:
         written = 0
         try:
             while written < len(lines):
                 written += self._append(lines[written:])
         except OSError as error:
-            self.close()
+            self._close()
             if not self._lost:
                 fields = {"file": str(self._path), "error": error.strerror or str(error)}
                 logger.warning("statements cannot be written to the history file", extra={"fields": fields})
             self._lost += len(lines) - written
         else:
             if lines and self._lost:
-                fields = {"file": str(self._path), "lost": self._lost}
+                fields = {"file": str(self._path), "lost": str(self._lost)}
                 logger.warning("statements are written to the history file again", extra={"fields": fields})
                 self._lost = 0
 
-    def close(self) -> None:
-        """Close the file; the next statement opens it again."""
+    def _close(self) -> None:
         if self._descriptor is not None:
             with suppress(OSError):
                 os.close(self._descriptor)
@@ -86,7 +96,7 @@ class HistoryFile:
             with suppress(OSError):
                 if os.path.samestat(os.lstat(self._path), os.fstat(self._descriptor)):
                     return self._descriptor
-            self.close()
+            self._close()
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(self._path, flags, _MODE)
         try:
@@ -101,7 +111,7 @@ class HistoryFile:
 
     def _rotate(self) -> None:
         """Make room for a new file. Raises OSError."""
-        self.close()
+        self._close()
         names = [self._path, *(self._path.with_name(f"{self._path.name}.{n}") for n in range(1, self._files))]
         names[-1].unlink(missing_ok=True)
         for older, newer in reversed(list(pairwise(names))):

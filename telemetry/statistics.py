@@ -15,13 +15,18 @@ from telemetry.fairness import Shares
 #: The question that `Statistics.answer` answers.
 STATISTICS: Final = "statistics"
 
-MAX_LIMIT: Final = 1000
-
 #: The number of statements that are remembered, over all keys.
 MAX_STATEMENTS: Final = 5000
 
 #: The phases of a statement. A cached result has no times of the first four.
 PHASES: Final = ("queued_ms", "parse_ms", "run_ms", "encode_ms", "total_ms")
+
+#: The fields of a row.
+COLUMNS: Final = (
+    *("statement", "calls", "errors", "cache_hits", "rows", "bytes", "last"),
+    *(f"{kind}_{phase}" for phase in PHASES for kind in ("mean", "p95")),
+    "sql",
+)
 
 #: The upper limits of the buckets of a histogram, in milliseconds: ten for each power of ten, up to a quarter of an
 #: hour. A percentile is off by at most a quarter.
@@ -96,7 +101,7 @@ class _Statement:
         }
         for times, phase in zip(self.times, PHASES, strict=True):
             fields[f"mean_{phase}"], fields[f"p95_{phase}"] = times.summary()
-        return fields if self.sql is None else {**fields, "sql": self.sql}
+        return {**fields, "sql": self.sql}
 
 
 class Statistics:
@@ -114,6 +119,13 @@ class Statistics:
         self._evicted: dict[str, int] = {}
         self._shares = Shares()
         self._size = 0
+
+    def forget_sql(self) -> None:
+        """Forget the text of all statements."""
+        with self._lock:
+            for of_key in self._of_key.values():
+                for statement in of_key.values():
+                    statement.sql = None
 
     def take(self, events: Sequence[Event]) -> None:
         """Count the statements among *events*."""
