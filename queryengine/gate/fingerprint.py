@@ -106,7 +106,7 @@ def digest(statement: Scan) -> str:
             words.pop()  # one more literal of a list
         else:
             words.append("0")
-    return hashlib.blake2b(" ".join(words).encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
+    return hashlib.blake2b(" ".join(words).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _stands_in(statement: Scan, index: int, words: frozenset[str]) -> bool:
