@@ -18,6 +18,8 @@ OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 Family = tuple[Metric, Mapping[Labels, float] | Mapping[Labels, Distribution]]
 
 _LIMITS = (*(repr(limit) for limit in BUCKETS_S), "+Inf")
+#: For the names of Spice.ai, which measures in milliseconds.
+_LIMITS_MS = (*(repr(limit * 1000) for limit in BUCKETS_S), "+Inf")
 
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -54,7 +56,8 @@ def _write(
 ) -> None:
     # OpenMetrics has a type for information, and names a counter without the suffix of its samples.
     family = metric.name if is_open else metric.sample
-    kind = "gauge" if metric.kind == "info" and not is_open else metric.kind
+    kind = metric.kind if is_open else {"info": "gauge", "unknown": "untyped"}.get(metric.kind, metric.kind)
+    limits = _LIMITS_MS if metric.name.endswith("_ms") else _LIMITS
     lines.append(f"# HELP {family} {metric.help}")
     lines.append(f"# TYPE {family} {kind}")
     sample = metric.sample
@@ -65,7 +68,7 @@ def _write(
         if isinstance(value, Distribution):
             before = f"{pairs}," if pairs else ""
             cumulated = list(accumulate(value.counts))
-            for limit, count in zip(_LIMITS, cumulated, strict=True):
+            for limit, count in zip(limits, cumulated, strict=True):
                 lines.append(f'{sample}_bucket{{{before}le="{limit}"}} {count}')
             braced = f"{{{pairs}}}" if pairs else ""
             lines.append(f"{sample}_sum{braced} {value.sum!r}")

@@ -8,7 +8,7 @@ named here without the suffix `_total`, which its samples have.
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["counter", "gauge", "histogram", "info"]
+Kind = Literal["counter", "gauge", "histogram", "info", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # identified by identity: it is the key of each look-up

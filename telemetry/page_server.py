@@ -61,6 +61,8 @@ class PageServer:
     def stop(self) -> None:
         """Accept no more connections."""
         self._stop.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the wait for a connection
         self._thread.join()
         self._listener.close()
 

@@ -69,6 +69,7 @@ class _Page:
 
     def adopt(self, config: RuntimeConfig, listener: socket.socket | None = None) -> None:
         """Serve where *config* says; on *listener*, if it listens there already."""
+        self._page.has_upstream_names = config.metrics.upstream_names
         address = config.metrics.bind if config.metrics.enabled else None
         if address == self._address:
             return
