@@ -43,12 +43,17 @@ def note(about: str, text: str, remedy: str = "") -> Finding:
 
 def warning(about: str, text: str, remedy: str, *, quotes: bool = False) -> Finding:
     """Return a finding about something that works for now."""
-    return Finding(level="warning", about=about, text=text, remedy=remedy, quotes=quotes)
+    return Finding(level="warning", about=about, text=_sentence(text), remedy=remedy, quotes=quotes)
 
 
 def error(about: str, text: str, remedy: str, *, quotes: bool = False) -> Finding:
     """Return a finding about something that does not work."""
-    return Finding(level="error", about=about, text=text, remedy=remedy, quotes=quotes)
+    return Finding(level="error", about=about, text=_sentence(text), remedy=remedy, quotes=quotes)
+
+
+def _sentence(text: str) -> str:
+    """Return *text* with a full stop: a fault of the YAML has none."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def run(about: str, check: Callable[[], Iterable[Finding]], limit_s: float) -> list[Finding]:

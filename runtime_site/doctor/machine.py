@@ -42,7 +42,7 @@ def limits(config: RuntimeConfig) -> Iterator[Finding]:
     """Yield what memory, descriptors, stacks and processors mean for *config*."""
     sentences = startup.machine_warnings(config)
     for sentence in sentences:
-        yield warning("limits", f"{sentence}.", "See docs/operations.md, Sizing.")
+        yield warning("limits", sentence, "See docs/operations.md, Sizing.")
     if hard_limit(resource.RLIMIT_STACK) < STACK_BYTES:
         yield warning(
             "limits",

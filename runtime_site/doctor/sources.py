@@ -141,8 +141,6 @@ def clock_findings(ahead_s: Mapping[str, float]) -> Iterator[Finding]:
         make = error if abs(seconds) >= _CLOCK_OF_S3_S else warning
         yield make(about, text, f"{remedy} The expiry of keys depends on it.")
     if ahead_s and not off:
-        yield ok(
-            about, f"It agrees with {len(ahead_s)} {'server' if len(ahead_s) == 1 else 'servers'} to {_CLOCK_S:g} s."
-        )
+        yield ok(about, f"It agrees to {_CLOCK_S:g} s with that of {', '.join(ahead_s)}.")
     elif not ahead_s:
         yield note(about, "There is no HTTP source to compare the clock with.")
