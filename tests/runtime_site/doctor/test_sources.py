@@ -174,7 +174,8 @@ def test_a_server_that_accepts_and_never_answers(tmp_path: Path, kind: str) -> N
 def test_very_many_sources(tmp_path: Path) -> None:
     """A process of its own for each, and all are told apart."""
     for number in range(300):
-        (tmp_path / f"f{number}.csv").write_text(",".join(f"c{column}" for column in range(number % 7 + 1)) + "\n1\n")
+        names = [f"c{column}" for column in range(number % 7 + 1)]
+        (tmp_path / f"f{number}.csv").write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
     text = "datasets:\n" + "".join(dataset(f"d{number}", f"file:f{number}.csv") for number in range(300))
     config = load(write(tmp_path, text), {})
     questions = [
