@@ -26,7 +26,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _OLDEST, _NEWEST = (3, 11), (3, 14)
 
 #: Distributions whose versions matter, of all that are installed.
-_NAMED = ("duckdb", "pyarrow", "django", "gunicorn", "gevent", "grpcio")
+_NAMED = ("duckdb", "pyarrow", "django", "gunicorn", "grpcio")
 
 #: The answer of adjtimex(2) if the clock is not synchronised, and a size that no `struct timex` exceeds.
 _TIME_ERROR = 5

@@ -68,6 +68,7 @@ def test_a_directory_in_place_of_the_yaml(tmp_path: Path) -> None:
     assert "it is a directory, not a regular file" in shown(found, level="error")[0]
 
 
+@pytest.mark.exhaustive
 def test_warnings_matter_with_strict(tmp_path: Path) -> None:
     file = write(tmp_path, runtime=SMALL + "  http: {bind: '0.0.0.0:0'}\n  flight: {enabled: false}\n")
 
@@ -91,6 +92,7 @@ def test_secrets_resolve_or_are_faults(tmp_path: Path, monkeypatch: pytest.Monke
     assert "canary" not in str(found)
 
 
+@pytest.mark.exhaustive
 def test_keys_that_expire(tmp_path: Path) -> None:
     named = "named_keys: [{name: old, key: %s, expires: %s}, {name: new, key: %s, expires: %s}]"
     first, second = "first-key-0123456789abcdefghijkl-mnop", "second-key-0123456789abcdefghijkl-mnop"
@@ -156,6 +158,7 @@ def test_a_state_directory_with_faults_is_left_as_it_is(tmp_path: Path) -> None:
     assert leftover in shown(found)
 
 
+@pytest.mark.exhaustive
 def test_a_state_directory_of_another_user(tmp_path: Path) -> None:
     os.chown(state_directory(tmp_path), 12345, 12345)
 
