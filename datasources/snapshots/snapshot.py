@@ -288,10 +288,8 @@ class SnapshotBuilder:
 
     def _is_unchanged(self, order: Order, served: Snapshot, load: Load) -> bool:
         """Return whether *served* was made from this version of the source, with the same settings."""
-        prefix, version = _version_prefix(order.refresh_sql), served.source_version
-        if served.source != fingerprint(order.dataset) or version is None or not version.startswith(prefix):
-            return False
-        return not source_of(order.dataset).has_changed(version.removeprefix(prefix), load)
+        version = source_version_of(served, order.dataset, order.refresh_sql)
+        return version is not None and not source_of(order.dataset).has_changed(version, load)
 
     def _appended(
         self, order: Order, dataset: DatasetConfig, served: Snapshot, path: Path, load: Load
@@ -337,6 +335,14 @@ def scratch_directory(state_dir: Path, file: str) -> Path:
 def remove(path: Path) -> None:
     """Delete the file of a snapshot and files of the engine beside it. A missing file is not an error."""
     remove_ours(path.parent, re.compile(f"{re.escape(path.name)}.*"))
+
+
+def source_version_of(served: Snapshot, dataset: DatasetConfig, refresh_sql: str | None) -> str | None:
+    """Return the version of the source that *served* was made from; None if unknown, or if made with other settings."""
+    prefix, version = _version_prefix(refresh_sql), served.source_version
+    if served.source != fingerprint(dataset) or version is None or not version.startswith(prefix):
+        return None
+    return version.removeprefix(prefix)
 
 
 def _version_prefix(refresh_sql: str | None) -> str:
