@@ -35,6 +35,7 @@ ROUTES = (
     Route("refresh", "/v1/datasets/{name}/acceleration/refresh", views.RefreshView),
     Route("key", "/v1/key", views.KeyView),
     Route("catalogs", "/v1/catalogs", views.CatalogsView),
+    Route("openapi", "/v1/openapi.json", views.OpenApiView),
 )
 
 #: The name of the pattern for every other path.

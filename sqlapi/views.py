@@ -3,11 +3,9 @@
 import csv
 import io
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
-from urllib.parse import parse_qsl
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from rest_framework.negotiation import DefaultContentNegotiation
@@ -33,16 +31,11 @@ from runtimeconf.model import DatasetConfig
 from runtimeconf.state import get_config
 from sqlapi import negotiation
 from sqlapi.answers import Answer
-from sqlapi.errors import (
-    HistoryDisabledError,
-    InvalidParameterError,
-    MethodNotAllowedError,
-    QueryNotFoundError,
-    RouteNotFoundError,
-)
+from sqlapi.errors import HistoryDisabledError, MethodNotAllowedError, QueryNotFoundError, RouteNotFoundError
 from sqlapi.exception_handler import handle_view_exception
 from sqlapi.hosts import check_host, check_same_site
 from sqlapi.problems import QUERY_ID
+from sqlapi.query_parameters import DEFAULT_LIMIT, FORMAT, JSON_FORMAT, LIMIT
 from sqlapi.readiness import flight_status, is_ready
 from sqlapi.request_bodies import read_refresh_request, read_sql_request
 from system.wallclock import utc_at
@@ -58,13 +51,6 @@ DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetState)
 
 #: The fields of a refresh run.
 RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
-
-#: How many rows of history or statistics a request gets.
-DEFAULT_LIMIT = 100
-MAX_LIMIT = 1000
-
-_MAX_PARAMETERS = 100
-_NUMBER = re.compile("[0-9]{1,4}", re.ASCII)
 
 
 class ApiView(APIView):
@@ -198,7 +184,7 @@ class SqlView(ApiView):
         """Run the statement in the body and answer in the requested format."""
         environ = request.META
         _caller(request).require("query")
-        offer = negotiation.choose(environ.get("HTTP_ACCEPT"), _format(request))
+        offer = negotiation.choose(environ.get("HTTP_ACCEPT"), FORMAT.read(environ))
         sql, parameters = read_sql_request(environ, get_config().http.max_body_bytes)
         self._authenticate_again(request)
         caller = _caller(request)
@@ -250,7 +236,7 @@ class StatisticsView(ApiView):
     def get(self, request: Request) -> HttpResponse:
         """List those that took longest in all. The CSV has the list only."""
         found = _remembered(request, statistics.STATISTICS)
-        if _format(request) == "csv":
+        if FORMAT.read(request.META) == "csv":
             return _table(request, found["statements"], statistics.COLUMNS)
         return _json(found)
 
@@ -260,7 +246,7 @@ class CancelView(ApiView):
 
     def post(self, request: Request, query_id: str) -> HttpResponse:
         """Cancel it. Statements of other keys are not found. A body is not read."""
-        _refuse_csv(request)
+        JSON_FORMAT.read(request.META)
         if not get_engine().cancel(query_id, _caller(request).fingerprint):
             raise QueryNotFoundError
         request.META[QUERY_ID] = query_id
@@ -314,7 +300,7 @@ class RefreshView(ApiView):
     def post(self, request: Request, name: str) -> HttpResponse:
         """Start a refresh. Its `refresh_sql`, if any, is checked before the 201 is sent."""
         _caller(request).require("refresh")
-        _refuse_csv(request)
+        JSON_FORMAT.read(request.META)
         asked = read_refresh_request(request.META, get_config().http.max_body_bytes)
         self._authenticate_again(request)
         caller = _caller(request)
@@ -339,7 +325,7 @@ class KeyView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """Describe it; null stands for no name, no expiry, all datasets and no limit."""
-        _refuse_csv(request)
+        JSON_FORMAT.read(request.META)
         caller = _caller(request)
         return _json(
             {
@@ -362,6 +348,17 @@ class CatalogsView(ApiView):
     def get(self, request: Request) -> HttpResponse:
         """List it."""
         return _table(request, [CATALOG], tuple(CATALOG))
+
+
+class OpenApiView(ApiView):
+    """`/v1/openapi.json`: the description of this API."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """Answer with the whole of it."""
+        from sqlapi.openapi.document import document  # noqa: PLC0415 (it describes the routes, which import this)
+
+        JSON_FORMAT.read(request.META)
+        return _json(document())
 
 
 def _check_sender(request: Request) -> None:
@@ -422,7 +419,7 @@ def _remembered(request: Request, what: str) -> Any:
     """
     caller = _caller(request)
     caller.require("query")
-    limit = _limit(request)
+    limit = LIMIT.read(request.META) or DEFAULT_LIMIT
     if not get_config().history.enabled:
         raise HistoryDisabledError
     return telemetry.state.ask(what, key=caller.fingerprint, limit=limit)
@@ -436,40 +433,8 @@ def _declared(control: DatasetControl, name: str) -> DatasetConfig:
     raise UnknownDatasetError(name)
 
 
-def _format(request: Request) -> str | None:
-    """Return the value of `?format=`, json or csv, or None if it is absent. Other parameters are ignored."""
-    asked = _values(request, "format")
-    if len(asked) > 1 or not {*asked} <= {"json", "csv"}:
-        raise InvalidParameterError("The parameter format is json or csv.")
-    return asked[0] if asked else None
-
-
-def _limit(request: Request) -> int:
-    """Return the value of `?limit=`, or its default."""
-    asked = _values(request, "limit") or [str(DEFAULT_LIMIT)]
-    if len(asked) > 1 or not _NUMBER.fullmatch(asked[0]) or not 1 <= int(asked[0]) <= MAX_LIMIT:
-        raise InvalidParameterError(f"The parameter limit is a whole number from 1 to {MAX_LIMIT}.")
-    return int(asked[0])
-
-
-def _values(request: Request, name: str) -> list[str]:
-    query = request.META.get("QUERY_STRING")
-    if not query:
-        return []
-    try:
-        parameters = parse_qsl(query, True, max_num_fields=_MAX_PARAMETERS)
-    except ValueError as error:
-        raise InvalidParameterError("The query string has too many parameters.") from error
-    return [str(value) for parameter, value in parameters if parameter == name]
-
-
-def _refuse_csv(request: Request) -> None:
-    if _format(request) == "csv":
-        raise InvalidParameterError("This route answers in JSON: the parameter format is json, or left out.")
-
-
 def _table(request: Request, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> HttpResponse:
-    if _format(request) != "csv":
+    if FORMAT.read(request.META) != "csv":
         return _json(rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
