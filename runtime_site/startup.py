@@ -19,6 +19,7 @@ from authkeys.access import Access
 from authkeys.errors import AuthKeysError
 from datasources.errors import DatasetError
 from queryengine.errors import QueryError
+from runtime_site import tracing
 from runtimeconf.errors import ConfigError, RuntimeConfError
 from runtimeconf.model import MIB, RuntimeConfig
 from runtimeconf.named_keys import WARNING_PERIOD
@@ -151,6 +152,7 @@ class Runtime:
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._stop_lock = threading.Lock()
         self._stopped = False
+        self._end_traces = tracing.export_here(config)
         self._datasets = DatasetService(config, exclusive=False)
         # Start the datasets first: that verifies every snapshot that the engine may open.
         self._datasets.start()
@@ -179,6 +181,7 @@ class Runtime:
         datasources.state.set_datasets(None)
         self._engine.close()
         self._datasets.stop(self._shutdown_timeout_s)
+        self._end_traces()
 
 
 def start_once() -> Runtime:

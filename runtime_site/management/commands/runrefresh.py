@@ -15,6 +15,7 @@ from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.refresher import MAX_LOADS
 from datasources.refresh.service import DatasetService, load_once
 from datasources.snapshots.snapshot import SnapshotBuilder
+from runtime_site import tracing
 from runtime_site.following import report
 from runtime_site.management.part import PartBase, stop_event
 from runtime_site.startup import StartError
@@ -91,6 +92,7 @@ class Command(PartBase):
 def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderProcess]) -> None:
     # The first starts while the data is verified, the others when they are needed. An idle loader exits after a while.
     loaders[0].start()
+    tracing.connect(config, extra)
     service = DatasetService(config, exclusive=True, builders=loaders)
     service.start()
     if "verified" in extra:
@@ -127,6 +129,7 @@ def _change(live: Handover, number: int, service: DatasetService, loaders: list[
     """Load by the configuration *number* from now on, and return it."""
     config, extra = live.read(number)
     os.environ.update(extra["environ"])
+    tracing.adopt(config)
     former, loaders[:] = list(loaders), [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
     service.replace(config, list(loaders))
     for loader in former:
