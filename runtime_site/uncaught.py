@@ -21,13 +21,13 @@ def begin_logging() -> None:
 
 def capture() -> None:
     """Log the warnings of Python and the exceptions that nobody catches, in this process and in its forks."""
-    warnings.showwarning = _warn
+    warnings.showwarning = _warn  # type: ignore[assignment]  # `warnings` passes no keywords
     sys.excepthook = _log
     sys.unraisablehook = _log_unraisable
     threading.excepthook = _log_of_thread
 
 
-def _warn(  # noqa: PLR0913, PLR0917 (as `warnings.showwarning`)
+def _warn(
     message: Warning | str,
     category: type[Warning],
     filename: str,
