@@ -1,6 +1,7 @@
 """`runtime.traces`: the collector that traces are sent to."""
 
 import re
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -44,6 +45,20 @@ def _parse_share(text: str) -> float:
     return float(text)
 
 
+def _hidden(node: Node) -> Node:
+    return replace(node, may_be_shown=False) if isinstance(node, Scalar) else node
+
+
+class _EndpointField(ParsedField[str]):
+    """The base URL of the collector. An invalid one may hold a password, so no fault shows it."""
+
+    def __init__(self) -> None:
+        super().__init__("the base URL of a collector, such as http://127.0.0.1:4318", _parse_endpoint)
+
+    def read(self, node: Node, path: YamlPath) -> str | None:
+        return super().read(_hidden(node), path)
+
+
 class _HeadersField(Field[dict[str, str]]):
     """Header names and values. Secret references in the values are resolved; no fault shows a value."""
 
@@ -51,7 +66,7 @@ class _HeadersField(Field[dict[str, str]]):
 
     def read(self, node: Node, path: YamlPath) -> dict[str, str] | None:
         if not isinstance(node, Mapping):
-            self.refuse(node, path)
+            self.refuse(_hidden(node), path)
             return None
         headers: dict[str, str] = {}
         for entry in node.entries:
@@ -84,11 +99,7 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> TracesConfi
 #: `runtime.traces`
 TRACES = Section[TracesConfig](
     _build,
-    Setting(
-        "endpoint",
-        ParsedField("the base URL of a collector, such as http://127.0.0.1:4318", _parse_endpoint),
-        is_required=True,
-    ),
+    Setting("endpoint", _EndpointField(), is_required=True),
     Setting("headers", _HeadersField()),
     Setting("sample", ParsedField("a number from 0 to 1, such as 0.1", _parse_share)),
     Setting("timeout", DurationField("100ms", "1m"), attribute="timeout_s"),

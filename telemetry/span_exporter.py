@@ -9,7 +9,6 @@ the newest are kept up to a limit, and the log says so once, and once more when 
 import json
 import logging
 import os
-import select
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -39,8 +38,8 @@ PAUSE_S = 0.5
 STOP_S = 2.0
 
 _READ_BYTES = 1024 * 1024
-#: Seconds between two looks whether a stop has begun.
-_POLL_S = 0.1
+#: Seconds between two looks at the pipe.
+_POLL_S = 0.05
 _KINDS = {"server": SpanKind.SERVER, "root": SpanKind.INTERNAL, "internal": SpanKind.INTERNAL}
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
@@ -128,14 +127,14 @@ class SpanExporter:
     def _read(self) -> None:
         rest = b""
         while True:
-            if not select.select([self._reader], [], [], _POLL_S)[0]:
-                if self._stopping.is_set():
-                    return
-                continue
             try:
                 data = os.read(self._reader, _READ_BYTES)
             except BlockingIOError:
-                continue  # Another process that is about to end was faster.
+                if self._stopping.is_set():
+                    return
+                # Not select: it would wake this process at each span, and take the CPU from those who send them.
+                self._stopping.wait(_POLL_S)
+                continue
             *lines, rest = (rest + data).split(b"\n")
             self._queue.extend(lines)
             excess = len(self._queue) - MAX_QUEUED

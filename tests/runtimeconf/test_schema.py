@@ -192,7 +192,7 @@ runtime: {results_cache: {}}
 => 1: runtime.results_cache: is empty: fill it in, or leave it out
 # a field one level too high
 runtime: {timeout: 3s}
-=> 1: runtime.timeout: unknown field; did you mean runtime.query.timeout?
+=> 1: runtime.timeout: unknown field; did you mean runtime.query.timeout or runtime.traces.timeout?
 runtime: {http: {bnid: x}}
 => 1: runtime.http.bnid: unknown field; did you mean bind?
 name: "a\\nb"
