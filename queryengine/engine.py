@@ -85,6 +85,7 @@ class Query:
     timeout_s: float | None = None  # the rest of the time limit; None for all of it
     concurrent: int | None = None  # how many statements of the key may run at once; None for the usual number
     cache: CacheUse = "none"
+    trace_id: str = ""  # for the log
 
     def time_limit_s(self, config: QueryConfig) -> float:
         """Return the seconds that the statement may take in all."""

@@ -8,6 +8,7 @@ finishes the statements that run on it. `docs/decisions/0020-reload.md` has the 
 dies in each.
 """
 
+import fcntl
 import json
 import logging
 import math
@@ -47,9 +48,11 @@ _CHANGE_S = 10.0
 
 #: More than fits into a pipe.
 _REPORTS_BYTES = 1024 * 1024
+#: The room for spans in the pipe to the part that exports them.
+_SPANS_BYTES = 1024 * 1024
 
 #: The parts whose handover changes while they run.
-_FOLLOWING: tuple[parts.PartName, ...] = ("watch", "refresh", "web", "flight")
+_FOLLOWING: tuple[parts.OptionalPartName, ...] = ("watch", "refresh", "web", "flight", "traces")
 
 Step = Literal["idle", "preparing", "taking", "starting", "changing", "draining"]
 
@@ -94,6 +97,7 @@ def needs_restart(running: RuntimeConfig, new: RuntimeConfig) -> list[str]:
         "runtime.flight.bind": (running.flight.bind, new.flight.bind),
         "runtime.flight.max_message_bytes": (running.flight.max_message_bytes, new.flight.max_message_bytes),
         "runtime.tls.enabled": (running.tls.enabled, new.tls.enabled),
+        "runtime.traces": ("on" if running.traces else "off", "on" if new.traces else "off"),
     }
     return [
         f"{name} has changed from {before} to {after}, which needs a restart."
@@ -130,7 +134,15 @@ class Generations:
             "flight": {"reports": reports},
         }
         self._ready_workers = 0
-        following = [name for name in _FOLLOWING if name != "flight" or config.flight.enabled]
+        absent = {name for name, is_on in (("flight", config.flight.enabled), ("traces", config.traces)) if not is_on}
+        following = [name for name in _FOLLOWING if name not in absent]
+        if config.traces is not None:
+            spans, writer = os.pipe2(os.O_CLOEXEC)
+            with suppress(OSError):  # The system may allow a user less.
+                fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _SPANS_BYTES)
+            for part in self._fixed.values():
+                part["spans"] = writer
+            self._fixed["traces"] = {"spans": spans, "reports": reports}
         self._handovers = {name: Handover.of(*self._content(name, config, who)) for name in following}
         self._engine_command = self._engine_of(config, who)
         self._last = config.generation
@@ -234,7 +246,7 @@ class Generations:
     def _take(self) -> None:
         """Wait until refresh loads by the new configuration."""
         if self._counted(1):
-            self._offer("watch", "web", "flight")
+            self._offer("watch", "web", "flight", "traces")
             self._tell("starting", "waits until the runtime is ready")
         elif time.monotonic() > self._deadline:
             self._fail(["the part that loads data does not take the new configuration"])
@@ -300,7 +312,7 @@ class Generations:
         self._step = step
         Report(state="running", began=self._began, step=text).write(self.config.state_dir)
 
-    def _offer(self, *names: parts.PartName) -> None:
+    def _offer(self, *names: parts.OptionalPartName) -> None:
         self._read_reports()  # that were late for an earlier reload
         self._done = set()
         for name in names:
@@ -333,14 +345,14 @@ class Generations:
         remove_ours(self.config.state_dir, _ENGINE_DIRECTORIES, keep={self.config.engine_dir.name})
 
     def _content(
-        self, name: parts.PartName, config: RuntimeConfig, who: Access
+        self, name: parts.OptionalPartName, config: RuntimeConfig, who: Access
     ) -> tuple[RuntimeConfig, dict[str, Any]]:
         extra: dict[str, Any] = {**self._fixed[name], "supervisor": os.getpid()}
         if name == "refresh":
             extra["environ"] = parts.environment(name, config, self._environ)
         return parts.content(name, config, who, **extra)
 
-    def _command(self, name: parts.PartName) -> PartCommand:
+    def _command(self, name: parts.OptionalPartName) -> PartCommand:
         descriptor = self._handovers[name].for_readers()
         return self._part(name, self.config, descriptor, *self._fixed[name].values())
 
@@ -348,7 +360,7 @@ class Generations:
         content = parts.content("engine", config, who, supervisor=os.getpid(), verified=self._verified)
         return self._part("engine", config, write(*content), self._verified)
 
-    def _part(self, name: parts.PartName, config: RuntimeConfig, handover: int, *others: int) -> PartCommand:
+    def _part(self, name: parts.OptionalPartName, config: RuntimeConfig, handover: int, *others: int) -> PartCommand:
         return PartCommand(
             name=name,
             arguments=parts.command(name),

@@ -20,6 +20,7 @@ from authkeys.access import Access
 from authkeys.errors import AuthKeysError
 from datasources.errors import DatasetError
 from queryengine.errors import QueryError
+from runtime_site import tracing
 from runtimeconf.errors import ConfigError, RuntimeConfError
 from runtimeconf.model import MIB, RuntimeConfig
 from runtimeconf.named_keys import WARNING_PERIOD
@@ -158,6 +159,7 @@ class Runtime:
             memory = Memory(config)
             keeps_sql = config.history.enabled and config.history.sql
             telemetry.state.deliver_to(memory.take, memory.answer, keeps_sql=keeps_sql)
+        self._end_traces = tracing.export_here(config)
         self._datasets = DatasetService(config, exclusive=False)
         # Start the datasets first: that verifies every snapshot that the engine may open.
         self._datasets.start()
@@ -187,6 +189,7 @@ class Runtime:
         self._engine.close()
         self._datasets.stop(self._shutdown_timeout_s)
         telemetry.state.disconnect()
+        self._end_traces()
 
 
 def start_once() -> Runtime:

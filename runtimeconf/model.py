@@ -104,6 +104,7 @@ class QueryConfig:
 
     `timeout_s` limits the wall-clock time of a statement, streaming included; `memory_limit_bytes` applies to each
     engine worker. `workers` statements run at once; `max_queued` wait, each for at most `queue_timeout_s`.
+    The log tells each statement that took `slow_s` or longer; None: it does not.
     """
 
     timeout_s: float = 30.0
@@ -112,6 +113,7 @@ class QueryConfig:
     max_queued: int = 64
     queue_timeout_s: float = 5.0
     temp_directory_limit_bytes: int = 4 * GIB
+    slow_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,21 @@ class HistoryConfig:
     file: Path | None = None
     file_max_bytes: int = 64 * MIB
     files: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracesConfig:
+    """
+    `runtime.traces`: the OpenTelemetry collector at the base URL `endpoint`.
+
+    `headers` go with each request to it, with secret references resolved. `sample` is the share of traces without a
+    parent that are exported, from 0 to 1.
+    """
+
+    endpoint: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sample: float = 1.0
+    timeout_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +263,7 @@ class RuntimeConfig:
     results_cache: ResultsCacheConfig = ResultsCacheConfig()
     metrics: MetricsConfig = MetricsConfig()
     history: HistoryConfig = HistoryConfig()
+    traces: TracesConfig | None = None
     ready_state: ReadyState = "on_load"
     shutdown_timeout_s: float = 30.0
     compatibility: Literal["2.0", "1.10"] = "2.0"

@@ -49,6 +49,7 @@ from runtimeconf.model import (
 from runtimeconf.named_keys import check_datasets
 from runtimeconf.references import ALL_STORES, STORE_NAME
 from runtimeconf.secret_stores import EnvStore, FileStore, KeyringStore, SecretStore, SecretStores
+from runtimeconf.traces import TRACES
 from runtimeconf.validation import YamlPath, nearest
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 from system.addresses import Address
@@ -289,6 +290,7 @@ RUNTIME = Section[dict[str, Any]](
             Setting("max_queued", IntegerField(0, 10_000)),
             Setting("queue_timeout", DurationField("1ms", "1h"), attribute="queue_timeout_s"),
             Setting("temp_directory_limit", SizeField("0B", "1024TiB"), attribute="temp_directory_limit_bytes"),
+            Setting("slow", DurationField("1ms", "1d"), attribute="slow_s"),
         ),
     ),
     Setting(
@@ -322,6 +324,7 @@ RUNTIME = Section[dict[str, Any]](
             Setting("files", IntegerField(1, 1000)),
         ),
     ),
+    Setting("traces", TRACES),
     Setting("ready_state", ChoiceField("on_load", "on_registered")),
     Setting("shutdown_timeout", DurationField("1ms", "1h"), attribute="shutdown_timeout_s"),
     Setting("compatibility", ChoiceField("2.0", "1.10")),

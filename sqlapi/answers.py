@@ -15,10 +15,11 @@ from queryengine.cancellation import CancelSource
 from queryengine.engine import CacheState, Query, QueryEngine, QueryResult, QueryTimings
 from queryengine.errors import QueryCancelledError, QueryError
 from queryengine.query_log import QueryRecord
+from runtimeconf.state import get_config
 from sqlapi import disconnects
 from sqlapi.error_table import code_of
 from sqlapi.errors import AnswerCutError, ClientGoneError
-from sqlapi.problems import REQUEST_ID
+from sqlapi.problems import REQUEST_ID, TRACE
 
 logger = logging.getLogger("sqlapi.queries")
 
@@ -44,7 +45,8 @@ class Answer:
     """
 
     def __init__(self, engine: QueryEngine, query: Query, environ: Mapping[str, Any]) -> None:
-        self._record = QueryRecord(logger, "http", query, environ.get(REQUEST_ID, ""))
+        slow_s = get_config().query.slow_s
+        self._record = QueryRecord(logger, "http", query, environ.get(REQUEST_ID, ""), slow_s, environ.get(TRACE))
         self._first_chunks: deque[bytes] = deque()
         self._result: QueryResult | None = None
         self._outcome = ""

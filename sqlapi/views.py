@@ -34,12 +34,13 @@ from sqlapi.answers import Answer
 from sqlapi.errors import HistoryDisabledError, MethodNotAllowedError, QueryNotFoundError, RouteNotFoundError
 from sqlapi.exception_handler import handle_view_exception
 from sqlapi.hosts import check_host, check_same_site
-from sqlapi.problems import QUERY_ID
+from sqlapi.problems import QUERY_ID, TRACE
 from sqlapi.query_parameters import DEFAULT_LIMIT, FORMAT, JSON_FORMAT, LIMIT
 from sqlapi.readiness import flight_status, is_ready
 from sqlapi.request_bodies import read_refresh_request, read_sql_request
 from system.wallclock import utc_at
 from telemetry import history, statistics
+from telemetry.trace_context import trace_id
 
 #: DRF requires a negotiator, but negotiates nothing here.
 _NEGOTIATOR = DefaultContentNegotiation()
@@ -201,6 +202,7 @@ class SqlView(ApiView):
             limit_s=caller.limits.timeout_s,
             concurrent=caller.limits.concurrent,
             cache=negotiation.cache_use(environ.get("HTTP_CACHE_CONTROL")),
+            trace_id=trace_id(environ.get(TRACE)),
         )
         answer = Answer(get_engine(), query, environ)
         whole = answer.whole()

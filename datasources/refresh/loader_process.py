@@ -79,6 +79,7 @@ def main(descriptor: int, parent: int) -> None:
             memory.limit(int(MEMORY_PARTS * request["builder"]["memory_limit_bytes"]) + SPARE_BYTES)
             builder = builder or handover.rebuilt(SnapshotBuilder, request["builder"])
             answer = _loaded(request, builder)
+            answer["phases"] = builder.phases
             answer["log"] = [(record.levelno, record.getMessage()) for record in records.buffer]
             records.flush()
             _hide_secrets(answer, request["order"]["dataset"])

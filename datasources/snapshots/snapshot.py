@@ -13,7 +13,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -181,6 +182,10 @@ class Order:
 class Builder(Protocol):
     """Loads datasets."""
 
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """The seconds of each phase of the last build, in their order, as far as it came."""
+
     def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """
         Read the source and write a verified file that survives a loss of power. Nothing is published yet.
@@ -223,6 +228,11 @@ class SnapshotBuilder:
         )
 
     @cached_property
+    def phases(self) -> dict[str, float]:
+        """As `Builder.phases`: "load" reads the source and writes the file, "sync" and "verify" make sure of it."""
+        return {}
+
+    @cached_property
     def _verifier(self) -> Verifier:
         return Verifier(self.state_dir)
 
@@ -237,9 +247,12 @@ class SnapshotBuilder:
     def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """As `Builder.build`."""
         dataset, path = order.dataset, self.state_dir / SNAPSHOT_DIRECTORY / order.file
+        self.phases.clear()
+        began = time.monotonic()
         try:
             with self._load(order.file, deadline) as load:
                 loaded = self._content(order, path, load)
+            self.phases["load"] = (written := time.monotonic()) - began
             if loaded is None:
                 return None
             path.chmod(0o600)
@@ -258,7 +271,9 @@ class SnapshotBuilder:
                 source_version=None if loaded.version is None else _version_prefix(order.refresh_sql) + loaded.version,
                 columns=loaded.columns,
             )
+            self.phases["sync"] = (synced := time.monotonic()) - written
             self._verifier.verify_content(snapshot)
+            self.phases["verify"] = time.monotonic() - synced
             deadline.check()
         except BaseException as exc:
             remove(path)

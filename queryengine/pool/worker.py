@@ -105,7 +105,8 @@ class Request:
     @property
     def log_fields(self) -> dict[str, str]:
         """The fields by which the log names the statement and its owner."""
-        return {"query_id": self.query.query_id, "fingerprint": self.query.fingerprint}
+        fields = {"query_id": self.query.query_id, "fingerprint": self.query.fingerprint}
+        return {**fields, "trace_id": self.query.trace_id} if self.query.trace_id else fields
 
 
 def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
@@ -132,6 +133,7 @@ def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
             limit_s=float(fields["limit_s"]) if "limit_s" in fields else None,
             scope=frozenset(map(str, fields["scope"])) if "scope" in fields else None,
             timeout_s=left_s,
+            trace_id=str(fields.get("trace_id", "")),
         )
         return Request(
             kind=kind,

@@ -218,7 +218,7 @@ runtime: {history: {max_entries: 0, file_max_bytes: 1KiB, files: 0, sql: 1}}
 => 1: runtime.history.files: must be a whole number from 1 to 1000; found '0'
 # a field one level too high
 runtime: {timeout: 3s}
-=> 1: runtime.timeout: unknown field; did you mean runtime.query.timeout?
+=> 1: runtime.timeout: unknown field; did you mean runtime.query.timeout or runtime.traces.timeout?
 runtime: {http: {bnid: x}}
 => 1: runtime.http.bnid: unknown field; did you mean bind?
 name: "a\\nb"

@@ -11,6 +11,8 @@ import runtimeconf.state
 import telemetry.state
 from flightapi.server import FlightServer
 from runtime_site.following import Follower, Serving, tell
+from runtime_site import tracing
+from runtime_site.following import Follower, Serving
 from runtime_site.management.part import PartBase, stop_event
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
@@ -40,6 +42,7 @@ class Command(PartBase):
         deadline = time.monotonic() + PREDECESSOR_WAIT_S
         wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
         raise_soft_limit()
+        tracing.connect(config, extra)
         serving = Serving(config, authkeys.state.ensure_built())
         queryengine.state.set_engine(serving.client)
         server = FlightServer(config, serving.client, serving.who)
@@ -65,6 +68,7 @@ def _adopt(server: FlightServer, serving: Serving) -> None:
     queryengine.state.set_engine(serving.client)
     server.adopt(serving.config, serving.client, serving.who)
     tell(serving.config)
+    tracing.adopt(serving.config)
 
 
 def _end(server: FlightServer, limit_s: float) -> None:

@@ -17,6 +17,8 @@ from datasources.refresh.refresher import MAX_LOADS
 from datasources.refresh.service import DatasetService, load_once
 from datasources.snapshots.snapshot import SnapshotBuilder
 from runtime_site.following import report, tell
+from runtime_site import tracing
+from runtime_site.following import report
 from runtime_site.management.part import PartBase, stop_event
 from runtime_site.startup import StartError
 from runtimeconf import handover
@@ -93,6 +95,7 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
     # The first starts while the data is verified, the others when they are needed. An idle loader exits after a while.
     loaders[0].start()
     tell(config)
+    tracing.connect(config, extra)
     service = DatasetService(config, exclusive=True, builders=loaders)
     service.start()
     if "verified" in extra:
@@ -131,6 +134,7 @@ def _change(live: Handover, number: int, service: DatasetService, loaders: list[
     config, extra = live.read(number)
     os.environ.update(extra["environ"])
     tell(config)
+    tracing.adopt(config)
     former, loaders[:] = list(loaders), [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
     service.replace(config, list(loaders))
     for loader in former:

@@ -19,7 +19,10 @@ import telemetry.state
 from httpserver import gunicorn_server
 from runtime_site import parts, supervisor
 from runtime_site.following import Follower, Serving, tell
+from runtime_site import parts, supervisor, tracing
+from runtime_site.following import Follower, Serving
 from runtime_site.management.part import PartBase
+from runtime_site.uncaught import capture
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from sqlapi.readiness import is_ready
@@ -39,6 +42,7 @@ class Command(PartBase):
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Run the arbiter and its workers until the process exits."""
+        capture()
         if "listener" not in extra:
             wait_until_bindable(config.http.bind, "runtime.http.bind", time.monotonic() + PREDECESSOR_WAIT_S)
         try:
@@ -69,6 +73,7 @@ class _Web(BaseApplication):
 
     def load(self) -> Any:
         """Connect this worker to the other parts, after gevent has patched threads and sockets."""
+        tracing.connect(self._config, self._extra)
         # Imported here, so that this module uses gevent's threads and sockets.
         from sqlapi.wsgi_handler import ApiHandler  # noqa: PLC0415
 
@@ -103,6 +108,7 @@ def _adopt(serving: Serving) -> None:
     queryengine.state.set_engine(serving.engine)
     datasources.state.set_datasets(serving.datasets)
     tell(serving.config)
+    tracing.adopt(serving.config)
 
 
 def _report_ready(descriptor: int) -> None:

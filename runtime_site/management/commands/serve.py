@@ -65,12 +65,15 @@ class Command(PartBase):
         lock = _take_state_dir(config, deadline)
         # That of an earlier runtime has times of another clock: of another machine, or of another start of this one.
         Report(state="done", began=0.0).write(config.state_dir)
-        listener, stop_order = extra["listener"], _STOP_ORDER_ACTIVATED
+        listener = extra["listener"]
+        stop_order: tuple[str, ...] = _STOP_ORDER_ACTIVATED
         if listener is None:
             stop_order = STOP_ORDER
             listener = listen(config.http.bind, "runtime.http.bind", deadline).detach()
         for descriptor in (extra["environment"], listener):
             os.set_inheritable(descriptor, False)
+        if config.traces is not None:  # It exports what the others send until they end.
+            stop_order = (*stop_order, "traces")
         if config.flight.enabled:
             wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
         if config.metrics.enabled:
