@@ -10,9 +10,8 @@ import queryengine.state
 import runtimeconf.state
 import telemetry.state
 from flightapi.server import FlightServer
-from runtime_site.following import Follower, Serving, tell
 from runtime_site import tracing
-from runtime_site.following import Follower, Serving
+from runtime_site.following import Follower, Serving, tell
 from runtime_site.management.part import PartBase, stop_event
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig

@@ -16,9 +16,8 @@ from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.refresher import MAX_LOADS
 from datasources.refresh.service import DatasetService, load_once
 from datasources.snapshots.snapshot import SnapshotBuilder
-from runtime_site.following import report, tell
 from runtime_site import tracing
-from runtime_site.following import report
+from runtime_site.following import report, tell
 from runtime_site.management.part import PartBase, stop_event
 from runtime_site.startup import StartError
 from runtimeconf import handover

@@ -17,10 +17,8 @@ import queryengine.state
 import runtimeconf.state
 import telemetry.state
 from httpserver import gunicorn_server
-from runtime_site import parts, supervisor
-from runtime_site.following import Follower, Serving, tell
 from runtime_site import parts, supervisor, tracing
-from runtime_site.following import Follower, Serving
+from runtime_site.following import Follower, Serving, tell
 from runtime_site.management.part import PartBase
 from runtime_site.uncaught import capture
 from runtimeconf import handover
