@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from telemetry import counters as counting
@@ -21,11 +21,14 @@ from telemetry.events import (
     StatementEvent,
     WorkerLostEvent,
 )
-from telemetry.exposition import OPEN_METRICS, TEXT, page, preferred
+from telemetry.exposition import OPEN_METRICS, TEXT, Family, page, preferred
 from telemetry.metrics import METRICS, Metric
 from telemetry.upstream_names import aliases
 from tests.system.harness import REPOSITORY
 from tests.telemetry.test_sender import STATEMENT
+
+
+parse_open: Any = text_string_to_metric_families  # without annotations
 
 
 def samples(text: str, parse: Any = parse_text) -> dict[tuple[str, ...], float]:
@@ -33,7 +36,7 @@ def samples(text: str, parse: Any = parse_text) -> dict[tuple[str, ...], float]:
     return {(sample.name, *sample.labels.values()): sample.value for family in parse(text) for sample in family.samples}
 
 
-def families(counters: Counters, **others: Any) -> list[Any]:
+def families(counters: Counters) -> list[Family]:
     found: dict[Metric, Any] = {**counters.counts(), **counters.histograms()}
     return [(metric, found[metric]) for metric in METRICS if metric in found]
 
@@ -115,7 +118,7 @@ def test_series_are_bounded_even_if_a_label_is_not(monkeypatch: pytest.MonkeyPat
 def test_both_formats_say_the_same_to_parsers_of_others() -> None:
     counters = Counters()
     counters.take([STATEMENT, RequestsEvent("/v1/sql", 200, 0.5, [1] + [0] * 15)])
-    others = [
+    others: list[Family] = [
         (metrics.BUILD, {("1.0", "3.11", "2.0"): 1}),
         (metrics.KEY_EXPIRES, {('a "quoted" \\ name\nof two lines',): 1.5e9}),
         (metrics.DATASET_AGE, {}),
@@ -167,11 +170,8 @@ def test_the_names_of_spice() -> None:
         ("application/openmetrics-text;version=2.0.0,text/plain;q=0.1", TEXT),
         ("application/openmetrics-text;q=0.3, text/plain;q=0.4", TEXT),
         ("application/openmetrics-text;q=x", TEXT),
-        (
-            "application/openmetrics-text;version=1.0.0;q=0.75,application/openmetrics-text;version=0.0.1;q=0.5,"
-            "text/plain;version=0.0.4;q=0.25,*/*;q=0.1",
-            OPEN_METRICS,
-        ),
+        ("application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.25,*/*;q=0.1", OPEN_METRICS),
+        ("application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.25,*/*;q=0.1", OPEN_METRICS),
     ],
 )
 def test_the_format_is_the_one_that_weighs_most(accept: str, content_type: str) -> None:

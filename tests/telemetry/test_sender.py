@@ -1,7 +1,6 @@
 """What a process sends, whoever listens, and what reaches the collector."""
 
 import json
-import os
 import signal
 import socket
 import sys
