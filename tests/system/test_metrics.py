@@ -219,7 +219,7 @@ def counted(server: FlightServer, truth: Truth, before: Values, killed: int) -> 
     wait_for(lambda: total(values_of(server), "querykeep_workers_lost_total") >= killed, "the lost workers")
     now = values_of(server)
     found = {
-        labels[1:]: value - before.get(labels, 0)
+        (labels[1], labels[2]): value - before.get(labels, 0)
         for labels, value in now.items()
         if labels[0] == "querykeep_statements_total"
     }
@@ -378,8 +378,10 @@ def test_a_scrape_with_1000_datasets_and_1000_keys_takes_less_than_50_ms(tmp_pat
         ],
         "views": [],
     }
-    with watched(tmp_path, **changes) as server:
-        wait_for(lambda: ("querykeep_dataset_age_seconds", names[-1]) in values_of(server), "the datasets")
+    many = watched(tmp_path, **changes)
+    many.wait_ready = False
+    with many as server:
+        wait_for(lambda: total(values_of(server), "querykeep_dataset_state", names[-1], "Ready"), "the datasets", 300)
         with httpx.Client(base_url=server.url, verify=NO_ROOTS, timeout=PATIENCE_S) as client:
             for number in range(1000):
                 answer = client.post("/v1/sql", content="SELECT 1", headers={"X-API-Key": f"{K1}-{number}"})

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from telemetry import counters as counting
 from telemetry import metrics
-from telemetry.counters import OTHER, Counters, Distribution
+from telemetry.counters import OTHER, Counters, Distribution, Labels
 from telemetry.events import (
     BUCKETS_S,
     AuthenticationFailuresEvent,
@@ -26,7 +26,6 @@ from telemetry.metrics import METRICS, Metric
 from telemetry.upstream_names import aliases
 from tests.system.harness import REPOSITORY
 from tests.telemetry.test_sender import STATEMENT
-
 
 parse_open: Any = text_string_to_metric_families  # without annotations
 
@@ -118,17 +117,16 @@ def test_series_are_bounded_even_if_a_label_is_not(monkeypatch: pytest.MonkeyPat
 def test_both_formats_say_the_same_to_parsers_of_others() -> None:
     counters = Counters()
     counters.take([STATEMENT, RequestsEvent("/v1/sql", 200, 0.5, [1] + [0] * 15)])
-    others: list[Family] = [
-        (metrics.BUILD, {("1.0", "3.11", "2.0"): 1}),
-        (metrics.KEY_EXPIRES, {('a "quoted" \\ name\nof two lines',): 1.5e9}),
-        (metrics.DATASET_AGE, {}),
-    ]
+    name = 'a "quoted" \\ name\nof two lines'
+    gauges: list[dict[Labels, float]] = [{("1.0", "3.11", "2.0"): 1}, {(name,): 1.5e9}, {}]
+    shown_too = (metrics.BUILD, metrics.KEY_EXPIRES, metrics.DATASET_AGE)
+    others: list[Family] = list(zip(shown_too, gauges, strict=True))
 
     text = page([*families(counters), *others], TEXT).decode()
     opened = page([*families(counters), *others], OPEN_METRICS).decode()
 
     assert samples(text) == samples(opened, parse_open)
-    assert ("querykeep_key_expires_timestamp_seconds", 'a "quoted" \\ name\nof two lines') in samples(text)
+    assert ("querykeep_key_expires_timestamp_seconds", name) in samples(text)
     assert "dataset_age" not in text
     kinds = {family.name: family.type for family in parse_open(opened)}
     assert kinds["querykeep_build"] == "info"
