@@ -23,6 +23,7 @@ from system.wallclock import utc_at
 _FIX_YAML = "Correct the YAML; docs/configuration.md describes each field."
 _FIX_FILE = "Name the file by --config or RUNTIME_CONFIG, and run this command as the runtime's user."
 _FIX_WARNING = "docs/configuration.md, Warnings, says why, and how to avoid it."
+_FIX_EXPIRY = "Rotate the key: docs/how-to/rotate-a-key.md; `querykeep reload` applies the change."
 _FIX_KEYS = "Make a key with `querykeep apikey create`, then `querykeep reload`."
 
 
@@ -53,7 +54,7 @@ class Configuration:
         self.state_dir = self.config.state_dir
         yield ok(about, f"{self.config.file} has no fault: {_counted(len(self.config.datasets), 'dataset')}.")
         for sentence in self.config.warnings:
-            yield warning(about, sentence, _FIX_WARNING)
+            yield warning(about, sentence, _FIX_EXPIRY if ".expires: " in sentence else _FIX_WARNING)
         yield from _secrets(self.document, is_auth_on=self.config.auth.enabled)
         yield from _keys(self.config.auth)
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -137,8 +138,15 @@ class Running:
             return
         if answer.status_code == 200:
             yield ok(about, f"It is ready ({len(self._runtime.processes)} processes).")
-            return
-        yield error(about, f"It is not ready: {url} answers {answer.status_code}.", self._held_up_by())
+        else:
+            yield error(about, f"It is not ready: {url} answers {answer.status_code}.", self._held_up_by())
+        if config.tls.enabled and config.tls.certificate_file is not None:
+            address = config.http.bind.local
+            served = ssl.get_server_certificate((address.host, address.port), timeout=_TIMEOUT_S)
+            first, end, _ = config.tls.certificate_file.read_text(errors="replace").partition(ssl.PEM_FOOTER)
+            if ssl.PEM_cert_to_DER_cert(first[first.index(ssl.PEM_HEADER) :] + end) != ssl.PEM_cert_to_DER_cert(served):
+                text = "It serves another certificate than that in certificate_file."
+                yield warning(about, text, "Run `querykeep reload`.")
 
     def _held_up_by(self) -> str:
         try:
