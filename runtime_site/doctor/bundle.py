@@ -32,7 +32,6 @@ from system.memory import memory_bytes
 from system.state_directory import KINDS
 
 _DIRECTORY = "querykeep-support"
-_LEFT_OUT = "(left out: it may quote SQL, data or the message of a server)"
 _LIMITS = ("NOFILE", "DATA", "AS", "STACK", "NPROC", "FSIZE", "CORE", "CPU", "MEMLOCK")
 
 
@@ -90,9 +89,8 @@ def _scrubbed(value: Any, scrubber: Scrubber) -> Any:
 
 def _plain(finding: Finding) -> dict[str, str]:
     fields = asdict(finding)
-    if fields.pop("quotes"):
-        fields["text"] = _LEFT_OUT
-    return fields
+    shared: str = fields.pop("shared")
+    return fields | {"text": shared or finding.text}
 
 
 def _versions() -> dict[str, str]:

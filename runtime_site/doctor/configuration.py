@@ -21,7 +21,9 @@ from runtimeconf.yaml_reader import Sequence as YamlSequence
 from system.wallclock import utc_at
 
 _FIX_YAML = "Correct the YAML; docs/configuration.md describes each field."
+_FIX_FILE = "Name the file by --config or RUNTIME_CONFIG, and run this command as the runtime's user."
 _FIX_WARNING = "docs/configuration.md, Warnings, says why, and how to avoid it."
+_FIX_EXPIRY = "Rotate the key: docs/how-to/rotate-a-key.md; `querykeep reload` applies the change."
 _FIX_KEYS = "Make a key with `querykeep apikey create`, then `querykeep reload`."
 
 
@@ -47,12 +49,12 @@ class Configuration:
             self.config = load(self.file, os.environ)
         except ConfigError as exc:
             for fault in exc.faults:
-                yield error(about, str(fault), _FIX_YAML)
+                yield error(about, str(fault), _FIX_YAML if fault.line else _FIX_FILE)
             return
         self.state_dir = self.config.state_dir
         yield ok(about, f"{self.config.file} has no fault: {_counted(len(self.config.datasets), 'dataset')}.")
         for sentence in self.config.warnings:
-            yield warning(about, sentence, _FIX_WARNING)
+            yield warning(about, sentence, _FIX_EXPIRY if ".expires: " in sentence else _FIX_WARNING)
         yield from _secrets(self.document, is_auth_on=self.config.auth.enabled)
         yield from _keys(self.config.auth)
 
@@ -64,7 +66,10 @@ class Configuration:
             self.config = startup.with_checked_statements(self.config)
         except ConfigError as exc:
             for fault in exc.faults:
-                yield error("sql", str(fault), "Correct the statement; docs/sql.md lists what is allowed.", quotes=True)
+                shared = f"Line {fault.line}: {fault.yaml_path}: The statement is refused."
+                yield error(
+                    "sql", str(fault), "Correct the statement; docs/sql.md lists what is allowed.", shared=shared
+                )
         else:
             yield ok("sql", "The statements of the YAML are allowed.")
 
@@ -74,7 +79,8 @@ class Configuration:
             return
         found = dry_run(self.config, known)
         for fault in found.errors:
-            yield error("sql", str(fault), "Correct the statement, or the columns of the dataset.", quotes=True)
+            shared = f"Line {fault.line}: {fault.yaml_path}: It does not fit the columns of the datasets."
+            yield error("sql", str(fault), "Correct the statement, or the columns of the dataset.", shared=shared)
         if not found.errors and self.config.views:
             yield ok("sql", "The views fit the columns of the datasets, as far as these are known.")
 

@@ -21,14 +21,14 @@ class Finding:
         about: What was looked at, such as `disk` or `dataset orders`.
         text: One sentence.
         remedy: What to do: one sentence that names the setting or the command; empty for `ok` and most notes.
-        quotes: Whether *text* may quote SQL or the messages of other programs. The support bundle leaves it out then.
+        shared: The text for the support bundle, if *text* may quote SQL, data or the messages of other programs.
     """
 
     level: Level
     about: str
     text: str
     remedy: str = ""
-    quotes: bool = False
+    shared: str = ""
 
 
 def ok(about: str, text: str) -> Finding:
@@ -41,14 +41,14 @@ def note(about: str, text: str, remedy: str = "") -> Finding:
     return Finding(level="note", about=about, text=text, remedy=remedy)
 
 
-def warning(about: str, text: str, remedy: str, *, quotes: bool = False) -> Finding:
+def warning(about: str, text: str, remedy: str, *, shared: str = "") -> Finding:
     """Return a finding about something that works for now."""
-    return Finding(level="warning", about=about, text=_sentence(text), remedy=remedy, quotes=quotes)
+    return Finding(level="warning", about=about, text=_sentence(text), remedy=remedy, shared=shared)
 
 
-def error(about: str, text: str, remedy: str, *, quotes: bool = False) -> Finding:
+def error(about: str, text: str, remedy: str, *, shared: str = "") -> Finding:
     """Return a finding about something that does not work."""
-    return Finding(level="error", about=about, text=_sentence(text), remedy=remedy, quotes=quotes)
+    return Finding(level="error", about=about, text=_sentence(text), remedy=remedy, shared=shared)
 
 
 def _sentence(text: str) -> str:

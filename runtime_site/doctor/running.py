@@ -2,6 +2,7 @@
 
 import os
 import re
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,10 +20,14 @@ from runtimeconf.model import DatasetConfig, RuntimeConfig
 from system.lock import SUPERVISOR_LOCK_NAME, StateLock
 
 _TIMEOUT_S = 4.0
+#: The start of a process is known to a hundredth of a second, and a YAML may be written just before.
+_TOLERANCE_S = 1.0
 #: A dataset is old if this many refreshes were missed.
 _MISSED = 3
 #: A process in one of these states (proc(5)) does not run.
 _STOPPED = frozenset("TtZ")
+#: A word of a command line that names the part of the runtime.
+_PART = re.compile(r"(?:run|.*\.)?(serve|web|engine|flight|refresh|watch|loader)(?:r|_process)?")
 _CODE = Path(__file__).resolve().parents[2]
 _PACKAGES = ("runtime_site", "httpserver", "sqlapi", "flightapi", "datasources", "queryengine", "authkeys", "system")
 
@@ -80,10 +85,10 @@ def _family(root: int) -> Iterator[Process]:
         with suppress(OSError, ValueError, IndexError):
             fields = _status(number)
             words = Path(f"/proc/{number}/cmdline").read_bytes().decode(errors="replace").split("\0")
-            part = next((word for word in words if re.fullmatch("run[a-z]+|serve", word)), "process")
+            part = next((match[1] for word in words if (match := _PART.fullmatch(word))), "process")
             ticks = int(fields[19]) / os.sysconf("SC_CLK_TCK")
             started = time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks)
-            yield Process(number, part.removeprefix("run"), fields[0], started)
+            yield Process(number, part, fields[0], started)
         numbers += below.get(number, [])
 
 
@@ -103,7 +108,8 @@ class Running:
         """Yield whether it runs, is ready, is current, and how old its data is."""
         about = "runtime"
         if not self._runtime.is_running:
-            yield note(about, "No runtime runs on this state directory.")
+            if not os.access(self._config.state_dir, os.F_OK) or os.access(self._config.state_dir, os.R_OK | os.X_OK):
+                yield note(about, "No runtime runs on this state directory.")
             return
         if not self._runtime.processes:
             text = "A runtime runs on this state directory, and its processes cannot be seen from here."
@@ -132,8 +138,15 @@ class Running:
             return
         if answer.status_code == 200:
             yield ok(about, f"It is ready ({len(self._runtime.processes)} processes).")
-            return
-        yield error(about, f"It is not ready: {url} answers {answer.status_code}.", self._held_up_by())
+        else:
+            yield error(about, f"It is not ready: {url} answers {answer.status_code}.", self._held_up_by())
+        if config.tls.enabled and config.tls.certificate_file is not None:
+            address = config.http.bind.local
+            served = ssl.get_server_certificate((address.host, address.port), timeout=_TIMEOUT_S)
+            first, end, _ = config.tls.certificate_file.read_text(errors="replace").partition(ssl.PEM_FOOTER)
+            if ssl.PEM_cert_to_DER_cert(first[first.index(ssl.PEM_HEADER) :] + end) != ssl.PEM_cert_to_DER_cert(served):
+                text = "It serves another certificate than that in certificate_file."
+                yield warning(about, text, "Run `querykeep reload`.")
 
     def _held_up_by(self) -> str:
         try:
@@ -166,13 +179,14 @@ class Running:
         if report is not None and asked_at >= first.started:
             if report.state == "failed":
                 text = f"Its last reload failed: {' '.join(report.errors)}"
-                yield warning(about, text, "Correct the YAML, then run `querykeep reload`.", quotes=True)
+                remedy = "Correct the YAML, then run `querykeep reload`."
+                yield warning(about, text, remedy, shared="Its last reload failed.")
             elif report.state == "running":
                 yield note(about, f"A reload is under way: it {report.step}.")
             else:
                 read_at = asked_at
                 yield ok(about, f"Its last reload, {duration(time.time() - asked_at)} ago, was done.")
-        if self._config.file.stat().st_mtime > read_at:
+        if self._config.file.stat().st_mtime > read_at + _TOLERANCE_S:
             yield note(about, "The YAML has changed since the runtime read it.", "Run `querykeep reload`.")
         if _installed_at() > first.started:
             text = "The installed code is newer than the running processes: it runs another version."
@@ -183,7 +197,7 @@ def _judged(state: DatasetState, dataset: DatasetConfig | None) -> Iterator[Find
     about = f"dataset {state.name}"
     if state.status == "Error":
         remedy = f"Correct its source, then run `querykeep refresh {state.name}`."
-        yield warning(about, f"Its last refresh failed: {state.error}", remedy, quotes=True)
+        yield warning(about, f"Its last refresh failed: {state.error}", remedy, shared="Its last refresh failed.")
     interval_s = None if dataset is None else dataset.acceleration.refresh_check_interval_s
     if interval_s and state.age_s is not None and state.age_s > _MISSED * interval_s:
         text = f"It was last checked {duration(state.age_s)} ago, and is to be every {duration(interval_s)}."

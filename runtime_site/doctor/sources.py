@@ -93,10 +93,10 @@ class Sources:
             yield note(about, text)
         elif field == "from":
             remedy = f"See {where}.from, its params, and docs/sources/."
-            yield error(about, f"The source cannot be read: {sentence}", remedy, quotes=True)
+            yield error(about, f"The source cannot be read: {sentence}", remedy, shared="The source cannot be read.")
         elif field:
             remedy = f"Correct {where}.{field}, or the source."
-            yield error(about, sentence, remedy, quotes=True)
+            yield error(about, sentence, remedy, shared=f"{field} does not fit the source.")
         elif served is not None and is_same and answer.columns is not None:
             yield self._compared(about, dataset, served, answer.columns)
         else:
@@ -127,7 +127,7 @@ class Sources:
             if dataset.on_schema_change == "accept":
                 return note(about, "The columns of the source have changed; the next refresh takes the new ones.")
             remedy = "Restore the columns of the source, or set on_schema_change to accept."
-            return error(about, str(exc), remedy, quotes=True)
+            return error(about, str(exc), remedy, shared="The columns of the source have changed.")
         return ok(about, f"The source answers with the {len(columns)} columns that are served.")
 
 

@@ -59,7 +59,7 @@ class Examination:
         yield from run("clock", machine.synchronised, _LIMIT_S)
         if (config := read.config) is None:
             yield note(
-                "configuration", "Sources, addresses, certificate and keys were not checked: the YAML is invalid."
+                "configuration", "Sources, addresses, certificate and keys were not checked: they need a valid YAML."
             )
             return
         yield from run("sql", read.check_sql, _LIMIT_S)
@@ -149,7 +149,7 @@ class Command(BaseCommand):
 
     def _conclude(self, findings: list[Finding], counts: Counter[Level], options: dict[str, Any]) -> None:
         if options["json"]:
-            listed = [{key: value for key, value in asdict(one).items() if key != "quotes"} for one in findings]
+            listed = [{key: value for key, value in asdict(one).items() if key != "shared"} for one in findings]
             self.stdout.write(json.dumps({"counts": {level: counts[level] for level in LEVELS}, "findings": listed}))
         else:
             self.stdout.write(", ".join(f"{counts[level]} {level}" for level in LEVELS[::-1]))

@@ -151,7 +151,7 @@ def test_no_secret_leaves_a_valid_yaml(
     assert_without_secrets(without_column(out), err.encode(), *files.values())
     assert set(files) == {"findings.json", "versions.json", "machine.json", "state.json", "configuration.yaml"}
     found = {one["about"]: one for one in json.loads(files["findings.json"])}
-    assert found["dataset web"]["text"].startswith("(left out")
+    assert found["dataset web"]["text"] == "The source cannot be read."
     content = yaml.safe_load(files["configuration.yaml"])
     key = content["runtime"]["auth"]["api-key"]
     assert key["keys"] == [REDACTED, "${ env:DOCTOR_CANARY }", "${ files:doctor }", "${ secrets:DOCTOR_DOTENV }"]

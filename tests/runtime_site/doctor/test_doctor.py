@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from runtime_site.doctor import findings, state_files
 from runtime_site.doctor.findings import duration, ok, run, size
 from runtime_site.doctor.sources import clock_findings
 from tests.runtime_site.doctor.examining import KEYED, SMALL, examine, shown, write
-from tests.system.harness import run_program, taken_port
+from tests.system.harness import REPOSITORY, run_program, taken_port
 
 
 def test_all_is_well(tmp_path: Path) -> None:
@@ -24,6 +25,8 @@ def test_all_is_well(tmp_path: Path) -> None:
 
     assert code == 0, shown(found)
     assert shown(found, level="error") == []
+    described = (REPOSITORY / "docs" / "doctor.md").read_text().partition("## What it looks at")[2]
+    assert {one.about for one in found} <= set(re.findall("`([a-z ]+)`", described))
     assert {
         "ok configuration: " + f"{tmp_path}/runtime.yaml has no fault: 0 datasets.",
         "ok keys: 1 of 1 key can be used.",
@@ -104,6 +107,7 @@ def test_keys_that_expire(tmp_path: Path) -> None:
 
     gone, works = examined("2020-01-01", "2999-01-01")
     assert "named_keys[0].expires: expired at 2020-01-02T00:00:00Z" in gone
+    assert "docs/how-to/rotate-a-key.md" in gone
     assert works == "ok keys: 1 of 2 keys can be used; the next expires at 2999-01-02T00:00:00.000Z."
     assert "has no key left: all have expired" in examined("2020-01-01", "2020-01-01")[0]
 

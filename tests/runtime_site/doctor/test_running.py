@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import trustme
 import yaml
 
 from runtime_site.doctor import running
@@ -31,6 +32,7 @@ def test_a_runtime_through_its_days(tmp_path: Path) -> None:
         assert shown(found, level="error") == []
         assert any(line.startswith("ok runtime: It is ready (") for line in shown(found))
         assert "ok runtime: All of its 1 datasets are loaded and current." in shown(found)
+        assert not any("has changed" in line or "newer" in line for line in shown(found, "runtime"))
         whole = run_program("manage.py", "doctor", "--config", str(server.file))
         assert f"the running runtime listens on 127.0.0.1:{server.port}." in whole.stdout
         assert " error " not in f" {whole.stdout}".replace("0 error", "")
@@ -65,6 +67,26 @@ def test_a_runtime_through_its_days(tmp_path: Path) -> None:
             os.kill(engine, signal.SIGCONT)
         assert errors[0].startswith(f"error runtime: Its process {engine} (refresh) is stopped or dead (state T).")
         assert any("The part that loads data does not answer" in line for line in errors)
+
+
+def test_a_certificate_that_was_renewed(tmp_path: Path) -> None:
+    certificate, key, root = tmp_path / "c.pem", tmp_path / "k.pem", tmp_path / "root.pem"
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(root)
+
+    def renew() -> None:
+        issued = authority.issue_cert("localhost")
+        certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+        key.write_bytes(issued.private_key_pem.bytes())
+        key.chmod(0o600)
+
+    renew()
+    tls = {"enabled": True, "certificate_file": str(certificate), "key_file": str(key)}
+    with Server(tmp_path, trust=root, changes={"runtime": {"tls": tls}}) as server:
+        assert not [line for line in shown(doctor(server), "runtime") if "certificate" in line]
+        renew()
+        other = "warning runtime: It serves another certificate than that in certificate_file. Run `querykeep reload`."
+        assert other in shown(doctor(server), "runtime")
 
 
 def test_a_runtime_that_does_not_answer(tmp_path: Path) -> None:
