@@ -1,8 +1,9 @@
-"""One log line for each failed authentication. It holds neither the credential nor the path as sent."""
+"""Each failed authentication: its log line, with neither the credential nor the path as sent, and its count."""
 
 import logging
 from typing import TYPE_CHECKING
 
+import telemetry.state
 from authkeys.credentials import Reason
 from telemetry.trace_context import Trace, log_fields
 
@@ -34,6 +35,7 @@ def log_failure(  # noqa: PLR0913 (one for each field of the line)
         request_id: The request id of the answer.
         trace: The trace of the request.
     """
+    telemetry.state.count_failure(reason.value)
     fields = {
         "peer": peer,
         "method": method,

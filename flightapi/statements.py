@@ -9,8 +9,8 @@ from functools import partial
 from flightapi.calls import QUERY_ID, Call
 from flightapi.error_table import code_of
 from queryengine.cancellation import CancelSource
-from queryengine.engine import Answer, Description, Parameters, Query, QueryEngine, QueryResult
-from queryengine.errors import QueryCancelledError
+from queryengine.engine import Answer, Description, Parameters, Query, QueryEngine, QueryResult, QueryTimings
+from queryengine.errors import QueryCancelledError, QueryError
 from queryengine.ids import new_id
 from queryengine.query_log import QueryRecord
 from telemetry.trace_context import trace_id
@@ -52,7 +52,7 @@ class Statements:
             return self._engine.describe(query, cancel, speculate_s=budget_s)
         except Exception as error:
             gone = cancel.cancelled and isinstance(error, QueryCancelledError)
-            record.write(CLIENT_GONE if gone else code_of(error), None)
+            record.write(CLIENT_GONE if gone else code_of(error), _timings(error))
             raise
 
     def run(
@@ -148,7 +148,7 @@ class _RunningStatement:
         try:
             self._result = begin()
         except Exception as error:
-            self._end(self._outcome(error))
+            self._end(self._outcome(error), _timings(error))
             raise
         if self._gone:  # The call ended before there was a result to close.
             self._end(CLIENT_GONE)
@@ -177,11 +177,16 @@ class _RunningStatement:
     def _outcome(self, error: Exception) -> str:
         return CLIENT_GONE if self._gone and isinstance(error, QueryCancelledError) else code_of(error)
 
-    def _end(self, outcome: str) -> None:
+    def _end(self, outcome: str, timings: QueryTimings | None = None) -> None:
         with self._lock:
             if self._ended:
                 return
             self._ended = True
         if self._result is not None:
             self._result.close()
-        self._record.write(outcome, None if self._result is None else self._result.timings)
+            timings = self._result.timings
+        self._record.write(outcome, timings)
+
+
+def _timings(error: Exception) -> QueryTimings | None:
+    return error.timings if isinstance(error, QueryError) else None

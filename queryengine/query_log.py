@@ -1,15 +1,19 @@
-"""The log line of each statement, over HTTP and Flight SQL."""
+"""The end of each statement, over HTTP and Flight SQL: its log line, and the event for metrics and history."""
 
 import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import telemetry.state
 from queryengine.engine import Query, QueryTimings
 from telemetry import spans
-from telemetry.trace_context import Trace, log_fields
+from telemetry.events import MAX_SQL_CHARACTERS, StatementEvent
+from telemetry.trace_context import Trace, log_fields, trace_id
 
 Protocol = Literal["http", "flight-sql"]
+
+_NO_TIMINGS = QueryTimings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,15 @@ class QueryRecord:
 
     def write(self, outcome: str, timings: QueryTimings | None) -> None:
         """
-        Write the line, and send the span.
+        Write the line, and send the event and the span, before the last bytes of the answer are sent.
 
         Args:
             outcome: "ok" or a stable code.
             timings: How its time was spent; None if it did not begin to run.
         """
         duration_s = time.monotonic() - self.began
+        if telemetry.state.is_on():
+            self._send(outcome, duration_s, timings or _NO_TIMINGS)
         fields: dict[str, Any] = {
             "query_id": self.query.query_id,
             "request_id": self.request_id,
@@ -82,6 +88,31 @@ class QueryRecord:
             phases.append(("send", duration_s * 1000 - sum(spent for _, spent in phases)))
         error = "" if outcome == "ok" else outcome
         spans.send(trace, "statement", duration_s, attributes, phases=phases, error=error)
+
+    def _send(self, outcome: str, duration_s: float, timings: QueryTimings) -> None:
+        query = self.query
+        telemetry.state.send(
+            StatementEvent(
+                query.query_id,
+                self.request_id,
+                self.protocol,
+                query.fingerprint,
+                query.key_name,
+                outcome,
+                round(time.time() - duration_s, 3),
+                round(duration_s * 1000, 3),
+                round(timings.queued_ms, 3),
+                round(timings.parse_ms, 3),
+                round(timings.run_ms, 3),
+                round(timings.encode_ms, 3),
+                timings.rows,
+                timings.bytes,
+                timings.cache,
+                timings.statement,
+                query.sql[:MAX_SQL_CHARACTERS] if telemetry.state.keeps_sql() else None,
+                trace_id(self.trace),
+            )
+        )
 
 
 def _with_digest(fields: dict[str, Any], timings: QueryTimings | None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from runtimeconf import handover
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 from system.process_limits import die_with_parent
 
-PartName = Literal["refresh", "engine", "web", "flight"]
+PartName = Literal["watch", "refresh", "engine", "web", "flight"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
 
 #: With the parts that run only if they are configured.
@@ -120,6 +120,9 @@ def content(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> 
         extra: Further JSON values for this program.
     """
     extra["several_keys"] = who.key_set is not None and len(who.key_set) > 1
+    if name == "watch":
+        named = who.key_set.principals() if who.key_set is not None else ()
+        extra["keys"] = [[caller.name, caller.expires_at] for caller in named if caller.name]
     if name in _GET_DIGESTS:
         extra["access"] = None if who.key_set is None else who.key_set.handover()
     if name not in _GET_SOURCES:

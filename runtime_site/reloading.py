@@ -52,7 +52,7 @@ _REPORTS_BYTES = 1024 * 1024
 _SPANS_BYTES = 1024 * 1024
 
 #: The parts whose handover changes while they run.
-_FOLLOWING: tuple[parts.OptionalPartName, ...] = ("refresh", "web", "flight", "traces")
+_FOLLOWING: tuple[parts.OptionalPartName, ...] = ("watch", "refresh", "web", "flight", "traces")
 
 Step = Literal["idle", "preparing", "taking", "starting", "changing", "draining"]
 
@@ -128,6 +128,7 @@ class Generations:
         self._reports, reports = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._reports, False)
         self._fixed: dict[str, dict[str, int]] = {
+            "watch": {"reports": reports},
             "refresh": {"verified": self._verified, "reports": reports},
             "web": {"ready": self._ready, "reports": reports, "listener": listener},
             "flight": {"reports": reports},
@@ -158,8 +159,8 @@ class Generations:
 
     def commands(self) -> Iterator[PartCommand]:
         """Yield how to start each part, in the order of their start."""
-        refresh, *others = [self._command(name) for name in self._handovers]
-        yield from (refresh, self._engine_command, *others)
+        watch, refresh, *others = [self._command(name) for name in self._handovers]
+        yield from (watch, refresh, self._engine_command, *others)
 
     def supervise(self, supervisor: Supervisor) -> None:
         """Use *supervisor*, which runs the parts, for reloads."""
@@ -245,7 +246,7 @@ class Generations:
     def _take(self) -> None:
         """Wait until refresh loads by the new configuration."""
         if self._counted(1):
-            self._offer("web", "flight", "traces")
+            self._offer("watch", "web", "flight", "traces")
             self._tell("starting", "waits until the runtime is ready")
         elif time.monotonic() > self._deadline:
             self._fail(["the part that loads data does not take the new configuration"])

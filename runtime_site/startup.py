@@ -15,6 +15,7 @@ import authkeys.state
 import datasources.state
 import queryengine.state
 import runtimeconf.state
+import telemetry.state
 from authkeys.access import Access
 from authkeys.errors import AuthKeysError
 from datasources.errors import DatasetError
@@ -152,6 +153,12 @@ class Runtime:
         self._shutdown_timeout_s = config.shutdown_timeout_s
         self._stop_lock = threading.Lock()
         self._stopped = False
+        if config.is_watched:
+            from runtime_site.watching import Memory  # noqa: PLC0415
+
+            memory = Memory(config)
+            keeps_sql = config.history.enabled and config.history.sql
+            telemetry.state.deliver_to(memory.take, memory.answer, keeps_sql=keeps_sql)
         self._end_traces = tracing.export_here(config)
         self._datasets = DatasetService(config, exclusive=False)
         # Start the datasets first: that verifies every snapshot that the engine may open.
@@ -181,6 +188,7 @@ class Runtime:
         datasources.state.set_datasets(None)
         self._engine.close()
         self._datasets.stop(self._shutdown_timeout_s)
+        telemetry.state.disconnect()
         self._end_traces()
 
 

@@ -140,6 +140,32 @@ class TracesConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """`runtime.metrics`: the page of metrics, without a key. `upstream_names` adds the names that Spice.ai uses."""
+
+    enabled: bool = False
+    bind: Address = Address("127.0.0.1", 9090)
+    upstream_names: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryConfig:
+    """
+    `runtime.history`: what is remembered of the last `max_entries` statements; with `sql` their text too.
+
+    `file` is an absolute path to which they are appended as JSON lines; None for none. A file has up to
+    `file_max_bytes`, and there are up to `files` of them.
+    """
+
+    enabled: bool = True
+    sql: bool = False
+    max_entries: int = 10_000
+    file: Path | None = None
+    file_max_bytes: int = 64 * MIB
+    files: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IndexConfig:
     """One entry of `datasets[].acceleration.indexes`. Rows must have distinct values in a *unique* index."""
 
@@ -236,6 +262,8 @@ class RuntimeConfig:
     query: QueryConfig = QueryConfig()
     results_cache: ResultsCacheConfig = ResultsCacheConfig()
     traces: TracesConfig | None = None
+    metrics: MetricsConfig = MetricsConfig()
+    history: HistoryConfig = HistoryConfig()
     ready_state: ReadyState = "on_load"
     shutdown_timeout_s: float = 30.0
     compatibility: Literal["2.0", "1.10"] = "2.0"
@@ -243,6 +271,11 @@ class RuntimeConfig:
     views: tuple[ViewConfig, ...] = ()
     warnings: tuple[str, ...] = ()
     generation: int = 1
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the processes tell what happens in them."""
+        return self.metrics.enabled or self.history.enabled
 
     @property
     def engine_dir(self) -> Path:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from queryengine.cancellation import CancelSource
-from queryengine.engine import CacheState, Query, QueryEngine, QueryResult
-from queryengine.errors import QueryCancelledError
+from queryengine.engine import CacheState, Query, QueryEngine, QueryResult, QueryTimings
+from queryengine.errors import QueryCancelledError, QueryError
 from queryengine.query_log import QueryRecord
 from runtimeconf.state import get_config
 from sqlapi import disconnects
@@ -60,7 +60,7 @@ class Answer:
         except StopIteration:
             self._end("ok")
         except BaseException as error:
-            self._end(self._outcome_of(error))
+            self._end(self._outcome_of(error), error)
             if self._outcome == ClientGoneError.code:
                 raise ClientGoneError from error
             raise
@@ -104,11 +104,14 @@ class Answer:
         gone = self._watch.gone and isinstance(error, QueryCancelledError)
         return ClientGoneError.code if gone else code_of(error)
 
-    def _end(self, outcome: str) -> None:
+    def _end(self, outcome: str, error: BaseException | None = None) -> None:
         if self._outcome:
             return
         self._outcome = outcome
         self._watch.stop()
         if self._result is not None:
             self._result.close()
-        self._record.write(outcome, None if self._result is None else self._result.timings)
+            timings: QueryTimings | None = self._result.timings
+        else:
+            timings = error.timings if isinstance(error, QueryError) else None
+        self._record.write(outcome, timings)

@@ -1,4 +1,4 @@
-"""The middleware, outermost first: request ids and common headers, then the access log."""
+"""The middleware, outermost first: request ids and common headers, then the access log and the count of requests."""
 
 import logging
 import time
@@ -8,6 +8,7 @@ from typing import Any, cast
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+import telemetry.state
 from queryengine.ids import accepted_id, new_id
 from runtimeconf.state import get_config
 from sqlapi.body import close_if_unread
@@ -76,10 +77,12 @@ class AccessLogMiddleware:
             environ = request.META
             caller = getattr(request, "user", None)
             duration_s = time.monotonic() - began
+            route = route_name(request.resolver_match)
+            telemetry.state.count_request(route, response.status_code, duration_s)
             fields = {
                 "peer": environ.get("REMOTE_ADDR", ""),
                 "method": environ["REQUEST_METHOD"],
-                "route": route_name(request.resolver_match),
+                "route": route,
                 "status": response.status_code,
                 "duration_ms": round(duration_s * 1000, 1),
                 "bytes": sent_bytes,

@@ -27,6 +27,8 @@ ROUTES = (
     Route("ready", "/v1/ready", views.ReadyView),
     Route("sql", "/v1/sql", views.SqlView),
     Route("active", "/v1/sql/active", views.ActiveView),
+    Route("history", "/v1/sql/history", views.HistoryView),
+    Route("statistics", "/v1/sql/statistics", views.StatisticsView),
     Route("cancel", "/v1/sql/{query_id}/cancel", views.CancelView),
     Route("status", "/v1/status", views.StatusView),
     Route("datasets", "/v1/datasets", views.DatasetsView),

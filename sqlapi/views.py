@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -14,6 +15,7 @@ from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+import telemetry.state
 from authkeys.authentication import ApiKeyAuthentication
 from authkeys.errors import AccessNotBuiltError
 from authkeys.permissions import HasPrincipal
@@ -31,13 +33,20 @@ from runtimeconf.model import DatasetConfig
 from runtimeconf.state import get_config
 from sqlapi import negotiation
 from sqlapi.answers import Answer
-from sqlapi.errors import InvalidParameterError, MethodNotAllowedError, QueryNotFoundError, RouteNotFoundError
+from sqlapi.errors import (
+    HistoryDisabledError,
+    InvalidParameterError,
+    MethodNotAllowedError,
+    QueryNotFoundError,
+    RouteNotFoundError,
+)
 from sqlapi.exception_handler import handle_view_exception
 from sqlapi.hosts import check_host, check_same_site
 from sqlapi.problems import QUERY_ID, TRACE
 from sqlapi.readiness import flight_status, is_ready
 from sqlapi.request_bodies import read_refresh_request, read_sql_request
 from system.wallclock import utc_at
+from telemetry import history, statistics
 from telemetry.trace_context import trace_id
 
 #: DRF requires a negotiator, but negotiates nothing here.
@@ -51,7 +60,12 @@ DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetState)
 #: The fields of a refresh run.
 RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
 
+#: How many rows of history or statistics a request gets.
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+
 _MAX_PARAMETERS = 100
+_NUMBER = re.compile("[0-9]{1,4}", re.ASCII)
 
 
 class ApiView(APIView):
@@ -224,6 +238,25 @@ class ActiveView(ApiView):
         return _table(request, rows, ("id", "started", "state", "sql"))
 
 
+class HistoryView(ApiView):
+    """`/v1/sql/history`: the caller's last statements."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """List those that have ended, newest first."""
+        return _table(request, _remembered(request, history.HISTORY), history.COLUMNS)
+
+
+class StatisticsView(ApiView):
+    """`/v1/sql/statistics`: what the caller's statements have taken, by what they have in common."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """List those that took longest in all. The CSV has the list only."""
+        found = _remembered(request, statistics.STATISTICS)
+        if _format(request) == "csv":
+            return _table(request, found["statements"], statistics.COLUMNS)
+        return _json(found)
+
+
 class CancelView(ApiView):
     """`/v1/sql/{query_id}/cancel`: cancel one of the caller's statements."""
 
@@ -380,6 +413,23 @@ def _refresh_status() -> tuple[str, tuple[str, ...]]:
     return "Initializing", waiting_for
 
 
+def _remembered(request: Request, what: str) -> Any:
+    """
+    Return what the runtime remembers of the caller's own statements.
+
+    Raises:
+        NotPermittedError: The key may not query.
+        HistoryDisabledError: The runtime remembers nothing.
+        TelemetryUnavailableError: The process that remembers does not answer.
+    """
+    caller = _caller(request)
+    caller.require("query")
+    limit = _limit(request)
+    if not get_config().history.enabled:
+        raise HistoryDisabledError
+    return telemetry.state.ask(what, key=caller.fingerprint, limit=limit)
+
+
 def _declared(control: DatasetControl, name: str) -> DatasetConfig:
     served = {state.name for state in control.datasets()}
     for dataset in get_config().datasets:
@@ -390,17 +440,29 @@ def _declared(control: DatasetControl, name: str) -> DatasetConfig:
 
 def _format(request: Request) -> str | None:
     """Return the value of `?format=`, json or csv, or None if it is absent. Other parameters are ignored."""
+    asked = _values(request, "format")
+    if len(asked) > 1 or not {*asked} <= {"json", "csv"}:
+        raise InvalidParameterError("The parameter format is json or csv.")
+    return asked[0] if asked else None
+
+
+def _limit(request: Request) -> int:
+    """Return the value of `?limit=`, or its default."""
+    asked = _values(request, "limit") or [str(DEFAULT_LIMIT)]
+    if len(asked) > 1 or not _NUMBER.fullmatch(asked[0]) or not 1 <= int(asked[0]) <= MAX_LIMIT:
+        raise InvalidParameterError(f"The parameter limit is a whole number from 1 to {MAX_LIMIT}.")
+    return int(asked[0])
+
+
+def _values(request: Request, name: str) -> list[str]:
     query = request.META.get("QUERY_STRING")
     if not query:
-        return None
+        return []
     try:
         parameters = parse_qsl(query, True, max_num_fields=_MAX_PARAMETERS)
     except ValueError as error:
         raise InvalidParameterError("The query string has too many parameters.") from error
-    asked = [value for name, value in parameters if name == "format"]
-    if len(asked) > 1 or not {*asked} <= {"json", "csv"}:
-        raise InvalidParameterError("The parameter format is json or csv.")
-    return str(asked[0]) if asked else None
+    return [str(value) for parameter, value in parameters if parameter == name]
 
 
 def _refuse_csv(request: Request) -> None:

@@ -22,7 +22,7 @@ _MODE = 0o700
 #: The entries of the directory by name: the test for the right kind of file, and the word for it.
 _KINDS: dict[str, tuple[Callable[[int], bool], str]] = {
     **dict.fromkeys(("snapshots", "staged", "refresh_tmp", "tmp"), (stat.S_ISDIR, "directory")),
-    **dict.fromkeys(("control.sock", "broker.sock", "engine.sock"), (stat.S_ISSOCK, "socket")),
+    **dict.fromkeys(("control.sock", "broker.sock", "engine.sock", "watch.sock"), (stat.S_ISSOCK, "socket")),
     **dict.fromkeys(
         ("manifest.json", "refreshes.json", "reload.json", "lock", "serve.lock", "engine.lock", "flight.lock"),
         (stat.S_ISREG, "regular file"),

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+import telemetry.state
 from datasources.control import AdmittedSql, DatasetState, RefreshPhase, RefreshRun, RefreshStatus
 from datasources.deadline import Deadline
 from datasources.errors import DatasetError, SchemaChangedError, SnapshotError, UnknownDatasetError
@@ -33,6 +34,7 @@ from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, refr
 from queryengine.manifest import Snapshot
 from runtimeconf.model import RefreshMode, RuntimeConfig
 from system.wallclock import utc_now
+from telemetry.events import RefreshEvent, RefreshOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -478,6 +480,9 @@ class Refresher:
         return self._now() + pause_s + schedule.jitter_s(acceleration, self._chance())
 
     def _log(self, entry: DatasetEntry, run: RefreshRun, trace: RefreshTrace) -> None:
+        outcome: RefreshOutcome = "failed" if run.error is not None else "unchanged" if run.unchanged else "succeeded"
+        duration_s = (run.duration_ms or 0) / 1000
+        telemetry.state.send(RefreshEvent(entry.config.name, outcome, time.time() - duration_s, duration_s, run.rows))
         fields = {"dataset": entry.config.name, "refresh": run.id, "duration_ms": run.duration_ms, **trace.log_fields}
         if run.error is None:
             entry.logged = None

@@ -24,6 +24,7 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 
 import runtimeconf.state
+import telemetry.state
 from queryengine.pool import gunicorn_worker
 from queryengine.pool.broker import BROKER_SOCKET, Broker
 from queryengine.pool.slots import ENGINE_SOCKET
@@ -33,8 +34,10 @@ from system import sandbox
 from system.errors import StateDirectoryError
 from system.heartbeat import Pulse
 from system.lock import ENGINE_LOCK_NAME, PREDECESSOR_WAIT_S, StateLock
+from system.memory import out_of_memory_kills
 from system.process_limits import share_what_is_loaded
 from system.state_directory import file_id
+from telemetry.events import Cause, WorkerLostEvent
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +98,8 @@ class EngineArbiter(Arbiter):
         self._lock = StateLock(self._config.engine_dir, ENGINE_LOCK_NAME)
         self._pulses: dict[int, Pulse] = {}
         self._killed = 0
+        self._causes: dict[int, Cause] = {}  # of the workers that this process has killed
+        self._out_of_memory_kills = out_of_memory_kills()
         self._drain_until: float | None = None
         self._statements_ended_at: float | None = None
         self._slots_checked_at = 0.0
@@ -185,6 +190,7 @@ class EngineArbiter(Arbiter):
             if _is_stuck(state, pulse, now) and kill_if(
                 pid, worker.tmp.fileno(), partial(_is_stuck, pulse=pulse, now=now)
             ):
+                self._causes[pid] = "time" if state.phase == "busy" else "stuck"
                 logger.warning("engine worker was stuck and is killed", extra={"fields": {"pid": pid, **_shown(state)}})
             elif state.phase == "busy":
                 running.add(state.query_id)
@@ -192,7 +198,8 @@ class EngineArbiter(Arbiter):
             elif state.phase in ("idle", "unfit") and pulse.quiet_s < QUIET_S:
                 any_idle = True
                 alive += state.phase == "idle"
-        self._broker.report(alive=alive, killed=self._killed)
+        self._broker.report(alive=alive, killed=self._killed, busy=len(running))
+        telemetry.state.flush()
         if now - self._slots_checked_at >= 1.0:
             self._slots_checked_at = now
             self._halt_if_unreachable()
@@ -219,6 +226,7 @@ class EngineArbiter(Arbiter):
         """Kill the worker that runs the statement *query_id*, at the request of its client."""
         for pid, worker in list(self.WORKERS.items()):
             if kill_if(pid, worker.tmp.fileno(), lambda state: state.runs(query_id)):
+                self._causes[pid] = "request"
                 fields = {"pid": pid, "query_id": query_id}
                 logger.warning("engine worker is killed at the request of its client", extra={"fields": fields})
 
@@ -239,11 +247,22 @@ class EngineArbiter(Arbiter):
             state = read_state(worker.tmp.fileno())
             if code == 0 and state.phase != "booting":
                 self._respawns.give_back()  # It served until it was worn out, so it is no sign of a crash loop.
+            cause = self._causes.pop(pid, None) or self._cause_of(code)
             if code != 0 and self.LISTENERS:  # without listeners the engine is stopping
                 self._killed += 1
+                telemetry.state.send(WorkerLostEvent(cause, code, state.query_id))
                 fields = {"pid": pid, "exit": code, **_shown(state)}
                 logger.warning("engine worker ended", extra={"fields": fields})
             worker.tmp.close()
+
+    def _cause_of(self, code: int) -> Cause:
+        """Return why a worker ended that this process has not killed."""
+        if code == -signal.SIGALRM:
+            return "time"
+        if code == -signal.SIGKILL:
+            before, self._out_of_memory_kills = self._out_of_memory_kills, out_of_memory_kills()
+            return "memory" if self._out_of_memory_kills > before else "signal"
+        return "signal" if code < 0 else "exit"
 
     def manage_workers(self) -> None:
         """Start the missing workers, as fast as `Respawns` permits."""
@@ -273,6 +292,7 @@ class EngineArbiter(Arbiter):
         self._woken.close()
         self._wakes.close()
         self._broker.close_inherited()
+        telemetry.state.disconnect()
 
     # The end.
 
@@ -358,6 +378,8 @@ def run_engine(config: RuntimeConfig, several_keys: bool) -> None:
     *several_keys* says whether there is more than one key to be fair to.
     """
     runtimeconf.state.set_config(config)
+    if config.is_watched:
+        telemetry.state.connect(config.state_dir, has_thread=False)  # A process with threads must not fork.
     if lacks := sandbox.missing():
         fields = {"missing": ", ".join(lacks)}
         logger.warning("the system cannot confine engine workers as it should", extra={"fields": fields})

@@ -405,16 +405,21 @@ def _run(runner: StatementRunner, request: Request, interruption: Interruption, 
             if not result.is_complete or unsent >= _SEND_BYTES:
                 send(*frames, *_framed(chunks, encoding))
                 frames, chunks, unsent = [], [], 0
+    except QueryError as error:
+        error.timings = result.timings
+        raise
     finally:
         result.close()
     last = encode_json(Kind.END, _figures(result.timings))
     return b"".join([*frames, *_framed(chunks, encoding), last])
 
 
-def _figures(timings: QueryTimings) -> dict[str, float]:
+def _figures(timings: QueryTimings | None) -> dict[str, float | str]:
     """Return the figures in the last frame of an answer."""
+    if timings is None:
+        return {}
     spent = {name: round(getattr(timings, name), 3) for name in ("parse_ms", "run_ms", "encode_ms")}
-    return {"rows": timings.rows, "bytes": timings.bytes, **spent}
+    return {"rows": timings.rows, "bytes": timings.bytes, **spent, "statement": timings.statement}
 
 
 def _framed(chunks: Sequence[Parts], encoding: Encoding) -> Iterator[bytes | memoryview]:
@@ -454,4 +459,5 @@ def _admitted(runner: StatementRunner, request: Request) -> bytes:
 
 def _error_frame(error: QueryError) -> bytes:
     # `vars` adds the attributes that the constructor of some errors takes, such as `limit_s`.
-    return encode_json(Kind.ERROR, {"code": error.code, "message": str(error), **vars(error)})
+    fields = {name: value for name, value in vars(error).items() if name != "timings"}
+    return encode_json(Kind.ERROR, {"code": error.code, "message": str(error), **fields, **_figures(error.timings)})

@@ -8,9 +8,10 @@ from typing import Any
 import authkeys.state
 import queryengine.state
 import runtimeconf.state
+import telemetry.state
 from flightapi.server import FlightServer
 from runtime_site import tracing
-from runtime_site.following import Follower, Serving
+from runtime_site.following import Follower, Serving, tell
 from runtime_site.management.part import PartBase, stop_event
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
@@ -48,6 +49,7 @@ class Command(PartBase):
         serves = StateLock(config.state_dir, FLIGHT_LOCK_NAME)
         if not serves.acquire(max(0.0, deadline - time.monotonic())):
             raise StateDirectoryError(f"Flight SQL of this state directory is served by {serves.holder()} already.")
+        tell(config)
         stop = stop_event()
         live = handover.live()
         if live is not None:
@@ -64,6 +66,7 @@ def _adopt(server: FlightServer, serving: Serving) -> None:
     runtimeconf.state.set_config(serving.config)
     queryengine.state.set_engine(serving.client)
     server.adopt(serving.config, serving.client, serving.who)
+    tell(serving.config)
     tracing.adopt(serving.config)
 
 
@@ -77,3 +80,4 @@ def _end(server: FlightServer, limit_s: float) -> None:
         server.has_stopped(limit_s - grace_s)
     server.close()
     queryengine.state.cancel_statements()
+    telemetry.state.disconnect()

@@ -10,13 +10,14 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+import telemetry.state
 from datasources.errors import UnknownDatasetError
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.refresher import MAX_LOADS
 from datasources.refresh.service import DatasetService, load_once
 from datasources.snapshots.snapshot import SnapshotBuilder
 from runtime_site import tracing
-from runtime_site.following import report
+from runtime_site.following import report, tell
 from runtime_site.management.part import PartBase, stop_event
 from runtime_site.startup import StartError
 from runtimeconf import handover
@@ -92,6 +93,7 @@ class Command(PartBase):
 def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderProcess]) -> None:
     # The first starts while the data is verified, the others when they are needed. An idle loader exits after a while.
     loaders[0].start()
+    tell(config)
     tracing.connect(config, extra)
     service = DatasetService(config, exclusive=True, builders=loaders)
     service.start()
@@ -123,12 +125,14 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
                 logger.error("The data cannot be loaded by another configuration: %s", error)  # noqa: TRY400
                 sys.exit(1)
     service.stop(config.shutdown_timeout_s)
+    telemetry.state.disconnect()
 
 
 def _change(live: Handover, number: int, service: DatasetService, loaders: list[LoaderProcess]) -> RuntimeConfig:
     """Load by the configuration *number* from now on, and return it."""
     config, extra = live.read(number)
     os.environ.update(extra["environ"])
+    tell(config)
     tracing.adopt(config)
     former, loaders[:] = list(loaders), [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
     service.replace(config, list(loaders))

@@ -15,9 +15,10 @@ import authkeys.state
 import datasources.state
 import queryengine.state
 import runtimeconf.state
+import telemetry.state
 from httpserver import gunicorn_server
 from runtime_site import parts, supervisor, tracing
-from runtime_site.following import Follower, Serving
+from runtime_site.following import Follower, Serving, tell
 from runtime_site.management.part import PartBase
 from runtime_site.uncaught import capture
 from runtimeconf import handover
@@ -77,6 +78,7 @@ class _Web(BaseApplication):
         live = handover.live()
         serving = Serving(self._config, authkeys.state.ensure_built()) if live is None else Serving.of(*live.current())
         _adopt(serving)
+        atexit.register(telemetry.state.disconnect)
         atexit.register(queryengine.state.cancel_statements)
         if self._ready is not None:
             threading.Thread(target=_report_ready, args=[self._ready], name="ready", daemon=True).start()
@@ -103,6 +105,7 @@ def _adopt(serving: Serving) -> None:
     authkeys.state.set_access(serving.who)
     queryengine.state.set_engine(serving.engine)
     datasources.state.set_datasets(serving.datasets)
+    tell(serving.config)
     tracing.adopt(serving.config)
 
 

@@ -24,10 +24,10 @@ from system.process_limits import give_memory_back
 
 logger = logging.getLogger(__name__)
 
-#: Statements finish first, then their answers are sent, and loads stop last.
-STOP_ORDER = ("reload", "engine", "flight", "web", "refresh")
+#: Statements finish first, then their answers are sent, then loads stop; what counts all of that stops last.
+STOP_ORDER = ("reload", "engine", "flight", "web", "refresh", "watch")
 #: The same if the next runtime inherits the socket: web leaves to it what it has not accepted, and refuses nothing.
-_STOP_ORDER_ACTIVATED = ("reload", "web", "flight", "engine", "refresh")
+_STOP_ORDER_ACTIVATED = ("reload", "web", "flight", "engine", "refresh", "watch")
 
 #: Seconds between two attempts to take the lock again.
 _KEEP_S = 1.0
@@ -76,6 +76,8 @@ class Command(PartBase):
             stop_order = (*stop_order, "traces")
         if config.flight.enabled:
             wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
+        if config.metrics.enabled:
+            wait_until_bindable(config.metrics.bind, "runtime.metrics.bind", deadline)
         generations = Generations(config, authkeys.state.ensure_built(), listener, extra["environment"])
         self._announce(config)
 
@@ -113,6 +115,7 @@ class Command(PartBase):
             f"Flight    {'grpc+tls' if config.tls.enabled else 'grpc'}://{config.flight.bind}"
             if config.flight.enabled
             else "Flight    off",
+            f"Metrics   http://{config.metrics.bind}/metrics" if config.metrics.enabled else "Metrics   off",
             f"Keys      {startup.describe_keys()}",
             f"Datasets  {names}",
         )
