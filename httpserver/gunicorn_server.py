@@ -7,10 +7,13 @@ worker class of the web tier is in `httpserver.gevent_worker`.
 """
 
 import logging
+import math
 import os
+import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from gunicorn.arbiter import Arbiter
@@ -22,18 +25,18 @@ import queryengine.state
 from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
 from httpserver.truncation_guard import guarded
-from runtimeconf.model import RuntimeConfig
-from system.heartbeat import Pulse
+from runtimeconf.model import MIB, RuntimeConfig
+from system.heartbeat import HUNG_S, HangDetector
 from system.process_limits import connection_limit
 
 #: Threads beyond those that run or await a statement: for health checks, status, refusals and incoming bodies.
 SPARE_THREADS = 32
 #: Seconds between the cancellation of a stopping worker's statements and the arbiter's SIGKILL.
 STOP_MARGIN_S = 2.0
-#: Seconds without a heartbeat after which the arbiter kills a worker.
+#: Seconds without a heartbeat after which the arbiter kills a worker that runs statements itself.
 HEARTBEAT_TIMEOUT_S = 120
-#: The same for workers without an engine, in which nothing delays a heartbeat.
-WEB_HEARTBEAT_TIMEOUT_S = 30
+#: Bytes of a body that a web worker checks in a second, on a busy machine. Meanwhile it sends no heartbeat.
+_CHECKED_BYTES_PER_S = MIB
 
 
 def web_workers() -> int:
@@ -58,8 +61,13 @@ def web_options(config: RuntimeConfig) -> dict[str, Any]:
         "workers": web_workers(),
         # The number of engine workers limits the sockets of statements, in all processes together.
         "worker_connections": connection_limit(config.query.workers),
-        "timeout": WEB_HEARTBEAT_TIMEOUT_S,
+        "timeout": heartbeat_timeout(config),
     }
+
+
+def heartbeat_timeout(config: RuntimeConfig) -> int:
+    """Return the seconds without a heartbeat after which a web worker is killed."""
+    return math.ceil(HUNG_S + config.http.max_body_bytes / _CHECKED_BYTES_PER_S)
 
 
 def graceful_timeout(config: RuntimeConfig) -> int:
@@ -112,8 +120,9 @@ class WebArbiter(Arbiter):
     WORKERS: dict[int, Any]
     app: Any
 
-    def __init__(self, app: Any) -> None:
-        self._pulses: dict[int, Pulse] = {}
+    def __init__(self, app: Any, beat: Callable[[], None] = lambda: None) -> None:
+        self._beat = beat
+        self._detectors: dict[int, HangDetector] = {}
         super().__init__(app)
 
     def handle_hup(self) -> None:
@@ -126,14 +135,23 @@ class WebArbiter(Arbiter):
         self.app.limit_stop()
         super().stop(graceful)
 
+    def reap_workers(self) -> None:
+        """Send a heartbeat, because this runs in the loop and while the workers end, and record those that have."""
+        self._beat()
+        super().reap_workers()
+
     def murder_workers(self) -> None:
-        """Kill workers without a heartbeat, unless this process was suspended with them (Ctrl-Z)."""
-        now = time.monotonic()
-        self._pulses = {pid: self._pulses.get(pid) or Pulse(now) for pid in self.WORKERS}
-        for pid, pulse in self._pulses.items():
-            pulse.look(self.WORKERS[pid].tmp.last_update(), now)
-        if any(pulse.quiet_s > self.timeout for pulse in self._pulses.values()):
-            super().murder_workers()
+        """Send a heartbeat, and kill the workers that have not sent one in time."""
+        self._beat()
+        now, limit_s = time.monotonic(), self.app.heartbeat_timeout()
+        beats = {pid: worker.tmp.last_update() for pid, worker in self.WORKERS.items()}
+        self._detectors = {
+            pid: self._detectors.get(pid) or HangDetector({"part": "web", "worker": pid}, now, beat)
+            for pid, beat in beats.items()
+        }
+        for pid, beat in beats.items():
+            if self._detectors[pid].is_hung(beat, limit_s, now):
+                self.kill_worker(pid, signal.SIGKILL)
 
 
 class WebWorker(ThreadWorker):

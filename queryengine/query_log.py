@@ -114,31 +114,6 @@ class QueryRecord:
         error = "" if outcome == "ok" else outcome
         spans.send(trace, "statement", duration_s, attributes, phases=phases, error=error)
 
-    def _send(self, outcome: str, duration_s: float, timings: QueryTimings) -> None:
-        query = self.query
-        telemetry.state.send(
-            StatementEvent(
-                query.query_id,
-                self.request_id,
-                self.protocol,
-                query.fingerprint,
-                query.key_name,
-                outcome,
-                round(time.time() - duration_s, 3),
-                round(duration_s * 1000, 3),
-                round(timings.queued_ms, 3),
-                round(timings.parse_ms, 3),
-                round(timings.run_ms, 3),
-                round(timings.encode_ms, 3),
-                timings.rows,
-                timings.bytes,
-                timings.cache,
-                timings.statement,
-                query.sql[:MAX_SQL_CHARACTERS] if telemetry.state.keeps_sql() else None,
-                trace_id(self.trace),
-            )
-        )
-
 
 def _with_digest(fields: dict[str, Any], timings: QueryTimings | None) -> dict[str, Any]:
     """Return *fields* with the digest of the statement's pattern, without the values of its literals."""

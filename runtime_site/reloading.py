@@ -15,7 +15,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,7 +28,8 @@ from runtime_site import parts
 from runtime_site.following import DONE
 from runtime_site.supervisor import Part, PartCommand, Supervisor, reason_of
 from runtimeconf.handover import Handover, new_file, read, write
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import MIB, RuntimeConfig
+from system.heartbeat import HUNG_S, Heartbeat
 from system.state_directory import remove_ours
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,9 @@ _PREPARE_S = 120.0
 _TAKE_S = 60.0
 #: Seconds until every process must have changed over. They look every `following.POLL_S`.
 _CHANGE_S = 10.0
+
+#: Bytes of a message that a part parses in a second, on a busy machine and in one call, which delays its heartbeats.
+_PARSED_BYTES_PER_S = 16 * MIB
 
 #: More than fits into a pipe.
 _REPORTS_BYTES = 1024 * 1024
@@ -143,6 +147,8 @@ class Generations:
             for part in self._fixed.values():
                 part["spans"] = writer
             self._fixed["traces"] = {"spans": spans, "reports": reports}
+        for fixed in self._fixed.values():
+            fixed["heartbeat"] = Heartbeat.new_file()
         self._handovers = {name: Handover.of(*self._content(name, config, who)) for name in following}
         self._engine_command = self._engine_of(config, who)
         self._last = config.generation
@@ -285,7 +291,9 @@ class Generations:
             self._supervisor.parts.append(self._new_engine)
             self._new_engine.start_later(reason_of(code))
             return
-        self._new_engine = None
+        failed, self._new_engine = self._new_engine, None
+        if failed is not None:
+            _close(failed.command)
         self._fail([f"the new engine ended ({reason_of(code)}): see the log"])
 
     def _fail(self, errors: Sequence[str]) -> None:
@@ -354,22 +362,29 @@ class Generations:
 
     def _command(self, name: parts.OptionalPartName) -> PartCommand:
         descriptor = self._handovers[name].for_readers()
-        return self._part(name, self.config, descriptor, *self._fixed[name].values())
+        return self._part(name, self.config, descriptor, self._fixed[name])
 
     def _engine_of(self, config: RuntimeConfig, who: Access) -> PartCommand:
-        content = parts.content("engine", config, who, supervisor=os.getpid(), verified=self._verified)
-        return self._part("engine", config, write(*content), self._verified)
+        fixed = {"verified": self._verified, "heartbeat": Heartbeat.new_file()}
+        content = parts.content("engine", config, who, supervisor=os.getpid(), **fixed)
+        return self._part("engine", config, write(*content), fixed)
 
-    def _part(self, name: parts.OptionalPartName, config: RuntimeConfig, handover: int, *others: int) -> PartCommand:
+    def _part(
+        self, name: parts.OptionalPartName, config: RuntimeConfig, handover: int, others: Mapping[str, int]
+    ) -> PartCommand:
         return PartCommand(
             name=name,
             arguments=parts.command(name),
             environ={**parts.environment(name, config, self._environ), parts.HANDOVER_VARIABLE: str(handover)},
-            descriptors=(handover, *others),
+            descriptors=(handover, *others.values()),
             fatal=parts.CANNOT_START,
+            heartbeat=others["heartbeat"],
+            hung_s=HUNG_S + config.flight.max_message_bytes / _PARSED_BYTES_PER_S,
         )
 
 
 def _close(engine: PartCommand) -> None:
-    """Close the handover of an engine that is not started again."""
-    os.close(engine.descriptors[0])
+    """Close the handover and the heartbeat of an engine that is not started again."""
+    assert engine.heartbeat is not None  # noqa: S101 (every part has one)
+    for descriptor in (engine.descriptors[0], engine.heartbeat):
+        os.close(descriptor)

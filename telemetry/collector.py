@@ -77,13 +77,21 @@ class Collector:
         path: The socket's path; one that a dead predecessor left is replaced.
         aggregates: What gets all events.
         answers: What answers questions, by their `what`.
+        each_round: Called at least every second, as long as events are collected.
 
     Raises:
         OSError: The socket cannot be created.
     """
 
-    def __init__(self, path: Path, aggregates: Sequence[Aggregate], answers: Mapping[str, Answer]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        aggregates: Sequence[Aggregate],
+        answers: Mapping[str, Answer],
+        each_round: Callable[[], None] = lambda: None,
+    ) -> None:
         self._path = path
+        self._each_round = each_round
         self._aggregates = aggregates
         self._answers = answers
         self._selector = selectors.DefaultSelector()
@@ -119,6 +127,7 @@ class Collector:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            self._each_round()
             try:
                 if self._poll(_CHECK_S):
                     self._stop.wait(PAUSE_S)

@@ -46,7 +46,8 @@ CHECK_S = 0.5
 BOOTING_CHECK_S = 0.1
 #: A busy worker ends itself at its deadline. One that has not done so this much later is killed.
 OVERDUE_S = 2.0
-#: An idle worker without a heartbeat for `QUIET_S` does not count as alive; after `STUCK_S` it is killed.
+#: An idle worker without a heartbeat for `QUIET_S` does not count as alive; after `STUCK_S` it is killed, as is any
+#: worker that a signal has stopped for so long.
 QUIET_S = 3.0
 STUCK_S = 5.0
 #: A worker that has not booted after this time is killed. It is long, for slow machines.
@@ -92,11 +93,13 @@ class EngineArbiter(Arbiter):
     WORKERS: dict[int, Any]
     _broker: Broker
 
-    def __init__(self, app: "EngineApplication") -> None:
+    def __init__(self, app: "EngineApplication", beat: Callable[[], None] = lambda: None) -> None:
+        self._beat = beat
         self._config = app.config
         self._several_keys = app.several_keys
         self._lock = StateLock(self._config.engine_dir, ENGINE_LOCK_NAME)
         self._pulses: dict[int, Pulse] = {}
+        self._halts: dict[int, Pulse] = {}
         self._killed = 0
         self._causes: dict[int, Cause] = {}  # of the workers that this process has killed
         self._out_of_memory_kills = out_of_memory_kills()
@@ -138,7 +141,8 @@ class EngineArbiter(Arbiter):
         self._broker.watch(self._woken.fileno())
 
     def wait_for_signals(self, timeout: float = 1.0) -> list[int]:
-        """Serve the broker until a signal comes or it is time to check the workers."""
+        """Send a heartbeat, and serve the broker until a signal comes or it is time to check the workers."""
+        self._beat()
         booting = any(read_state(worker.tmp.fileno()).phase == "booting" for worker in self.WORKERS.values())
         missing = len(self.WORKERS) < self.num_workers
         until = time.monotonic() + (BOOTING_CHECK_S if booting or missing else CHECK_S)
@@ -187,10 +191,12 @@ class EngineArbiter(Arbiter):
         for pid, worker in list(self.WORKERS.items()):
             state, pulse = read_state(worker.tmp.fileno()), self._pulses.setdefault(pid, Pulse(now))
             pulse.look(worker.tmp.last_update(), now)
-            if _is_stuck(state, pulse, now) and kill_if(
-                pid, worker.tmp.fileno(), partial(_is_stuck, pulse=pulse, now=now)
-            ):
-                self._causes[pid] = "time" if state.phase == "busy" else "stuck"
+            # A busy worker sends no heartbeat, so this one stands still only while a signal has stopped the worker.
+            halt = self._halts.setdefault(pid, Pulse(now))
+            halt.look(-1.0 if _is_stopped(pid) else now, now)
+            is_stuck = partial(_is_stuck, pulse=pulse, halt=halt, now=now)
+            if is_stuck(state) and kill_if(pid, worker.tmp.fileno(), is_stuck):
+                self._causes[pid] = "time" if state.phase == "busy" and now >= state.deadline + OVERDUE_S else "stuck"
                 logger.warning("engine worker was stuck and is killed", extra={"fields": {"pid": pid, **_shown(state)}})
             elif state.phase == "busy":
                 running.add(state.query_id)
@@ -243,6 +249,7 @@ class EngineArbiter(Arbiter):
             if worker is None:  # an orphan, when this is the first process of a container
                 continue
             self._pulses.pop(pid, None)
+            self._halts.pop(pid, None)
             code = os.waitstatus_to_exitcode(status)
             state = read_state(worker.tmp.fileno())
             if code == 0 and state.phase != "booting":
@@ -344,7 +351,16 @@ def kill_if(pid: int, heartbeat: int, condition: Callable[[WorkerState], bool]) 
     return False
 
 
-def _is_stuck(state: WorkerState, pulse: Pulse, now: float) -> bool:
+def _is_stopped(pid: int) -> bool:
+    """Return whether a signal has stopped the worker *pid*."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    return False
+
+
+def _is_stuck(state: WorkerState, pulse: Pulse, halt: Pulse, now: float) -> bool:
+    if halt.quiet_s >= STUCK_S:
+        return True
     if state.phase == "busy":
         return now >= state.deadline + OVERDUE_S
     if state.phase in ("idle", "unfit"):
@@ -371,11 +387,11 @@ class EngineApplication(BaseApplication):
         self.cfg.set("post_fork", lambda arbiter, _worker: arbiter.close_in_worker())
 
 
-def run_engine(config: RuntimeConfig, several_keys: bool) -> None:
+def run_engine(config: RuntimeConfig, several_keys: bool, beat: Callable[[], None] = lambda: None) -> None:
     """
     Run the engine of *config* until a signal ends it; then gunicorn exits the process with 0.
 
-    *several_keys* says whether there is more than one key to be fair to.
+    *several_keys* says whether there is more than one key to be fair to. *beat* is called at least every second.
     """
     runtimeconf.state.set_config(config)
     if config.is_watched:
@@ -383,6 +399,6 @@ def run_engine(config: RuntimeConfig, several_keys: bool) -> None:
     if lacks := sandbox.missing():
         fields = {"missing": ", ".join(lacks)}
         logger.warning("the system cannot confine engine workers as it should", extra={"fields": fields})
-    arbiter = EngineArbiter(EngineApplication(config, several_keys=several_keys))
+    arbiter = EngineArbiter(EngineApplication(config, several_keys=several_keys), beat)
     share_what_is_loaded()
     arbiter.run()

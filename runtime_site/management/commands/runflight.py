@@ -12,7 +12,7 @@ import telemetry.state
 from flightapi.server import FlightServer
 from runtime_site import tracing
 from runtime_site.following import Follower, Serving, tell
-from runtime_site.management.part import PartBase, stop_event
+from runtime_site.management.part import PartBase, heartbeat, stop_event
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from system.addresses import wait_until_bindable
@@ -55,6 +55,7 @@ class Command(PartBase):
         if live is not None:
             server.before_call(Follower(live, serving, extra["reports"], adopt=partial(_adopt, server)).check)
         server.start()
+        server.each_tick(heartbeat(extra))
         give_memory_back()
         while not stop.wait(_POLL_S):
             serves.keep()

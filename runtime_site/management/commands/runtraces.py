@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from runtime_site.management.part import PartBase, stop_event
+from runtime_site.management.part import PartBase, heartbeat, stop_event
 from runtime_site.tracing import exporter_of
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
@@ -32,8 +32,9 @@ class Command(PartBase):
         exporter = exporter_of(config.traces, config, extra["spans"])
         exporter.start()
         give_memory_back()
-        live, number = handover.live(), config.generation
+        live, number, beat = handover.live(), config.generation, heartbeat(extra)
         while not stop.wait(_POLL_S):
+            beat()
             if live is not None and live.in_force != number:
                 with suppress(LookupError):  # It has been replaced already.
                     number = live.in_force

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from runtime_site.gauges import Gauges
-from runtime_site.management.part import PartBase, stop_event
+from runtime_site.management.part import PartBase, heartbeat, stop_event
 from runtime_site.metrics_page import MetricsPage
 from runtime_site.watching import Memory
 from runtimeconf import handover
@@ -38,7 +38,7 @@ class Command(PartBase):
         if config.metrics.enabled:
             listener = listen(config.metrics.bind, _SETTING, time.monotonic() + PREDECESSOR_WAIT_S)
         memory = Memory(config)
-        collector = Collector(config.state_dir / WATCH_SOCKET, memory.aggregates, memory.answers)
+        collector = Collector(config.state_dir / WATCH_SOCKET, memory.aggregates, memory.answers, heartbeat(extra))
         collector.start()
         gauges = Gauges(extra.get("supervisor"))
         page = _Page(MetricsPage(memory, gauges))

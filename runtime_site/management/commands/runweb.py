@@ -19,7 +19,7 @@ import telemetry.state
 from httpserver import gunicorn_server
 from runtime_site import parts, supervisor, tracing
 from runtime_site.following import Follower, Serving, tell
-from runtime_site.management.part import PartBase
+from runtime_site.management.part import PartBase, heartbeat
 from runtime_site.uncaught import capture
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
@@ -44,7 +44,7 @@ class Command(PartBase):
         if "listener" not in extra:
             wait_until_bindable(config.http.bind, "runtime.http.bind", time.monotonic() + PREDECESSOR_WAIT_S)
         try:
-            arbiter = gunicorn_server.WebArbiter(_Web(config, extra))
+            arbiter = gunicorn_server.WebArbiter(_Web(config, extra), heartbeat(extra))
             # Import once, before the fork, what every worker needs and what creates neither threads nor sockets.
             import_module("rest_framework.views")
             share_what_is_loaded()
@@ -95,9 +95,17 @@ class _Web(BaseApplication):
 
     def limit_stop(self) -> None:
         """Let the requests under way take as long as the configuration in force says."""
-        if (live := handover.live()) is not None:
-            config, _ = live.current()
-            self.cfg.set("graceful_timeout", gunicorn_server.graceful_timeout(config))
+        self.cfg.set("graceful_timeout", gunicorn_server.graceful_timeout(self._in_force()))
+
+    def heartbeat_timeout(self) -> int:
+        """Return the seconds that a worker may be silent by the configuration in force."""
+        return gunicorn_server.heartbeat_timeout(self._in_force())
+
+    def _in_force(self) -> RuntimeConfig:
+        live = handover.live()
+        if live is not None and live.in_force != self._config.generation:
+            self._config, _ = live.current()
+        return self._config
 
 
 def _adopt(serving: Serving) -> None:

@@ -21,6 +21,7 @@ from system.addresses import activated, listen, wait_until_bindable
 from system.errors import StateDirectoryError
 from system.lock import PREDECESSOR_WAIT_S, SUPERVISOR_LOCK_NAME, StateLock
 from system.process_limits import give_memory_back
+from system.service_manager import ServiceManager
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +52,16 @@ class Command(PartBase):
         )
 
     def handed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what to print when the runtime is ready, and the descriptors of environment and listening socket."""
+        """Return what to print when the runtime is ready, two descriptors, and the address of the service manager."""
         environment = parts.keep_environment()
         os.set_inheritable(environment, True)
         listener = activated(os.environ)
-        return {"ready_message": options["ready_message"], "environment": environment, "listener": listener}
+        return {
+            "ready_message": options["ready_message"],
+            "environment": environment,
+            "listener": listener,
+            "notify": os.environ.get("NOTIFY_SOCKET", ""),
+        }
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Supervise the parts; exit with 0 after SIGTERM, with 1 if one cannot start or after a second SIGTERM."""
@@ -78,6 +84,7 @@ class Command(PartBase):
             wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
         if config.metrics.enabled:
             wait_until_bindable(config.metrics.bind, "runtime.metrics.bind", deadline)
+        manager = ServiceManager(extra["notify"])
         generations = Generations(config, authkeys.state.ensure_built(), listener, extra["environment"])
         self._announce(config)
 
@@ -98,10 +105,12 @@ class Command(PartBase):
             each_day=lambda: startup.log_expiring_keys(generations.who),
             on_hup=generations.ask,
             advance=advance,
+            each_look=manager.is_alive,
         )
         generations.supervise(supervisor)
         parts.leave_no_core()
         give_memory_back()
+        manager.is_ready()
         code = supervisor.run()
         generations.close()
         lock.release()

@@ -195,14 +195,16 @@ def test_stuck_workers() -> None:
     quiet, young, old = Pulse(0.0), Pulse(0.0), Pulse(0.0)
     quiet.quiet_s = STUCK_S
     old.age_s = BOOT_S
-    busy = WorkerState(phase="busy", deadline=10.0, query_id="q")
+    busy, idle = WorkerState(phase="busy", deadline=10.0, query_id="q"), WorkerState(phase="idle")
 
-    assert not _is_stuck(busy, quiet, 10.0 + OVERDUE_S / 2)
-    assert _is_stuck(busy, young, 10.0 + OVERDUE_S)
-    assert _is_stuck(WorkerState(phase="idle"), quiet, 0.0)
-    assert not _is_stuck(WorkerState(phase="idle"), old, 0.0)
-    assert _is_stuck(WorkerState(), old, 0.0)
-    assert not _is_stuck(WorkerState(), quiet, 0.0)
+    assert not _is_stuck(busy, quiet, young, 10.0 + OVERDUE_S / 2)
+    assert _is_stuck(busy, young, young, 10.0 + OVERDUE_S)
+    assert _is_stuck(idle, quiet, young, 0.0)
+    assert not _is_stuck(idle, old, young, 0.0)
+    assert _is_stuck(WorkerState(), old, young, 0.0)
+    assert not _is_stuck(WorkerState(), quiet, young, 0.0)
+    stopped = quiet
+    assert all(_is_stuck(state, young, stopped, 0.0) for state in (busy, idle, WorkerState()))
 
 
 @contextmanager
