@@ -4,8 +4,8 @@ Where this process sends its events, and asks what is remembered. Until it is se
 `connect` is for the parts of a supervised runtime, `deliver_to` for a single process.
 """
 
+import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +13,9 @@ from telemetry.errors import TelemetryUnavailableError
 from telemetry.events import Event
 from telemetry.questions import ask_at
 from telemetry.sender import WATCH_SOCKET, Flusher, Sender, SocketLink
+
+
+logger = logging.getLogger(__name__)
 
 
 class Answering(Protocol):
@@ -74,8 +77,10 @@ def disconnect() -> None:
 def send(event: Event) -> None:
     """Send *event*. It never waits and never raises."""
     if (sender := _sender) is not None:
-        with suppress(Exception):
+        try:
             sender.send(event)
+        except Exception:
+            logger.exception("an event could not be sent")
 
 
 def is_on() -> bool:
