@@ -14,7 +14,6 @@ from telemetry.events import Event
 from telemetry.questions import ask_at
 from telemetry.sender import WATCH_SOCKET, Flusher, Sender, SocketLink
 
-
 #: Answers a question about what is remembered, in JSON types. It raises LookupError for one that it does not know.
 Answering = Callable[[Mapping[str, Any]], Any]
 
