@@ -383,7 +383,7 @@ def test_a_scrape_with_1000_datasets_and_1000_keys_takes_less_than_50_ms(tmp_pat
     many = watched(tmp_path, **changes)
     many.wait_ready = False
     with many as server:
-        wait_for(lambda: total(values_of(server), "querykeep_dataset_state", names[-1], "Ready"), "the datasets", 300)
+        wait_for(lambda: total(values_of(server), "querykeep_dataset_state", names[-1], "Ready"), "the datasets", 900)
         with httpx.Client(base_url=server.url, verify=NO_ROOTS, timeout=PATIENCE_S) as client:
             for number in range(1000):
                 answer = client.post("/v1/sql", content="SELECT 1", headers={"X-API-Key": f"{K1}-{number}"})
