@@ -26,7 +26,7 @@ from telemetry.events import Event, decode
 logger = logging.getLogger(__name__)
 
 #: Seconds between two times that it reads.
-PAUSE_S = 0.05
+PAUSE_S = 0.1
 
 #: A process that sends a longer line is dropped, and one that leaves this much of its answers unread.
 MAX_LINE_BYTES = 64 * 1024

@@ -7,23 +7,17 @@ Where this process sends its events, and asks what is remembered. Until it is se
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from telemetry.errors import TelemetryUnavailableError
 from telemetry.events import Event
 from telemetry.questions import ask_at
 from telemetry.sender import WATCH_SOCKET, Flusher, Sender, SocketLink
 
-
 logger = logging.getLogger(__name__)
 
-
-class Answering(Protocol):
-    """Answers questions about what is remembered."""
-
-    def __call__(self, question: Mapping[str, Any]) -> Any:
-        """Return the answer, in JSON types. Raises LookupError for a question that it does not know."""
-
+#: Answers a question about what is remembered, in JSON types. It raises LookupError for one that it does not know.
+Answering = Callable[[Mapping[str, Any]], Any]
 
 _sender: Sender | None = None
 _flusher: Flusher | None = None
@@ -63,12 +57,16 @@ def deliver_to(take: Callable[[Event], None], answering: Answering, *, keeps_sql
 
 
 def disconnect() -> None:
-    """Send nothing any more. Also for a process that was forked."""
+    """Send what was added up or kept, and nothing any more."""
+    flush()
+    forget()
+
+
+def forget() -> None:
+    """Send nothing any more. In a process that was just forked, this leaves what was kept to its parent."""
     global _sender, _flusher, _link, _answering  # noqa: PLW0603 (process-wide)
     if _flusher is not None:
         _flusher.stop()
-    if _sender is not None:
-        flush()
     if _link is not None:
         _link.close()
     _sender = _flusher = _link = _answering = None
@@ -79,7 +77,7 @@ def send(event: Event) -> None:
     if (sender := _sender) is not None:
         try:
             sender.send(event)
-        except Exception:
+        except Exception:  # Nothing that is told may fail what is told about.
             logger.exception("an event could not be sent")
 
 
