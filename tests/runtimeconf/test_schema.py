@@ -22,6 +22,7 @@ from runtimeconf.model import (
     ResultsCacheConfig,
     RuntimeConfig,
     TlsConfig,
+    TracesConfig,
     ViewConfig,
 )
 from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES
@@ -56,9 +57,11 @@ runtime:
     max_queued: 8
     queue_timeout: 500ms
     temp_directory_limit: 0
+    slow: 1s
   results_cache: {enabled: true, max_bytes: 1MiB}
   metrics: {enabled: true, bind: "127.0.0.1:9091", upstream_names: true}
   history: {enabled: false, sql: true, max_entries: 5, file: logs/../history.jsonl, file_max_bytes: 1MiB, files: 2}
+  traces: {endpoint: "http://127.0.0.1:4318", headers: {x-scope: a}, sample: 0.5, timeout: 2s}
   ready_state: on_registered
   shutdown_timeout: 10s
   compatibility: 1.10
@@ -110,6 +113,7 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
             max_queued=8,
             queue_timeout_s=0.5,
             temp_directory_limit_bytes=0,
+            slow_s=1.0,
         ),
         results_cache=ResultsCacheConfig(enabled=True, max_bytes=1024**2),
         metrics=MetricsConfig(enabled=True, bind=Address("127.0.0.1", 9091), upstream_names=True),
@@ -121,6 +125,7 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
             file_max_bytes=1024**2,
             files=2,
         ),
+        traces=TracesConfig(endpoint="http://127.0.0.1:4318", headers={"x-scope": "a"}, sample=0.5, timeout_s=2.0),
         ready_state="on_registered",
         shutdown_timeout_s=10.0,
         compatibility="1.10",
@@ -141,7 +146,7 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
                     primary_key="id",
                     indexes=(IndexConfig(column="carrier"), IndexConfig(column="Tail Number", unique=True)),
                 ),
-                line=33,
+                line=35,
                 yaml_path="datasets[0]",
             ),
         ),
