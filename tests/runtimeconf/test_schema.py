@@ -150,7 +150,7 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
                 yaml_path="datasets[0]",
             ),
         ),
-        views=(ViewConfig(name="delays", sql="SELECT 1", line=48, yaml_path="views[0].sql"),),
+        views=(ViewConfig(name="delays", sql="SELECT 1", line=50, yaml_path="views[0].sql"),),
         warnings=config.warnings,
     )
 
