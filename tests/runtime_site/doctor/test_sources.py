@@ -14,8 +14,9 @@ from datasources.refresh.probe import Answer, Question, asked, probe
 from datasources.snapshots.snapshot import Order, SnapshotBuilder, fingerprint
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Manifest, Snapshot, write_manifest
 from runtime_site import parts
+from runtime_site.doctor.sources import Sources
 from runtimeconf.loader import load
-from runtimeconf.model import MIB, RuntimeConfig
+from runtimeconf.model import MIB, DatasetConfig, RuntimeConfig
 from tests.datasources.sources.web_server import File, WebServer
 from tests.datasources.support import deadline
 from tests.runtime_site.doctor.examining import examine, shown, write
@@ -111,6 +112,45 @@ def test_an_unchanged_source_is_not_read_again(tmp_path: Path, web: WebServer) -
     assert shown(found, "dataset orders")[0].startswith("ok dataset orders: The source answers, and has not changed")
     assert web.targets[loaded:] == ["/a.csv", "/"]  # conditional, and the time
     assert "If-None-Match" in web.requests[loaded]
+
+
+@pytest.mark.parametrize(
+    ("answer", "connector", "says"),
+    [
+        (Answer(is_hung=True), "file", "error dataset d: The process that read the source died: its library has a"),
+        (
+            Answer(is_hung=True, is_late=True),
+            "file",
+            "error dataset d: The source does not answer within 9 s: it hangs.",
+        ),
+        (
+            Answer(is_late=True),
+            "file",
+            "warning dataset d: The source answers, but its columns could not be read within",
+        ),
+        (Answer(is_late=True), "https", "warning dataset d: The source answers, but its columns could not be read"),
+        (Answer(is_late=True), "postgres", "error dataset d: The source does not answer within 9 s."),
+        (Answer(is_late=True, is_reached=True), "postgres", "warning dataset d: The source answers, but its columns"),
+        (
+            Answer(faults=(("from", "'x' has more bytes than query.temp_directory_limit allows."),)),
+            "https",
+            "note dataset d: The source answers. It has more than 256 MiB, so its columns were not read.",
+        ),
+        (
+            Answer(faults=(("time_column", "No."),)),
+            "file",
+            "error dataset d: No. Correct /a.yaml:3: datasets[0].time_column",
+        ),
+        (Answer(columns=()), "file", "ok dataset d: The source answers with 0 columns; the dataset was never loaded."),
+    ],
+)
+def test_what_an_answer_means(answer: Answer, connector: str, says: str) -> None:
+    one = DatasetConfig(name="d", from_=f"{connector}:x", connector=connector, line=3, yaml_path="datasets[0]")
+    config = RuntimeConfig(file=Path("/a.yaml"), state_dir=Path("/absent"), datasets=(one,))
+
+    (line,) = shown(list(Sources(config, 9.0)._judged(one, answer, None)))
+
+    assert line.startswith(says)
 
 
 @pytest.mark.exhaustive
