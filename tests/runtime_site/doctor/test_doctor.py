@@ -325,6 +325,16 @@ def test_each_finding_is_one_line_of_printable_text(tmp_path: Path) -> None:
     assert last.startswith("1 error, 0 warning")
 
 
+@pytest.mark.parametrize("colours", [False, True])
+def test_levels_are_coloured_only_if_asked_for_or_on_a_terminal(tmp_path: Path, colours: bool) -> None:
+    said = io.StringIO()
+
+    with pytest.raises(SystemExit):
+        call_command("doctor", config=tmp_path / "absent.yaml", stdout=said, force_color=colours)
+
+    assert ("\x1b[" in said.getvalue()) is colours
+
+
 def test_a_bundle_never_replaces_a_file_or_follows_a_link(tmp_path: Path) -> None:
     file = write(tmp_path)
     (tmp_path / "taken.tar.gz").write_text("mine")

@@ -1,15 +1,18 @@
 """What `doctor` says of sources: each is asked in a process of its own, which may hang or die."""
 
 import json
+import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from datasources.errors import DatasetError
 from datasources.refresh.probe import Answer, Question, asked, probe
 from datasources.snapshots.snapshot import Order, SnapshotBuilder, fingerprint
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Manifest, Snapshot, write_manifest
@@ -180,6 +183,35 @@ def test_a_source_that_is_larger_than_the_scratch_space(tmp_path: Path, web: Web
     assert (field, answer.columns) == ("from", None)
     assert sentence.endswith("has more bytes than query.temp_directory_limit allows.")
     assert not (tmp_path / "scratch").exists()
+
+
+@pytest.mark.exhaustive
+def test_a_source_that_does_not_end_is_killed_and_the_others_answer(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    config = load(write(tmp_path, "datasets:\n" + dataset("d", "file:a.csv")), {})
+    question = Question(
+        dataset=config.datasets[0], version=None, asks_time=False, limit_s=30.0, memory_limit_bytes=64 * MIB,
+        scratch_bytes=MIB,
+    )  # fmt: skip
+    environ = parts.environment("refresh", config, os.environ)
+
+    # Its time, and that for an orderly end, is over before it begins.
+    answers = probe([replace(question, limit_s=-5.0), question, replace(question, limit_s=-5.0)], environ, 2)
+
+    killed = Answer(is_late=True, is_hung=True)
+    assert answers == [killed, Answer(columns=(Column(name="id", type="BIGINT"),), is_reached=True), killed]
+
+
+@pytest.mark.exhaustive
+def test_a_program_that_fails_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    config = load(write(tmp_path, "datasets:\n" + dataset("d", "file:a.csv")), {})
+    question = Question(
+        dataset=config.datasets[0], version=None, asks_time=False, limit_s=30.0, memory_limit_bytes=MIB, scratch_bytes=0
+    )
+
+    with pytest.raises(DatasetError, match="The program that asks the sources failed"):
+        probe([question], {"PYTHONHOME": "/absent"}, 1)
 
 
 def test_no_source_is_asked_without_a_process(tmp_path: Path) -> None:
