@@ -62,9 +62,13 @@ def certificate(config: RuntimeConfig) -> Iterator[Finding]:
         return
     if stat.S_IMODE(tls.key_file.stat().st_mode) & _OTHERS:
         yield warning(about, f"Other users may read {tls.key_file}.", f"chmod 600 {tls.key_file}")
-    fields = _verified(tls, tls.certificate_file, _PARTIAL_CHAIN | _NO_CHECK_TIME)
+    try:
+        fields = _verified(tls, tls.certificate_file, _PARTIAL_CHAIN | _NO_CHECK_TIME)
+    except ssl.SSLCertVerificationError as exc:
+        yield error(about, f"Clients refuse it even as their root: {exc.verify_message}.", _RENEW)
+        return
     yield from _dates(fields)
-    if _subject(fields, "issuer") == _subject(fields, "subject"):
+    if fields.get("issuer") == fields.get("subject"):
         yield note(about, "It is self-signed: clients must be given it as their root.")
     else:
         yield from _chain(tls)
@@ -117,10 +121,6 @@ def _names(config: RuntimeConfig, tls: TlsConfig) -> Iterator[Finding]:
 
 def _hosts(config: RuntimeConfig) -> list[str]:
     return [host for host in config.http.allowed_hosts or () if host != "*"]
-
-
-def _subject(fields: dict[str, Any], name: str) -> Any:
-    return fields.get(name)
 
 
 def _verified(tls: TlsConfig, roots: Path, flags: int, name: str | None = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 import resource
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -53,11 +53,11 @@ def limits(config: RuntimeConfig) -> Iterator[Finding]:
         descriptors = hard_limit()
         shown = "any number of" if descriptors == sys.maxsize else f"{descriptors:,}"
         yield ok("limits", f"{size(memory_bytes())} of memory and {shown} file descriptors can be used.")
-    yield from _processors(config.query.workers)
+    yield from processors_for(config.query.workers, len(os.sched_getaffinity(0)), processor_quota())
 
 
-def _processors(workers: int) -> Iterator[Finding]:
-    processors, quota = len(os.sched_getaffinity(0)), processor_quota()
+def processors_for(workers: int, processors: int, quota: float | None) -> Iterator[Finding]:
+    """Yield whether *processors* suit so many engine *workers*; *quota* is as `processor_quota` returns it."""
     if quota is not None and quota < processors:
         yield warning(
             "processors",
@@ -125,6 +125,13 @@ def installed() -> Iterator[Finding]:
             f"Use Python {'.'.join(map(str, _OLDEST))} to {'.'.join(map(str, _NEWEST))}.",
         )
     versions = library_versions()
+    yield from unfit(versions, requirements)
+    named = ", ".join(f"{name} {versions[name]}" for name in _NAMED if name in versions)
+    yield ok("versions", f"{PROJECT} {version or '(unknown)'}, Python {platform.python_version()}, {named}.")
+
+
+def unfit(versions: Mapping[str, str], requirements: Iterable[str]) -> Iterator[Finding]:
+    """Yield which of the *requirements* are missing, or have other *versions*."""
     for requirement in requirements:
         match = _REQUIREMENT.match(requirement)
         if match is None or match[4] not in {None, "server", "sources"}:
@@ -136,11 +143,9 @@ def installed() -> Iterator[Finding]:
         elif has is not None and not _fits(has, operator, wanted):
             yield warning(
                 "versions",
-                f"{name} {has} is installed, and {PROJECT} {version} is tested with {operator}{wanted}.",
+                f"{name} {has} is installed, and this release is tested with {operator}{wanted}.",
                 f"python -m pip install '{name}{operator}{wanted}'",
             )
-    named = ", ".join(f"{name} {versions[name]}" for name in _NAMED if name in versions)
-    yield ok("versions", f"{PROJECT} {version or '(unknown)'}, Python {platform.python_version()}, {named}.")
 
 
 def project() -> tuple[str, list[str]]:

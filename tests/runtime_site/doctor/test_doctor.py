@@ -7,15 +7,19 @@ import re
 import stat
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from queryengine.manifest import SNAPSHOT_DIRECTORY, Manifest, write_manifest
-from runtime_site.doctor import findings, state_files
+from datasources.control import DatasetState
+from queryengine.manifest import SNAPSHOT_DIRECTORY, Manifest, Snapshot, write_manifest
+from runtime_site.doctor import findings, machine, running, state_files
 from runtime_site.doctor.findings import duration, ok, run, size
 from runtime_site.doctor.sources import clock_findings
+from runtimeconf.model import AccelerationConfig, DatasetConfig, QueryConfig, RuntimeConfig
 from tests.runtime_site.doctor.examining import KEYED, SMALL, examine, shown, write
 from tests.system.harness import REPOSITORY, run_program, taken_port
 
@@ -210,6 +214,88 @@ def test_a_check_that_hangs_or_fails_is_a_finding() -> None:
     assert run("disk", is_refused, 5.0)[0].text == "This check was not possible: /absent no such file or directory."
 
 
+def published(directory: Path, **changes: Any) -> Path:
+    """Return a state directory with one dataset, whose file is missing."""
+    snapshot = Snapshot(
+        dataset="orders",
+        file="orders.duckdb",
+        rows=1,
+        size_bytes=1,
+        sha256="0" * 64,
+        created_at="2026-01-01T00:00:00.000Z",
+        source="",
+        columns=(),
+    )
+    state_dir = state_directory(directory)
+    write_manifest(state_dir, Manifest(generation=1, snapshots=(replace(snapshot, **changes),)))
+    return state_dir
+
+
+def test_data_that_is_lost_too_large_or_of_the_future(tmp_path: Path) -> None:
+    state_dir = published(tmp_path, size_bytes=1 << 60, created_at="2999-01-01T00:00:00.000Z")
+    (state_dir / "key-salt").write_bytes(b"short")
+    (state_dir / "key-salt").chmod(0o600)
+
+    disk, salt, lost, clock = shown(list(state_files.check(state_dir)))
+
+    assert "the largest, of 1,048,576.0 TiB, cannot be refreshed. Free at least " in disk
+    assert salt.startswith("error keys: The file key-salt in the state directory is damaged")
+    assert lost.startswith("error dataset orders: The file of its data is missing or has another size")
+    assert clock.startswith("warning clock: The newest data was loaded at 2999-01-01T00:00:00.000Z, which is still to")
+
+
+def test_versions_and_processors() -> None:
+    requirements = [
+        "a~=2.0.0",
+        "b>=2026.10",
+        "c[x]~=1.2; extra == 'server'",
+        "d~=1.0; extra == 'sources'",
+        "e~=1.0; extra == 'z'",
+    ]
+
+    missing, old, fits = (
+        shown(list(machine.unfit(versions, requirements)))
+        for versions in (
+            {"b": "2026.10.18", "c": "1.9"},
+            {"a": "2.1.0", "b": "2026.9", "c": "1.1"},
+            {"a": "2.0.7", "b": "2027.1", "c": "1.2"},
+        )
+    )
+
+    assert missing == ["error versions: a is not installed. python -m pip install 'a~=2.0.0'"]
+    assert [line.partition(" is installed")[0] for line in old] == [
+        f"warning versions: {name}" for name in ("a 2.1.0", "b 2026.9", "c 1.1")
+    ]
+    assert fits == []
+    assert [one.level for one in machine.processors_for(4, 2, None)] == ["ok"]
+    assert [one.level for one in machine.processors_for(5, 2, 1.0)] == ["warning", "note"]
+
+
+def test_limits(tmp_path: Path) -> None:
+    query = QueryConfig(workers=64, memory_limit_bytes=1 << 40)
+    config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path, query=query)
+
+    assert shown(list(machine.limits(config)), "limits")[0].startswith(
+        "warning limits: runtime.query: workers (64) times"
+    )
+
+
+def test_old_data() -> None:
+    state = DatasetState(
+        from_="", name="d", acceleration_enabled=True, status="Error", rows=1, refreshed_at=None, snapshot=None,
+        error="No.", checked_at=None, next_refresh_at=None, age_s=400, bytes=1,
+    )  # fmt: skip
+    dataset = DatasetConfig(
+        name="d", from_="", acceleration=AccelerationConfig(enabled=True, refresh_check_interval_s=100.0)
+    )
+
+    failed, old = shown(list(running._judged(state, dataset)))
+    assert (
+        failed == "warning dataset d: Its last refresh failed: No. Correct its source, then run `querykeep refresh d`."
+    )
+    assert old.startswith("warning dataset d: It was last checked 7 min ago, and is to be every 100 s. Look at")
+
+
 def test_sizes_and_times_for_people() -> None:
     assert [size(count) for count in (0, 1023, 1024, 3 * 1024**3, 5 * 1024**4)] == [
         "0 B", "1,023 B", "1.0 KiB", "3.0 GiB", "5.0 TiB",
@@ -237,6 +323,16 @@ def test_each_finding_is_one_line_of_printable_text(tmp_path: Path) -> None:
     assert all(line.isprintable() for line in lines)
     assert "\\x1b[31m\\nb/runtime.yaml: there is no such file" in lines[0]
     assert last.startswith("1 error, 0 warning")
+
+
+@pytest.mark.parametrize("colours", [False, True])
+def test_levels_are_coloured_only_if_asked_for_or_on_a_terminal(tmp_path: Path, colours: bool) -> None:
+    said = io.StringIO()
+
+    with pytest.raises(SystemExit):
+        call_command("doctor", config=tmp_path / "absent.yaml", stdout=said, force_color=colours)
+
+    assert ("\x1b[" in said.getvalue()) is colours
 
 
 def test_a_bundle_never_replaces_a_file_or_follows_a_link(tmp_path: Path) -> None:

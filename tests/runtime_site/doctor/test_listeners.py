@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from runtime_site.doctor import listeners
 from runtimeconf.model import HttpConfig, RuntimeConfig, TlsConfig
@@ -59,6 +62,45 @@ def test_names_and_rights(tmp_path: Path) -> None:
     assert shown(list(listeners.certificate(config(tmp_path, "localhost", "*"))))[-1] == (
         "ok certificate: It is for all of runtime.http.allowed_hosts."
     )
+
+
+def test_a_self_signed_certificate(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    signed = (
+        x509.CertificateBuilder(
+            name, name, key.public_key(), x509.random_serial_number(), NOW, NOW + timedelta(days=90)
+        )
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    made = config(tmp_path)
+    assert made.tls.certificate_file is not None
+    assert made.tls.key_file is not None
+    made.tls.certificate_file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    made.tls.key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+
+    _, root = shown(list(listeners.certificate(made)))
+
+    assert root == "note certificate: It is self-signed: clients must be given it as their root."
+
+
+@pytest.mark.parametrize(
+    ("found", "own", "says"),
+    [
+        ({7, 8}, {8}, "ok addresses: S: the running runtime listens on 127.0.0.1:80."),
+        (set(), {8}, "note addresses: S: 127.0.0.1:80 is in use, by a process that this user cannot see."),
+        ({1}, set(), "note addresses: S: process 1 holds 127.0.0.1:80, as for a socket unit of systemd."),
+        (set(), set(), "error addresses: S: a process that this user cannot see has 127.0.0.1:80."),
+        ({9}, {8}, "error addresses: S: process 9 has 127.0.0.1:80. Stop that server, or change S."),
+    ],
+)
+def test_who_holds_an_address(found: set[int], own: set[int], says: str) -> None:
+    (line,) = shown([listeners._held("S", Address("127.0.0.1", 80), frozenset(found), frozenset(own))])
+
+    assert line.startswith(says)
 
 
 def test_without_tls(tmp_path: Path) -> None:

@@ -1,21 +1,25 @@
 """What `doctor` says of sources: each is asked in a process of its own, which may hang or die."""
 
 import json
+import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from datasources.errors import DatasetError
 from datasources.refresh.probe import Answer, Question, asked, probe
 from datasources.snapshots.snapshot import Order, SnapshotBuilder, fingerprint
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Manifest, Snapshot, write_manifest
 from runtime_site import parts
+from runtime_site.doctor.sources import Sources
 from runtimeconf.loader import load
-from runtimeconf.model import MIB, RuntimeConfig
+from runtimeconf.model import MIB, DatasetConfig, RuntimeConfig
 from tests.datasources.sources.web_server import File, WebServer
 from tests.datasources.support import deadline
 from tests.runtime_site.doctor.examining import examine, shown, write
@@ -113,6 +117,45 @@ def test_an_unchanged_source_is_not_read_again(tmp_path: Path, web: WebServer) -
     assert "If-None-Match" in web.requests[loaded]
 
 
+@pytest.mark.parametrize(
+    ("answer", "connector", "says"),
+    [
+        (Answer(is_hung=True), "file", "error dataset d: The process that read the source died: its library has a"),
+        (
+            Answer(is_hung=True, is_late=True),
+            "file",
+            "error dataset d: The source does not answer within 9 s: it hangs.",
+        ),
+        (
+            Answer(is_late=True),
+            "file",
+            "warning dataset d: The source answers, but its columns could not be read within",
+        ),
+        (Answer(is_late=True), "https", "warning dataset d: The source answers, but its columns could not be read"),
+        (Answer(is_late=True), "postgres", "error dataset d: The source does not answer within 9 s."),
+        (Answer(is_late=True, is_reached=True), "postgres", "warning dataset d: The source answers, but its columns"),
+        (
+            Answer(faults=(("from", "'x' has more bytes than query.temp_directory_limit allows."),)),
+            "https",
+            "note dataset d: The source answers. It has more than 256 MiB, so its columns were not read.",
+        ),
+        (
+            Answer(faults=(("time_column", "No."),)),
+            "file",
+            "error dataset d: No. Correct /a.yaml:3: datasets[0].time_column",
+        ),
+        (Answer(columns=()), "file", "ok dataset d: The source answers with 0 columns; the dataset was never loaded."),
+    ],
+)
+def test_what_an_answer_means(answer: Answer, connector: str, says: str) -> None:
+    one = DatasetConfig(name="d", from_=f"{connector}:x", connector=connector, line=3, yaml_path="datasets[0]")
+    config = RuntimeConfig(file=Path("/a.yaml"), state_dir=Path("/absent"), datasets=(one,))
+
+    (line,) = shown(list(Sources(config, 9.0)._judged(one, answer, None)))
+
+    assert line.startswith(says)
+
+
 @pytest.mark.exhaustive
 def test_offline_asks_only_files(tmp_path: Path, trap: str) -> None:
     (tmp_path / "good.csv").write_text("id\n1\n")
@@ -140,6 +183,35 @@ def test_a_source_that_is_larger_than_the_scratch_space(tmp_path: Path, web: Web
     assert (field, answer.columns) == ("from", None)
     assert sentence.endswith("has more bytes than query.temp_directory_limit allows.")
     assert not (tmp_path / "scratch").exists()
+
+
+@pytest.mark.exhaustive
+def test_a_source_that_does_not_end_is_killed_and_the_others_answer(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    config = load(write(tmp_path, "datasets:\n" + dataset("d", "file:a.csv")), {})
+    question = Question(
+        dataset=config.datasets[0], version=None, asks_time=False, limit_s=30.0, memory_limit_bytes=64 * MIB,
+        scratch_bytes=MIB,
+    )  # fmt: skip
+    environ = parts.environment("refresh", config, os.environ)
+
+    # Its time, and that for an orderly end, is over before it begins.
+    answers = probe([replace(question, limit_s=-5.0), question, replace(question, limit_s=-5.0)], environ, 2)
+
+    killed = Answer(is_late=True, is_hung=True)
+    assert answers == [killed, Answer(columns=(Column(name="id", type="BIGINT"),), is_reached=True), killed]
+
+
+@pytest.mark.exhaustive
+def test_a_program_that_fails_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    config = load(write(tmp_path, "datasets:\n" + dataset("d", "file:a.csv")), {})
+    question = Question(
+        dataset=config.datasets[0], version=None, asks_time=False, limit_s=30.0, memory_limit_bytes=MIB, scratch_bytes=0
+    )
+
+    with pytest.raises(DatasetError, match="The program that asks the sources failed"):
+        probe([question], {"PYTHONHOME": "/absent"}, 1)
 
 
 def test_no_source_is_asked_without_a_process(tmp_path: Path) -> None:
