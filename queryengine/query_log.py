@@ -69,7 +69,7 @@ class QueryRecord:
                 timings.rows,
                 timings.bytes,
                 timings.cache,
-                getattr(timings, "statement", ""),
+                timings.statement,
                 query.sql[:MAX_SQL_CHARACTERS] if telemetry.state.keeps_sql() else None,
             )
         )
