@@ -136,12 +136,12 @@ def encode(event: Event) -> bytes:
 def _encode_statement(event: StatementEvent) -> bytes:
     """Write the event that there is one of for each statement, in a third of the time of the JSON module."""
     query, request, protocol, fingerprint, key, code, at, total, queued, parse, run, encoded, *more = event
-    rows, size, cache, statement, sql, trace, kind = more
+    rows, size, cache, statement, sql, trace_id, kind = more
     # Ids are of letters, digits and the marks of `queryengine.ids`.
     return (
         f'["{query}","{request}","{protocol}","{fingerprint}",{_quoted(key)},{_quoted(code)},{at:.3f},{total:.3f},'
         f'{queued:.3f},{parse:.3f},{run:.3f},{encoded:.3f},{rows},{size},"{cache}","{statement}",'
-        f'{"null" if sql is None else _encode(sql)},"{trace}","{kind}"]\n'
+        f'{"null" if sql is None else _encode(sql)},"{trace_id}","{kind}"]\n'
     ).encode("ascii")
 
 

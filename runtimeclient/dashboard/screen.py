@@ -18,7 +18,7 @@ _COLORS = {"Ready": "green", "Refreshing": "cyan", "Initializing": "yellow", "Er
 HELP = "↑ ↓ choose    c cancel    q leave"
 
 #: The rows that each table keeps on a small screen.
-_LEAST_ROWS = 3
+_LEAST_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +43,20 @@ def render(view: View, columns: int, lines: int | None, *, has_color: bool) -> s
         markup=False,
         emoji=False,
     )
-    with console.capture() as capture:
-        console.print(layout(view, lines), no_wrap=True, overflow="crop", crop=True)
-    drawn = capture.get().splitlines()
-    return "\n".join(drawn if lines is None else drawn[:lines])
+
+    def drawn(part: RenderableType) -> list[str]:
+        with console.capture() as capture:
+            console.print(part, no_wrap=True, overflow="crop", crop=True)
+        return capture.get().splitlines()
+
+    if lines is None:
+        return "\n".join(drawn(layout(view, None)))
+    message = Text(one_line(view.message), style="reverse", overflow="ellipsis")
+    return "\n".join([*drawn(layout(view, lines - 1))[: lines - 1], *drawn(message)])
 
 
 def layout(view: View, lines: int | None) -> RenderableType:
-    """Return what the screen shows within *lines*."""
+    """Return what the screen shows within *lines*, without the line for the user."""
     snapshot = view.snapshot
     if snapshot is None:
         return Group(_head(view), Text(f"Waiting for {view.url}", style="yellow"))
@@ -62,11 +68,9 @@ def layout(view: View, lines: int | None) -> RenderableType:
         (snapshot.datasets, lambda rows: _datasets(snapshot.datasets, snapshot.taken, rows)),
     ]
     # Each table has a blank line, a title, a head, and a line that counts the rows that are left out.
-    room = None if lines is None else lines - len(parts) - 4 * len(tables) - 2
+    room = None if lines is None else lines - len(parts) - 4 * len(tables)
     for rows, (_, draw) in zip(_shares([len(all_rows) for all_rows, _ in tables], room), tables, strict=True):
         parts += [Text(""), draw(rows)]
-    if lines is not None:
-        parts += [Text(""), Text(one_line(view.message), style="reverse", overflow="ellipsis")]
     return Group(*parts)
 
 

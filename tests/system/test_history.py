@@ -36,7 +36,7 @@ PART_EVERY = 400
 KINDS = (
     "SELECT {} AS id",
     "SELECT {} AS id, range, md5(range::VARCHAR) AS text FROM range(20000)",
-    "SELECT {} AS id, count(*) AS n FROM range(20000000) WHERE hash(range) % 3 = 0",
+    "SELECT {} AS id, count(*) AS n FROM range(3000000) WHERE hash(range) % 3 = 0",
     "SELECT {} AS id, error('wrong')",
 )
 
@@ -139,7 +139,7 @@ def test_every_answered_statement_is_in_the_history_once_whatever_is_killed(tmp_
         newest = server.listed("/v1/sql/history?limit=1000", K1)
 
     logger.info("%d answered, %d broken off, %d killed: %s", len(answers.verdicts), answers.broken, kills, verdicts)
-    assert parts == STATEMENTS // PART_EVERY - 1
+    assert parts >= STATEMENTS // PART_EVERY - 1
     assert kills >= 10
     assert set(Counter(line["id"] for line in lines).values()) == {1}
     told = {number_of(line): line["verdict"] for line in lines}
