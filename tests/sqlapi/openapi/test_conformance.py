@@ -115,6 +115,7 @@ def lie_about_status(described: dict[str, Any]) -> None:
 
 def lie_about_a_field(described: dict[str, Any]) -> None:
     described["components"]["schemas"]["Dataset"]["properties"].pop("age_s")
+    described["components"]["schemas"]["Dataset"]["required"].remove("age_s")
 
 
 def lie_about_a_type(described: dict[str, Any]) -> None:
