@@ -18,6 +18,13 @@ _HEAD = """\
 [HTTP API](../http.md) explains what is only listed here.
 """
 
+#: How the page names the schemas that have no table of fields.
+_WORDS = {
+    "ErrorCode": "an [error code](#error-codes)",
+    "OpenApi": "an OpenAPI 3.1 document",
+    "Rows": "an array with one object per row",
+}
+
 
 def openapi_json(document: Node) -> str:
     """Return the text of `openapi.json`."""
@@ -130,9 +137,7 @@ def _values(schema: Node) -> str:
 def _shape(schema: Node) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return {"Rows": "an array with one object per row", "OpenApi": "an OpenAPI 3.1 document"}.get(
-            name, f"[{name}](#{name.lower()})"
-        )
+        return _WORDS.get(name, f"[{name}](#{name.lower()})")
     if schema.get("type") == "array":
         return f"an array of {_shape(schema['items'])}"
     if "const" in schema:

@@ -52,7 +52,7 @@ _numbers = itertools.count()
 
 
 @schemathesis.hook
-def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwargs: dict[str, Any]) -> None:
+def before_call(context: schemathesis.HookContext, case: Any, kwargs: dict[str, Any]) -> None:
     """Ask for each format in turn; send a statement that works, or cancel one that runs, in half of the valid cases."""
     number = next(_numbers)
     if case.operation.label == "POST /v1/sql":
@@ -85,7 +85,7 @@ def _running() -> str | None:
 
 @schemathesis.check
 def a_valid_body_is_refused_for_its_meaning_only(
-    context: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case
+    context: schemathesis.CheckContext, response: schemathesis.Response, case: Any
 ) -> bool | None:
     """Replace `positive_data_acceptance` where a valid body may get a 400."""
     if case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE or response.status_code != 400:
