@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import gevent
 from gunicorn.app.base import BaseApplication
 
 from httpserver import gunicorn_server
@@ -74,6 +75,9 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     if path == "/close":
         environ[CLOSE_CONNECTION] = True
         return _whole(start_response, "closing")
+    if path == "/greenlet":
+        gevent.spawn(int, "no number")
+        return _whole(start_response, "spawned")
     if path == "/hold":
         return _whole(start_response, _held())
     if path == "/watch":

@@ -138,6 +138,8 @@ class _Module:
                 returned = [node.value for node in _own_nodes(called) if isinstance(node, ast.Return) and node.value]
                 given = self._arguments(value, called, function)
                 return set().union(*(self._keys(one, called) for one in returned), given)
+            case ast.Attribute(ast.Name("self")):  # what the maker of the object gave it
+                return {"…"}
         raise AssertionError(f"{self._name}:{value.lineno}: which fields are {ast.unparse(value)}?")
 
     def _arguments(self, call: ast.expr, called: ast.FunctionDef, function: ast.AST) -> set[str]:
