@@ -123,9 +123,7 @@ class _Module:
             case ast.Dict():
                 pairs = zip(value.keys, value.values, strict=True)
                 return set().union(*(self._key(key, item, function) for key, item in pairs))
-            case ast.BinOp(left, ast.BitOr(), right):
-                return self._keys(left, function) | self._keys(right, function)
-            case ast.IfExp(_, one, other):
+            case ast.BinOp(one, ast.BitOr(), other) | ast.IfExp(_, one, other):
                 return self._keys(one, function) | self._keys(other, function)
             case ast.Name(name):
                 return self._keys_of_name(name, function)
