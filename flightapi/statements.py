@@ -9,8 +9,17 @@ from functools import partial
 from flightapi.calls import QUERY_ID, Call
 from flightapi.error_table import code_of
 from queryengine.cancellation import CancelSource
-from queryengine.engine import Answer, Description, Parameters, Query, QueryEngine, QueryResult, QueryTimings
-from queryengine.errors import QueryCancelledError, QueryError
+from queryengine.engine import (
+    Answer,
+    Description,
+    Parameters,
+    Query,
+    QueryEngine,
+    QueryResult,
+    QueryTimings,
+    timings_of,
+)
+from queryengine.errors import QueryCancelledError
 from queryengine.ids import new_id
 from queryengine.query_log import QueryRecord
 from telemetry.trace_context import trace_id
@@ -52,7 +61,7 @@ class Statements:
             return self._engine.describe(query, cancel, speculate_s=budget_s)
         except Exception as error:
             gone = cancel.cancelled and isinstance(error, QueryCancelledError)
-            record.write(CLIENT_GONE if gone else code_of(error), _timings(error))
+            record.write(CLIENT_GONE if gone else code_of(error), timings_of(error))
             raise
 
     def run(
@@ -148,7 +157,7 @@ class _RunningStatement:
         try:
             self._result = begin()
         except Exception as error:
-            self._end(self._outcome(error), _timings(error))
+            self._end(self._outcome(error), timings_of(error))
             raise
         if self._gone:  # The call ended before there was a result to close.
             self._end(CLIENT_GONE)
@@ -186,7 +195,3 @@ class _RunningStatement:
             self._result.close()
             timings = self._result.timings
         self._record.write(outcome, timings)
-
-
-def _timings(error: Exception) -> QueryTimings | None:
-    return error.timings if isinstance(error, QueryError) else None

@@ -110,6 +110,12 @@ class QueryTimings:
     statement: str = ""
 
 
+def timings_of(error: BaseException) -> QueryTimings | None:
+    """Return how a statement that failed with *error* spent its time; None if it did not reach the engine."""
+    timings = getattr(error, "timings", None)
+    return timings if isinstance(timings, QueryTimings) else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveQuery:
     """A queued or running statement. `started` is ISO 8601 in UTC; `sql` is cut to `ACTIVE_SQL_CHARACTERS`."""

@@ -23,10 +23,6 @@ The errors of a statement.
 """
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # `queryengine.engine` describes these errors.
-    from queryengine.engine import QueryTimings
 
 #: An internal error of DuckDB that means a failed allocation which DuckDB did not expect.
 WANT_OF_MEMORY = re.compile(
@@ -38,11 +34,11 @@ class QueryError(Exception):
     """
     Base of this room's errors. `str()` is a sentence for the caller: no traceback, no path, no version.
 
-    `timings` are those of the statement until it failed, if the engine got that far.
+    `timings` are those of the statement until it failed (`queryengine.engine.timings_of`), if the engine got that far.
     """
 
     code = "query_error"
-    timings: "QueryTimings | None" = None
+    timings: object = None
 
 
 class StatementError(QueryError):

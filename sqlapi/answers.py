@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from queryengine.cancellation import CancelSource
-from queryengine.engine import CacheState, Query, QueryEngine, QueryResult, QueryTimings
-from queryengine.errors import QueryCancelledError, QueryError
+from queryengine.engine import CacheState, Query, QueryEngine, QueryResult, QueryTimings, timings_of
+from queryengine.errors import QueryCancelledError
 from queryengine.query_log import QueryRecord
 from runtimeconf.state import get_config
 from sqlapi import disconnects
@@ -113,5 +113,5 @@ class Answer:
             self._result.close()
             timings: QueryTimings | None = self._result.timings
         else:
-            timings = error.timings if isinstance(error, QueryError) else None
+            timings = None if error is None else timings_of(error)
         self._record.write(outcome, timings)

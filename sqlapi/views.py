@@ -286,7 +286,13 @@ class StatusView(ApiView):
         ]
         rows: list[dict[str, Any]] = [dict(zip(("name", "endpoint", "status"), part, strict=True)) for part in parts]
         if workers is not None:
-            rows[2] |= {"workers_alive": workers.workers_alive, "workers_killed": workers.workers_killed}
+            rows[2] |= {
+                "workers_alive": workers.workers_alive,
+                "workers_killed": workers.workers_killed,
+                "workers_busy": workers.workers_busy,
+                "statements_running": workers.running,
+                "statements_queued": workers.queued,
+            }
         if waiting_for:
             caller = _caller(request)
             rows[3]["waiting_for"] = [name for name in waiting_for if caller.may_name(name)]

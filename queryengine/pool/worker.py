@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 
 from queryengine.cancellation import Interruption
 from queryengine.encoders.parts import Parts, length
-from queryengine.engine import ArrowParameters, Encoding, Parameters, Query, QueryTimings
+from queryengine.engine import ArrowParameters, Encoding, Parameters, Query, QueryTimings, timings_of
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
 from queryengine.execution.statement_runner import StatementRunner
 from queryengine.pool.frames import (
@@ -460,4 +460,4 @@ def _admitted(runner: StatementRunner, request: Request) -> bytes:
 def _error_frame(error: QueryError) -> bytes:
     # `vars` adds the attributes that the constructor of some errors takes, such as `limit_s`.
     fields = {name: value for name, value in vars(error).items() if name != "timings"}
-    return encode_json(Kind.ERROR, {"code": error.code, "message": str(error), **fields, **_figures(error.timings)})
+    return encode_json(Kind.ERROR, {"code": error.code, "message": str(error), **fields, **_figures(timings_of(error))})

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from telemetry import counters as counting
 from telemetry import metrics
-from telemetry.counters import OTHER, Counters, Distribution
+from telemetry.counters import OTHER, Counters, Distribution, Labels
 from telemetry.events import (
     BUCKETS_S,
     AuthenticationFailuresEvent,
@@ -21,11 +21,13 @@ from telemetry.events import (
     StatementEvent,
     WorkerLostEvent,
 )
-from telemetry.exposition import OPEN_METRICS, TEXT, page, preferred
+from telemetry.exposition import OPEN_METRICS, TEXT, Family, page, preferred
 from telemetry.metrics import METRICS, Metric
 from telemetry.upstream_names import aliases
 from tests.system.harness import REPOSITORY
 from tests.telemetry.test_sender import STATEMENT
+
+parse_open: Any = text_string_to_metric_families  # without annotations
 
 
 def samples(text: str, parse: Any = parse_text) -> dict[tuple[str, ...], float]:
@@ -33,7 +35,7 @@ def samples(text: str, parse: Any = parse_text) -> dict[tuple[str, ...], float]:
     return {(sample.name, *sample.labels.values()): sample.value for family in parse(text) for sample in family.samples}
 
 
-def families(counters: Counters, **others: Any) -> list[Any]:
+def families(counters: Counters) -> list[Family]:
     found: dict[Metric, Any] = {**counters.counts(), **counters.histograms()}
     return [(metric, found[metric]) for metric in METRICS if metric in found]
 
@@ -115,17 +117,16 @@ def test_series_are_bounded_even_if_a_label_is_not(monkeypatch: pytest.MonkeyPat
 def test_both_formats_say_the_same_to_parsers_of_others() -> None:
     counters = Counters()
     counters.take([STATEMENT, RequestsEvent("/v1/sql", 200, 0.5, [1] + [0] * 15)])
-    others = [
-        (metrics.BUILD, {("1.0", "3.11", "2.0"): 1}),
-        (metrics.KEY_EXPIRES, {('a "quoted" \\ name\nof two lines',): 1.5e9}),
-        (metrics.DATASET_AGE, {}),
-    ]
+    name = 'a "quoted" \\ name\nof two lines'
+    gauges: list[dict[Labels, float]] = [{("1.0", "3.11", "2.0"): 1}, {(name,): 1.5e9}, {}]
+    shown_too = (metrics.BUILD, metrics.KEY_EXPIRES, metrics.DATASET_AGE)
+    others: list[Family] = list(zip(shown_too, gauges, strict=True))
 
     text = page([*families(counters), *others], TEXT).decode()
     opened = page([*families(counters), *others], OPEN_METRICS).decode()
 
     assert samples(text) == samples(opened, parse_open)
-    assert ("querykeep_key_expires_timestamp_seconds", 'a "quoted" \\ name\nof two lines') in samples(text)
+    assert ("querykeep_key_expires_timestamp_seconds", name) in samples(text)
     assert "dataset_age" not in text
     kinds = {family.name: family.type for family in parse_open(opened)}
     assert kinds["querykeep_build"] == "info"
@@ -167,11 +168,8 @@ def test_the_names_of_spice() -> None:
         ("application/openmetrics-text;version=2.0.0,text/plain;q=0.1", TEXT),
         ("application/openmetrics-text;q=0.3, text/plain;q=0.4", TEXT),
         ("application/openmetrics-text;q=x", TEXT),
-        (
-            "application/openmetrics-text;version=1.0.0;q=0.75,application/openmetrics-text;version=0.0.1;q=0.5,"
-            "text/plain;version=0.0.4;q=0.25,*/*;q=0.1",
-            OPEN_METRICS,
-        ),
+        ("application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.25,*/*;q=0.1", OPEN_METRICS),
+        ("application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.25,*/*;q=0.1", OPEN_METRICS),
     ],
 )
 def test_the_format_is_the_one_that_weighs_most(accept: str, content_type: str) -> None:

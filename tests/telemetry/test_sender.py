@@ -112,7 +112,8 @@ def test_requests_and_failures_are_added_up(tmp_path: Path, collector: Collector
     wait_for(lambda: len(recorder.events) == 3, "the sums")
     sql, health, failures = recorder.events
     assert isinstance(sql, RequestsEvent)
-    assert (sql.route, sql.status, sql.seconds) == ("/v1/sql", 200, pytest.approx(100.3005))
+    assert (sql.route, sql.status) == ("/v1/sql", 200)
+    assert sql.seconds == pytest.approx(100.3005)
     assert (sum(sql.buckets), sql.buckets[0], sql.buckets[-1]) == (3, 1, 1)
     assert isinstance(health, RequestsEvent)
     assert failures == AuthenticationFailuresEvent("missing_key", 3)
