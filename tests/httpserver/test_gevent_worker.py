@@ -43,6 +43,14 @@ def test_a_connection_takes_many_requests_and_http_10_closes_it_unless_asked_oth
         assert client.rest() == b""
 
 
+def test_an_exception_that_ends_a_greenlet_is_a_log_line(plain: WebTier) -> None:
+    with plain.connection() as client:
+        assert client.get("/greenlet").status == 200
+
+    wait_for(lambda: "ERROR httpserver.gevent_worker: an exception ended a greenlet" in plain.output(), "the line")
+    wait_for(lambda: "\n    ValueError: invalid literal" in plain.output(), "its traceback")
+
+
 def test_bodies_arrive_that_are_asked_for_large_or_chunked(server: WebTier) -> None:
     size, chunk = 3_000_000, 1_000_000
     with server.connection() as client:

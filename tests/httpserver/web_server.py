@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import gevent
 from gunicorn.app.base import BaseApplication
 
 from httpserver import gunicorn_server
@@ -84,7 +85,9 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         return _watched(environ, start_response, asked["s"])
     if path == "/block":
         ctypes.CDLL(None).sleep(600)  # which gevent does not replace: no other greenlet runs
-    if path == "/pid":
+    if path in {"/pid", "/greenlet"}:
+        if path == "/greenlet":  # one that fails
+            gevent.spawn(int, "no number")
         return _whole(start_response, str(os.getpid()))
     if path == "/fail":
         raise RuntimeError("the application fails")

@@ -123,9 +123,7 @@ class _Module:
             case ast.Dict():
                 pairs = zip(value.keys, value.values, strict=True)
                 return set().union(*(self._key(key, item, function) for key, item in pairs))
-            case ast.BinOp(left, ast.BitOr(), right):
-                return self._keys(left, function) | self._keys(right, function)
-            case ast.IfExp(_, one, other):
+            case ast.BinOp(one, ast.BitOr(), other) | ast.IfExp(_, one, other):
                 return self._keys(one, function) | self._keys(other, function)
             case ast.Name(name):
                 return self._keys_of_name(name, function)
@@ -138,6 +136,8 @@ class _Module:
                 returned = [node.value for node in _own_nodes(called) if isinstance(node, ast.Return) and node.value]
                 given = self._arguments(value, called, function)
                 return set().union(*(self._keys(one, called) for one in returned), given)
+            case ast.Attribute(ast.Name("self")):  # what the maker of the object gave it
+                return {"…"}
         raise AssertionError(f"{self._name}:{value.lineno}: which fields are {ast.unparse(value)}?")
 
     def _arguments(self, call: ast.expr, called: ast.FunctionDef, function: ast.AST) -> set[str]:
