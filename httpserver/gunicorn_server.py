@@ -26,7 +26,7 @@ from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
 from httpserver.truncation_guard import guarded
 from runtimeconf.model import MIB, RuntimeConfig
-from system.heartbeat import HUNG_S, HangDetector
+from system.heartbeat import HUNG_S, HangDetector, is_stopped
 from system.process_limits import connection_limit
 
 #: Threads beyond those that run or await a statement: for health checks, status, refusals and incoming bodies.
@@ -150,7 +150,7 @@ class WebArbiter(Arbiter):
             for pid, beat in beats.items()
         }
         for pid, beat in beats.items():
-            if self._detectors[pid].is_hung(beat, limit_s, now):
+            if self._detectors[pid].is_hung(beat, limit_s, now, is_stopped=is_stopped(pid)):
                 self.kill_worker(pid, signal.SIGKILL)
 
 

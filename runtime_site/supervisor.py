@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from system.heartbeat import HUNG_S, HangDetector, Heartbeat
+from system.heartbeat import HUNG_S, HangDetector, Heartbeat, is_stopped
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,8 @@ class Part:
         """Kill the processes if they do not respond, unless the part is stopping. SIGCHLD then reports the end."""
         if self.process is None or self._heartbeat is None or self.is_terminating:
             return
-        if self._detector.is_hung(self._heartbeat.read(), self.command.hung_s, now):
+        stopped = is_stopped(self.process.pid)
+        if self._detector.is_hung(self._heartbeat.read(), self.command.hung_s, now, is_stopped=stopped):
             # Not `end`: it would wait for a process that is blocked in the kernel.
             self.send_group(signal.SIGKILL)
 

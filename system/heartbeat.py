@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds without a heartbeat after which a process is hung; it is killed a second later.
 HUNG_S = 10.0
-#: Seconds until the first heartbeat of a process: it imports its program first, perhaps on a busy machine.
+#: Seconds that a process has longer for its first heartbeat: it imports its program, perhaps on a busy machine.
 START_S = 60.0
 
 #: Seconds that the log line about a silent process comes before its kill.
@@ -57,17 +57,16 @@ class Heartbeat:
 
 class Pulse:
     """
-    The silence of a process, measured by changes of its heartbeat, from *beat* on.
+    The silence of a process, measured by changes of its heartbeat.
 
     The clock of that process is not used. The time between two looks counts as one second at most: if the parent did
     not run, the process is not to blame.
     """
 
-    def __init__(self, now: float, beat: float = 0.0) -> None:
+    def __init__(self, now: float) -> None:
         self.quiet_s = 0.0
         self.age_s = 0.0
-        self.has_begun = False
-        self._beat = beat
+        self._beat = 0.0
         self._looked_at = now
 
     def look(self, beat: float, now: float) -> None:
@@ -75,14 +74,13 @@ class Pulse:
         passed_s = min(now - self._looked_at, 1.0)
         self._looked_at = now
         self.age_s += passed_s
-        self.has_begun |= beat != self._beat
         self.quiet_s = 0.0 if beat != self._beat else self.quiet_s + passed_s
         self._beat = beat
 
 
 class HangDetector:
     """
-    Decides when a process is hung, so that it must be killed.
+    Decides when a process is hung, so that it must be killed. Its first heartbeat is the first one that is not *beat*.
 
     This is logged first, with *fields*, and decided at a later look: the process may wait for a reader of the log, just
     as this one then does. Look about once a second.
@@ -90,19 +88,26 @@ class HangDetector:
 
     def __init__(self, fields: Mapping[str, Any], now: float, beat: float = 0.0) -> None:
         self._fields = fields
-        self._pulse = Pulse(now, beat)
+        self._pulse = Pulse(now)
+        self._first = beat
+        self._has_begun = False
         self._is_logged = False
 
     @property
     def silent_s(self) -> float:
-        """The seconds since the last heartbeat."""
+        """The seconds since the last heartbeat; before the first one, those that were too many."""
         return self._pulse.quiet_s
 
-    def is_hung(self, beat: float, limit_s: float, now: float) -> bool:
-        """Record *beat*, and return whether the process has been silent for *limit_s* seconds and some more."""
+    def is_hung(self, beat: float, limit_s: float, now: float, *, is_stopped: bool = False) -> bool:
+        """
+        Record *beat*, and return whether the process has been silent for *limit_s* seconds and some more.
+
+        *is_stopped* says whether a signal has stopped it. Otherwise the first heartbeat may be `START_S` later.
+        """
+        self._has_begun |= beat != self._first
+        if not self._has_begun:
+            beat = now if self._pulse.age_s < START_S and not is_stopped else -1.0
         self._pulse.look(beat, now)
-        if not self._pulse.has_begun:
-            limit_s = max(limit_s, START_S)
         if self.silent_s < limit_s:
             self._is_logged = False
         elif not self._is_logged:
@@ -111,6 +116,13 @@ class HangDetector:
             logger.error("A part of the runtime does not respond", extra={"fields": fields})
             return False
         return self.silent_s >= limit_s + _WARNING_S
+
+
+def is_stopped(child: int) -> bool:
+    """Return whether a signal has stopped the process *child* of this one."""
+    with suppress(ChildProcessError):
+        return os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    return False
 
 
 def waits_for_disk() -> bool:

@@ -32,7 +32,7 @@ from queryengine.pool.worker_state import WorkerState, read_state
 from runtimeconf.model import RuntimeConfig
 from system import sandbox
 from system.errors import StateDirectoryError
-from system.heartbeat import Pulse
+from system.heartbeat import Pulse, is_stopped
 from system.lock import ENGINE_LOCK_NAME, PREDECESSOR_WAIT_S, StateLock
 from system.memory import out_of_memory_kills
 from system.process_limits import share_what_is_loaded
@@ -193,7 +193,7 @@ class EngineArbiter(Arbiter):
             pulse.look(worker.tmp.last_update(), now)
             # A busy worker sends no heartbeat, so this one stands still only while a signal has stopped the worker.
             halt = self._halts.setdefault(pid, Pulse(now))
-            halt.look(-1.0 if _is_stopped(pid) else now, now)
+            halt.look(-1.0 if is_stopped(pid) else now, now)
             is_stuck = partial(_is_stuck, pulse=pulse, halt=halt, now=now)
             if is_stuck(state) and kill_if(pid, worker.tmp.fileno(), is_stuck):
                 self._causes[pid] = "time" if state.phase == "busy" and now >= state.deadline + OVERDUE_S else "stuck"
@@ -348,13 +348,6 @@ def kill_if(pid: int, heartbeat: int, condition: Callable[[WorkerState], bool]) 
             os.kill(pid, signal.SIGKILL)
             return True
         os.kill(pid, signal.SIGCONT)
-    return False
-
-
-def _is_stopped(pid: int) -> bool:
-    """Return whether a signal has stopped the worker *pid*."""
-    with contextlib.suppress(ChildProcessError):
-        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
     return False
 
 

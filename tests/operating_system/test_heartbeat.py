@@ -1,13 +1,16 @@
 """Heartbeats, and when their absence means that a process hangs."""
 
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from system.heartbeat import HUNG_S, START_S, HangDetector, Heartbeat, Pulse
+from system.heartbeat import HUNG_S, START_S, HangDetector, Heartbeat, Pulse, is_stopped
 from tests.operating_system.programs import printed
+from tests.system.harness import wait_for
 
 #: A thread of this program starts another one with vfork(2), which first opens a pipe that nobody writes to.
 WAITS_IN_THE_KERNEL = """
@@ -67,7 +70,7 @@ def test_silence_is_not_counted_while_the_parent_does_not_run() -> None:
     pulse = Pulse(0.0)
 
     pulse.look(1.0, 0.5)
-    assert (pulse.quiet_s, pulse.age_s, pulse.has_begun) == (0.0, 0.5, True)
+    assert (pulse.quiet_s, pulse.age_s) == (0.0, 0.5)
     pulse.look(1.0, 1.0)
     pulse.look(1.0, 1000.0)
     assert (pulse.quiet_s, pulse.age_s) == (1.5, 2.0)
@@ -101,17 +104,33 @@ def test_neither_a_suspended_machine_nor_a_suspended_parent_makes_a_process_hung
     assert not any(detector.is_hung(beat, HUNG_S, beat * 3600.0) for beat in range(11, 1000))
 
 
-def test_a_process_has_longer_for_its_first_heartbeat(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_has_longer_for_its_first_heartbeat_unless_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
     first = 1e9  # as the time of a file is, before the worker sets it
-    detector = HangDetector({}, 0.0, first)
+    start_s, hung_s = round(START_S), round(HUNG_S)
+    detector, late, stopped = (HangDetector({}, 0.0, first) for _ in range(3))
 
-    assert looks(detector, first, 0.0, round(START_S)) == [False] * round(START_S)
-    assert lines_of(caplog) == [{"silent_s": START_S}]
-    assert looks(detector, first, START_S, 1) == [True]
+    assert looks(detector, first, 0.0, start_s + hung_s + 1) == [False] * (start_s + hung_s + 1)
+    assert lines_of(caplog) == [{"silent_s": HUNG_S}]
+    assert looks(detector, first, start_s + hung_s + 1.0, 1) == [True]
 
-    late = HangDetector({}, 0.0, first)
-    assert looks(late, first, 0.0, 59) == [False] * 59
-    assert looks(late, 5.0, 59.0, 12) == [False] * 11 + [True]
+    assert looks(late, first, 0.0, start_s + 5) == [False] * (start_s + 5)
+    assert looks(late, 5.0, start_s + 5.0, hung_s + 2) == [False] * (hung_s + 1) + [True]
+
+    assert looks(stopped, first, 0.0, 30) == [False] * 30
+    later = [stopped.is_hung(first, HUNG_S, 30.0 + second, is_stopped=True) for second in range(1, hung_s + 3)]
+    assert later == [False] * (hung_s + 1) + [True]
+
+
+def test_the_parent_sees_that_a_child_is_stopped() -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        assert not is_stopped(child.pid)
+        child.send_signal(signal.SIGSTOP)
+        wait_for(lambda: is_stopped(child.pid), "the stop")
+        assert is_stopped(child.pid)
+        child.send_signal(signal.SIGCONT)
+        wait_for(lambda: not is_stopped(child.pid), "it to go on")
+        child.kill()
+    assert not is_stopped(child.pid)
 
 
 def test_a_process_that_waits_for_its_disk_is_told_from_one_that_hangs(tmp_path: Path) -> None:
