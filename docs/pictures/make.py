@@ -29,7 +29,7 @@ DASHBOARD = PICTURES.parents[1] / "deploy" / "grafana" / "querykeep.json"
 
 _COLUMNS, _LINES = 112, 32
 _CALLERS = 6
-_LOAD_S = 75.0
+_LOAD_S = 60.0
 _STEP_S = 1
 _RATE = "10s"
 
@@ -58,7 +58,7 @@ def main() -> None:
         "metrics": {"enabled": True, "bind": f"127.0.0.1:{metrics}"},
         "history": {"sql": True},
         "query": {"workers": 4},
-        "auth": {"api-key": {"enabled": True, "keys": [{"key": K1, "name": "analyst"}]}},
+        "auth": {"api-key": {"enabled": True, "named_keys": [{"name": "analyst", "key": K1}]}},
     }
     acceleration = {"enabled": True, "refresh_mode": "full", "refresh_check_interval": "20s"}
     datasets = [{"from": "file:orders.parquet", "name": "orders", "acceleration": acceleration}]

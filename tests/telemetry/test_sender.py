@@ -30,7 +30,7 @@ from telemetry.sender import WATCH_SOCKET, Sender, SocketLink
 from tests.system.harness import REPOSITORY, wait_for
 
 STATEMENT = StatementEvent(
-    "q1", "r1", "http", "f1", "app", "ok", 1.5, 10.0, 1.0, 2.0, 3.0, 0.5, 7, 700, "miss", "s1", 'SELECT "\n"'
+    "q1", "r1", "http", "f1", "app", "ok", 1.5, 10.0, 1.0, 2.0, 3.0, 0.5, 7, 700, "miss", "s1", 'SELECT "\n"', "t1"
 )
 EVENTS: list[Event] = [
     STATEMENT,
