@@ -146,8 +146,7 @@ class WebArbiter(Arbiter):
         now, limit_s = time.monotonic(), self.app.heartbeat_timeout()
         beats = {pid: worker.tmp.last_update() for pid, worker in self.WORKERS.items()}
         self._detectors = {
-            pid: self._detectors.get(pid) or HangDetector({"part": "web", "worker": pid}, now, beat)
-            for pid, beat in beats.items()
+            pid: self._detectors.get(pid) or HangDetector("web", now, beat, worker=pid) for pid, beat in beats.items()
         }
         for pid, beat in beats.items():
             if self._detectors[pid].is_hung(beat, limit_s, now, is_stopped=is_stopped(pid)):

@@ -140,7 +140,7 @@ class Part:
             self.send_group(signal.SIGKILL)
 
     def _new_detector(self) -> HangDetector:
-        return HangDetector({"part": self.command.name}, time.monotonic())
+        return HangDetector(self.command.name, time.monotonic())
 
     def end(self) -> int:
         """Kill what is left of the process group, and return the exit code as `Popen` does."""

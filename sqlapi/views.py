@@ -427,6 +427,7 @@ def _remembered(request: Request, what: str) -> Any:
     """
     caller = _caller(request)
     caller.require("query")
+    FORMAT.read(request.META)  # A bad value is reported even if there is nothing to show.
     limit = LIMIT.read(request.META) or DEFAULT_LIMIT
     if not get_config().history.enabled:
         raise HistoryDisabledError

@@ -3,10 +3,8 @@
 import logging
 import os
 import struct
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -82,12 +80,13 @@ class HangDetector:
     """
     Decides when a process is hung, so that it must be killed. Its first heartbeat is the first one that is not *beat*.
 
-    This is logged first, with *fields*, and decided at a later look: the process may wait for a reader of the log, just
-    as this one then does. Look about once a second.
+    This is logged first, with the name of the *part* and the process id of its *worker*, and decided at a later look:
+    the process may wait for a reader of the log, just as this one then does. Look about once a second.
     """
 
-    def __init__(self, fields: Mapping[str, Any], now: float, beat: float = 0.0) -> None:
-        self._fields = fields
+    def __init__(self, part: str, now: float, beat: float = 0.0, *, worker: int | None = None) -> None:
+        self._part = part
+        self._worker = worker
         self._pulse = Pulse(now)
         self._first = beat
         self._has_begun = False
@@ -112,7 +111,7 @@ class HangDetector:
             self._is_logged = False
         elif not self._is_logged:
             self._is_logged = True
-            fields = {**self._fields, "silent_s": round(self.silent_s, 1)}
+            fields = {"part": self._part, "worker": self._worker, "silent_s": round(self.silent_s, 1)}
             logger.error("A part of the runtime does not respond", extra={"fields": fields})
             return False
         return self.silent_s >= limit_s + _WARNING_S

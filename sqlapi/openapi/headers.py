@@ -29,13 +29,17 @@ REQUEST_HEADERS: Mapping[str, Header] = {
         "underscores; otherwise the request gets another id.",
         _TEXT,
     ),
+    "traceparent": Header(
+        "The trace of the caller (W3C Trace Context). A malformed one counts as absent.",
+        _TEXT,
+    ),
     "Cache-Control": Header(
         "`no-cache` runs the statement and caches its response, `no-store` runs it and caches nothing.", _TEXT
     ),
 }
 
 #: Those that every route reads.
-READ_ALWAYS = ("X-Request-Id",)
+READ_ALWAYS = ("X-Request-Id", "traceparent")
 
 RESPONSE_HEADERS: Mapping[str, Header] = {
     "X-Request-Id": Header(

@@ -28,7 +28,7 @@ from sqlapi.openapi.error_codes import codes_of
 from sqlapi.openapi.schemas import Schema, array_of, reference
 from sqlapi.query_parameters import FORMAT, JSON_FORMAT, LIMIT, QueryParameter
 from system.errors import StateDirectoryError
-from telemetry.errors import TelemetryUnavailableError
+from telemetry.errors import TelemetryError
 
 #: Content by media type: the members of a response or request body.
 Content = Mapping[str, Mapping[str, Any]]
@@ -113,7 +113,7 @@ KEYED_CODES = (
 _STATEMENT_CODES = tuple(code for code in codes_of(QueryError) if code != RateLimitError.code)
 _BODY_CODES = codes_of(BodyError)
 _ENGINE_UNAVAILABLE = EngineUnavailableError.code
-_HISTORY_CODES = (NotPermittedError.code, *codes_of(HistoryDisabledError, TelemetryUnavailableError))
+_HISTORY_CODES = (NotPermittedError.code, *codes_of(HistoryDisabledError, TelemetryError))
 _PATH_CODES = codes_of(RouteNotFoundError)  # of a parameter that is empty or holds a slash
 
 

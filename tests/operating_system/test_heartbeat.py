@@ -79,16 +79,16 @@ def test_silence_is_not_counted_while_the_parent_does_not_run() -> None:
 
 
 def test_a_silent_process_is_logged_and_then_hung(caplog: pytest.LogCaptureFixture) -> None:
-    detector = HangDetector({"part": "a"}, 0.0)
+    detector = HangDetector("a", 0.0)
 
     assert looks(detector, 1, 0.0, 12) == [False] * 11 + [True]
 
-    assert lines_of(caplog) == [{"part": "a", "silent_s": HUNG_S}]
+    assert lines_of(caplog) == [{"part": "a", "worker": None, "silent_s": HUNG_S}]
     assert detector.silent_s == HUNG_S + 1
 
 
 def test_a_process_that_goes_on_once_it_is_logged_is_not_hung(caplog: pytest.LogCaptureFixture) -> None:
-    detector = HangDetector({}, 0.0)
+    detector = HangDetector("a", 0.0)
 
     for beat in (1, 2):
         assert looks(detector, beat, 100.0 * beat, 11) == [False] * 11
@@ -98,7 +98,7 @@ def test_a_process_that_goes_on_once_it_is_logged_is_not_hung(caplog: pytest.Log
 
 
 def test_neither_a_suspended_machine_nor_a_suspended_parent_makes_a_process_hung() -> None:
-    detector = HangDetector({}, 0.0)
+    detector = HangDetector("a", 0.0)
 
     assert not any(detector.is_hung(1, HUNG_S, hour * 3600.0) for hour in range(1, 11))
     assert not any(detector.is_hung(beat, HUNG_S, beat * 3600.0) for beat in range(11, 1000))
@@ -107,10 +107,10 @@ def test_neither_a_suspended_machine_nor_a_suspended_parent_makes_a_process_hung
 def test_a_process_has_longer_for_its_first_heartbeat_unless_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
     first = 1e9  # as the time of a file is, before the worker sets it
     start_s, hung_s = round(START_S), round(HUNG_S)
-    detector, late, stopped = (HangDetector({}, 0.0, first) for _ in range(3))
+    detector, late, stopped = (HangDetector("a", 0.0, first) for _ in range(3))
 
     assert looks(detector, first, 0.0, start_s + hung_s + 1) == [False] * (start_s + hung_s + 1)
-    assert lines_of(caplog) == [{"silent_s": HUNG_S}]
+    assert lines_of(caplog) == [{"part": "a", "worker": None, "silent_s": HUNG_S}]
     assert looks(detector, first, start_s + hung_s + 1.0, 1) == [True]
 
     assert looks(late, first, 0.0, start_s + 5) == [False] * (start_s + 5)
