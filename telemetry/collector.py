@@ -26,7 +26,7 @@ from telemetry.events import Event, decode
 logger = logging.getLogger(__name__)
 
 #: Seconds between two times that it reads.
-PAUSE_S = 0.05
+PAUSE_S = 0.1
 
 #: A process that sends a longer line is dropped, and one that leaves this much of its answers unread.
 MAX_LINE_BYTES = 64 * 1024
@@ -89,6 +89,7 @@ class Collector:
         self._selector = selectors.DefaultSelector()
         self._clients: set[_Client] = set()
         self._stop = threading.Event()
+        self._is_reported = False
         self._listen()
         self._woken, self._wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._woken, selectors.EVENT_READ)
@@ -139,12 +140,20 @@ class Collector:
 
     def _restore_socket(self) -> None:
         """Make the socket again if a clean-up has removed it."""
-        if not self._socket.is_there:
-            former = self._socket
+        if self._socket.is_there:
+            return
+        former = self._socket
+        try:
             self._listen()
-            self._selector.unregister(former.listener)
-            former.listener.close()
-            logger.warning("The socket for events was gone from the state directory: it is made again")
+        except OSError as error:  # The directory is gone too.
+            if not self._is_reported:
+                logger.error("The socket for events is gone and cannot be made again: %s", error.strerror)  # noqa: TRY400
+            self._is_reported = True
+            return
+        self._is_reported = False
+        self._selector.unregister(former.listener)
+        former.listener.close()
+        logger.warning("The socket for events was gone from the state directory: it is made again")
 
     def _accept(self) -> None:
         with suppress(OSError):  # no descriptor left, or nobody there any more

@@ -5,6 +5,7 @@ The page may have tens of thousands of lines, so it is written by string operati
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import accumulate
 
 from telemetry.counters import Distribution, Labels
@@ -22,6 +23,11 @@ _LIMITS = (*(repr(limit) for limit in BUCKETS_S), "+Inf")
 _LIMITS_MS = (*(repr(limit * 1000) for limit in BUCKETS_S), "+Inf")
 
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+@lru_cache(maxsize=32_768)  # The same series are on every page.
+def _pairs(names: Labels, labels: Labels) -> str:
+    return ",".join([f'{name}="{text.translate(_ESCAPED)}"' for name, text in zip(names, labels, strict=True)])
 
 
 def preferred(accept: str) -> str:
@@ -62,9 +68,7 @@ def _write(
     lines.append(f"# TYPE {family} {kind}")
     sample = metric.sample
     for labels, value in series.items():
-        pairs = ",".join(
-            [f'{name}="{text.translate(_ESCAPED)}"' for name, text in zip(metric.labels, labels, strict=True)]
-        )
+        pairs = _pairs(metric.labels, labels)
         if isinstance(value, Distribution):
             before = f"{pairs}," if pairs else ""
             cumulated = list(accumulate(value.counts))

@@ -5,22 +5,16 @@ Where this process sends its events, and asks what is remembered. Until it is se
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from telemetry.errors import TelemetryUnavailableError
 from telemetry.events import Event
 from telemetry.questions import ask_at
 from telemetry.sender import WATCH_SOCKET, Flusher, Sender, SocketLink
 
-
-class Answering(Protocol):
-    """Answers questions about what is remembered."""
-
-    def __call__(self, question: Mapping[str, Any]) -> Any:
-        """Return the answer, in JSON types. Raises LookupError for a question that it does not know."""
-
+#: Answers a question about what is remembered, in JSON types. It raises LookupError for one that it does not know.
+Answering = Callable[[Mapping[str, Any]], Any]
 
 _sender: Sender | None = None
 _flusher: Flusher | None = None
@@ -60,12 +54,16 @@ def deliver_to(take: Callable[[Event], None], answering: Answering, *, keeps_sql
 
 
 def disconnect() -> None:
-    """Send nothing any more. Also for a process that was forked."""
+    """Send what was added up or kept, and nothing any more."""
+    flush()
+    forget()
+
+
+def forget() -> None:
+    """Send nothing any more. In a process that was just forked, this leaves what was kept to its parent."""
     global _sender, _flusher, _link, _answering  # noqa: PLW0603 (process-wide)
     if _flusher is not None:
         _flusher.stop()
-    if _sender is not None:
-        flush()
     if _link is not None:
         _link.close()
     _sender = _flusher = _link = _answering = None
@@ -74,8 +72,10 @@ def disconnect() -> None:
 def send(event: Event) -> None:
     """Send *event*. It never waits and never raises."""
     if (sender := _sender) is not None:
-        with suppress(Exception):
+        try:  # noqa: SIM105 (it costs nothing)
             sender.send(event)
+        except Exception:  # noqa: BLE001, S110 (nothing that is told may fail what is told about)
+            pass
 
 
 def is_on() -> bool:

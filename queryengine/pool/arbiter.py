@@ -292,7 +292,7 @@ class EngineArbiter(Arbiter):
         self._woken.close()
         self._wakes.close()
         self._broker.close_inherited()
-        telemetry.state.disconnect()
+        telemetry.state.forget()
 
     # The end.
 

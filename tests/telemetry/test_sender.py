@@ -291,7 +291,7 @@ def test_many_threads_lose_and_mix_nothing(tmp_path: Path, collector: Collector,
 
 
 def test_the_collector_survives_nonsense_and_a_clean_up(
-    tmp_path: Path, collector: Collector, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, collector: Collector, recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / WATCH_SOCKET
     with socket.socket(socket.AF_UNIX) as client:
@@ -301,7 +301,9 @@ def test_the_collector_survives_nonsense_and_a_clean_up(
         client.sendall(b"x" * 70_000)
         assert client.recv(1) == b""
 
-    path.unlink()
+    tmp_path.rename(tmp_path.with_name("moved"))
+    wait_for(lambda: "cannot be made again" in caplog.text, "the report")
+    tmp_path.mkdir()
     wait_for(path.exists, "another socket")
     assert path.stat().st_mode & 0o777 == 0o600
     link = SocketLink(path)

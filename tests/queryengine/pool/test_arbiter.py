@@ -33,12 +33,16 @@ from queryengine.pool.arbiter import (
 from queryengine.pool.client import EngineClient
 from queryengine.pool.worker_state import WorkerState, read_state, write_state
 from system.heartbeat import Pulse
+from telemetry.collector import Collector
+from telemetry.events import WorkerLostEvent
+from telemetry.sender import WATCH_SOCKET
 from tests.forking import fork
 from tests.queryengine.asking import begin, error_of
 from tests.queryengine.engine_process import EXIT_CODE_FILE, EngineProcess
 from tests.queryengine.heartbeats import state_of
 from tests.queryengine.pool.conftest import RIGHT, Start, ask
 from tests.queryengine.publishing import ENDLESS, wait_until
+from tests.telemetry.test_sender import Recorder
 
 
 def test_statements_run_in_workers_whatever_unused_signals_come(process: EngineProcess, client: EngineClient) -> None:
@@ -76,6 +80,43 @@ def test_the_end_of_a_worker_fails_only_its_own_statement(process: EngineProcess
     process.wait_until_whole(client)
     assert client.cancel("other", "b")
     assert error_of(other) is QueryCancelledError
+
+
+def test_each_lost_worker_is_told_with_its_cause(start: Start, tmp_path: Path) -> None:
+    recorder = Recorder()
+    process, client = start()
+    collector = Collector(process.state_dir / WATCH_SOCKET, [recorder], {})
+    collector.start()
+
+    def lost() -> list[tuple[str, int]]:
+        return [(event.cause, event.exit) for event in recorder.events if isinstance(event, WorkerLostEvent)]
+
+    expected = []
+    for number, cause in ((signal.SIGALRM, "time"), (signal.SIGKILL, "signal"), (signal.SIGSEGV, "signal")):
+        os.kill(min(process.workers()), number)
+        expected.append((cause, -number))
+        wait_until(lambda: len(lost()) == len(expected))
+        process.wait_until_whole(client)
+    asking = begin(partial(ask, client, ENDLESS, query_id="mine", fingerprint="k"))
+    worker = process.worker_of("mine")
+    os.kill(worker, signal.SIGSTOP)  # so that it does not end by itself
+    assert client.cancel("mine", "k")
+    assert error_of(asking) is QueryCancelledError
+    wait_until(lambda: len(lost()) == 4)
+    (process.state_dir / EXIT_CODE_FILE).write_text("7")
+    os.kill(min(process.workers()), signal.SIGKILL)
+    wait_until(lambda: ("exit", 7) in lost())
+    (process.state_dir / EXIT_CODE_FILE).unlink()
+
+    assert lost()[:4] == [*expected, ("request", -signal.SIGKILL)]
+    assert ("mine", "request") in {
+        (event.query_id, event.cause) for event in recorder.events if isinstance(event, WorkerLostEvent)
+    }
+    process.wait_until_whole(client)
+    for pid in process.workers():
+        links = [str(descriptor.readlink()) for descriptor in Path(f"/proc/{pid}/fd").iterdir()]
+        assert len([link for link in links if link.startswith("socket:")]) == 1, "not that to the collector"
+    collector.stop()
 
 
 #: Another process with a client.
