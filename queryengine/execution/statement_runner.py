@@ -241,8 +241,10 @@ def _started(
     start: Callable[[Interruption], Reader], timings: QueryTimings, interruption: Interruption, held: ExitStack
 ) -> Reader:
     began = time.perf_counter()
-    reader = start(interruption)
-    timings.run_ms = _ms_since(began)
+    try:
+        reader = start(interruption)
+    finally:
+        timings.run_ms = _ms_since(began)
     held.callback(reader.close)
     return reader
 
