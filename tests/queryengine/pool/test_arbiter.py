@@ -18,7 +18,6 @@ from queryengine.errors import (
     EngineUnavailableError,
     EngineWorkerDiedError,
     QueryCancelledError,
-    QueryTimeoutError,
 )
 from queryengine.pool.arbiter import (
     BOOT_S,
@@ -132,7 +131,7 @@ EngineClient(config_of(Path(sys.argv[1]))).run(Query(sql=sys.argv[2], query_id="
 
 @pytest.mark.exhaustive
 def test_a_stopped_worker_is_killed_whether_it_is_idle_or_runs_a_statement_or_its_client_is_gone(start: Start) -> None:
-    process, client = start(timeout_s=15.0, workers=4)
+    process, client = start(timeout_s=600.0, workers=4)
     asking = begin(partial(ask, client, ENDLESS, query_id="mine"))
     other = subprocess.Popen([sys.executable, "-c", OTHER, str(process.state_dir), ENDLESS])
     running = {process.worker_of("mine"), process.worker_of("lost")}
@@ -144,8 +143,7 @@ def test_a_stopped_worker_is_killed_whether_it_is_idle_or_runs_a_statement_or_it
     other.wait()
 
     assert ask(client, query_id="q") == RIGHT
-    wait_until(lambda: client.status().workers_alive == 3)  # the busy ones have time left
-    assert error_of(asking) is QueryTimeoutError
+    assert error_of(asking) is EngineWorkerDiedError
     wait_until(lambda: not stopped & process.workers())
     process.wait_until_whole(client)
     assert client.status().workers_killed == 3
