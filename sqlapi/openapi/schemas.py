@@ -236,13 +236,35 @@ SCHEMAS: Mapping[str, Schema] = {
                 "description": "Of the engine: worker processes killed or lost since startup.",
                 **_COUNT,
             },
+            "workers_busy": {
+                "type": "integer",
+                "description": "Of the engine: worker processes that run a statement.",
+                **_COUNT,
+            },
+            "statements_running": {
+                "type": "integer",
+                "description": "Of the engine: statements that run, of all keys.",
+                **_COUNT,
+            },
+            "statements_queued": {
+                "type": "integer",
+                "description": "Of the engine: statements that wait, of all keys.",
+                **_COUNT,
+            },
             "waiting_for": {
                 "type": "array",
                 "items": {"type": "string"},
                 "description": "Of refresh: the datasets that hold up `/v1/ready`.",
             },
         },
-        optional=("workers_alive", "workers_killed", "waiting_for"),
+        optional=(
+            "workers_alive",
+            "workers_killed",
+            "workers_busy",
+            "statements_running",
+            "statements_queued",
+            "waiting_for",
+        ),
     ),
     "Dataset": _row_of(
         DatasetState,

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+import telemetry.state
+from runtime_site.watching import Memory
+from runtimeconf.model import RuntimeConfig
 from sqlapi.openapi.document import document
 from sqlapi.wsgi_handler import ApiHandler
 from tests.system.harness import K1, KEYED, PYTHON, REPOSITORY, Server, clean_environ
@@ -63,10 +66,14 @@ def send_some(described: Mapping[str, Any], key: str | None, *, examples: int) -
     return sent
 
 
-@pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize("key", [K1, None], ids=["keyed", "not_keyed"])
-def test_a_sample_of_cases_in_this_process(key: str | None) -> None:
-    assert send_some(document(), key, examples=3) >= 60
+def test_a_sample_of_cases_in_this_process(runtime: RuntimeConfig, key: str | None) -> None:
+    memory = Memory(runtime)
+    telemetry.state.deliver_to(memory.take, memory.answer)
+    try:
+        assert send_some(document(), key, examples=3) >= 60
+    finally:
+        telemetry.state.disconnect()
 
 
 def run_schemathesis(server: Server, key: str | None, *, examples: int) -> dict[str, Any]:
