@@ -11,11 +11,6 @@ from sqlapi.errors import InvalidParameterError
 _T = TypeVar("_T")
 
 _MAX_PARAMETERS = 100
-
-#: How many rows of history or statistics a request gets.
-DEFAULT_LIMIT = 100
-MAX_LIMIT = 1000
-
 _NUMBER = re.compile("[0-9]{1,4}", re.ASCII)
 
 
@@ -65,12 +60,6 @@ def _choice(*names: str) -> Callable[[str], str]:
     return lambda text: names[names.index(text)]
 
 
-def _limit(text: str) -> int:
-    if not _NUMBER.fullmatch(text) or not 1 <= (number := int(text)) <= MAX_LIMIT:
-        raise ValueError
-    return number
-
-
 #: Of routes that answer with rows.
 FORMAT = QueryParameter(
     name="format",
@@ -89,10 +78,21 @@ JSON_FORMAT = QueryParameter(
     refusal="This route answers in JSON: the parameter format is json, or left out.",
 )
 
-#: Of routes that answer with the first rows of a list.
+#: How many rows of history or statistics a request gets.
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+
+
+def _limit(text: str) -> int:
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MAX_LIMIT:
+        raise ValueError
+    return int(text)
+
+
+#: Of routes that answer with what the runtime remembers.
 LIMIT = QueryParameter(
     name="limit",
-    description="The largest number of rows.",
+    description="How many rows to return at most.",
     schema={"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     parse=_limit,
     refusal=f"The parameter limit is a whole number from 1 to {MAX_LIMIT}.",

@@ -30,7 +30,7 @@ REQUEST_HEADERS: Mapping[str, Header] = {
         _TEXT,
     ),
     "traceparent": Header(
-        "The trace of the caller (W3C Trace Context). A malformed one counts as absent.",
+        "The W3C trace context that the request belongs to. A malformed one is ignored.",
         _TEXT,
     ),
     "Cache-Control": Header(

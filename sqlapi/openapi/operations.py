@@ -113,7 +113,7 @@ KEYED_CODES = (
 _STATEMENT_CODES = tuple(code for code in codes_of(QueryError) if code != RateLimitError.code)
 _BODY_CODES = codes_of(BodyError)
 _ENGINE_UNAVAILABLE = EngineUnavailableError.code
-_HISTORY_CODES = (NotPermittedError.code, *codes_of(HistoryDisabledError, TelemetryError))
+_REMEMBERED_CODES = (NotPermittedError.code, *codes_of(HistoryDisabledError, TelemetryError))
 _PATH_CODES = codes_of(RouteNotFoundError)  # of a parameter that is empty or holds a slash
 
 
@@ -202,23 +202,22 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         codes=(_ENGINE_UNAVAILABLE,),
     ),
     ("history", "GET"): Operation(
-        id="listPastStatements",
+        id="listHistory",
         tag="Statements",
-        summary="List your last statements",
-        description="Those that were sent with the same key and have ended, newest first.",
-        query=(FORMAT, LIMIT),
-        successes=(Success(description="The statements.", content=_rows(array_of("PastStatement"))),),
-        codes=_HISTORY_CODES,
+        summary="List your last statements that have ended",
+        description="Those that were sent with the same key, over HTTP and Flight SQL, newest first.",
+        query=(LIMIT, FORMAT),
+        successes=(Success(description="The statements.", content=_rows(array_of("EndedStatement"))),),
+        codes=_REMEMBERED_CODES,
     ),
     ("statistics", "GET"): Operation(
         id="getStatistics",
         tag="Statements",
-        summary="What your statements have taken",
-        description="Statements that differ only in literals are counted together. Those that took longest in all come "
-        "first. CSV has the list only.",
-        query=(FORMAT, LIMIT),
+        summary="What your statements have taken, by what they have in common",
+        description="Statements that differ only in values are counted together. The CSV has only the list.",
+        query=(LIMIT, FORMAT),
         successes=(Success(description="The statistics.", content=_rows(reference("Statistics"))),),
-        codes=_HISTORY_CODES,
+        codes=_REMEMBERED_CODES,
     ),
     ("cancel", "POST"): Operation(
         id="cancelStatement",

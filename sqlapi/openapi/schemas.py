@@ -7,7 +7,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from datasources.control import DatasetState, RefreshRun
 from queryengine.engine import ActiveQuery
-from queryengine.query_log import Protocol
 from sqlapi.openapi.error_codes import LOG_ONLY, WHEN
 
 Schema = dict[str, Any]
@@ -99,6 +98,61 @@ _ACTIVE: Mapping[str, tuple[str, Schema]] = {
     "sql": ("Its first 1,000 characters.", {"maxLength": 1000}),
 }
 
+_DIGEST: Schema = {"pattern": "^[0-9a-f]{16}$"}
+
+_TIMES: Mapping[str, Schema] = {
+    "queued_ms": {"type": "number", "description": "Waiting for a free worker.", **_COUNT},
+    "parse_ms": {"type": "number", "description": "Parsing and checking.", **_COUNT},
+    "run_ms": {"type": "number", "description": "In the engine.", **_COUNT},
+    "encode_ms": {"type": "number", "description": "Encoding as JSON, CSV or Arrow.", **_COUNT},
+    "total_ms": {"type": "number", "description": "From its arrival to the end of its response.", **_COUNT},
+}
+
+#: A statement that has ended: see `telemetry.history.COLUMNS`.
+_ENDED: Mapping[str, Schema] = {
+    "id": {"type": "string", "description": "The `X-Query-Id` of its response.", **_STATEMENT_ID},
+    "request_id": {"type": ["string", "null"], "description": "The `X-Request-Id` of its response."},
+    "trace_id": {
+        "type": ["string", "null"],
+        "description": "The trace that the request belongs to, if it sent one.",
+        "pattern": "^[0-9a-f]{32}$",
+    },
+    "started": {"type": "string", "description": "When it arrived.", **_TIME},
+    "protocol": {"type": "string", "enum": ["http", "flight-sql"]},
+    "verdict": {"type": "string", "description": "`ok`, or the code of the error."},
+    **_TIMES,
+    "rows": {"type": "integer", "description": "Of the response, as far as it was produced.", **_COUNT},
+    "bytes": {"type": "integer", "description": "Of the response, as far as it was produced.", **_COUNT},
+    "cache": {
+        "type": ["string", "null"],
+        "description": "With the results cache on.",
+        "enum": ["hit", "miss", "bypass", None],
+    },
+    "statement": {
+        "type": ["string", "null"],
+        "description": "What it has in common with others that differ only in values; null if it was refused.",
+        **_DIGEST,
+    },
+    "sql": {"type": ["string", "null"], "description": "Its first 1,000 characters, if the history keeps them."},
+}
+
+#: Statements that differ only in values: see `telemetry.statistics.COLUMNS`.
+_ALIKE: Mapping[str, Schema] = {
+    "statement": {"type": ["string", "null"], "description": "The digest, as in the history.", **_DIGEST},
+    "calls": {"type": "integer", "description": "How often such statements ended.", **_COUNT},
+    "errors": {"type": "integer", "description": "How often not with `ok`.", **_COUNT},
+    "cache_hits": {"type": "integer", "description": "How often the results cache answered.", **_COUNT},
+    "rows": {"type": "integer", "description": "Of all responses.", **_COUNT},
+    "bytes": {"type": "integer", "description": "Of all responses.", **_COUNT},
+    "last": {"type": "string", "description": "When the last one arrived.", **_TIME},
+    **{
+        f"{kind}_{phase}": {"type": ["number", "null"], "description": f"{words} {described['description']}", **_COUNT}
+        for phase, described in _TIMES.items()
+        for kind, words in (("mean", "The mean."), ("p95", "95 of 100 were faster."))
+    },
+    "sql": {"type": ["string", "null"], "description": "The text of the last one, if the history keeps it."},
+}
+
 #: The order and the units of DurationField, from 0s to 365d; the runtime checks the upper bound.
 _DURATION = "^[0-9]{1,18}(\\.[0-9]{1,9})? ?(ms|s|m|h|d)$"
 
@@ -122,47 +176,6 @@ _ARROW_FIELD = object_of(
 def _nullable(type_: str, description: str, **more: Any) -> Schema:
     return {"type": [type_, "null"], "description": description, **more}
 
-
-_PHASES = {
-    "queued_ms": "waiting for an execution slot",
-    "parse_ms": "parsing and checking",
-    "run_ms": "running",
-    "encode_ms": "encoding the rows",
-    "total_ms": "from the arrival to the last row",
-}
-_MS: Schema = {"minimum": 0}
-_DIGEST = "The digest of the statement without its literals; null if it was not admitted."
-
-_PAST: Mapping[str, Schema] = {
-    "id": {"type": "string", "description": "The `X-Query-Id` of the response.", **_STATEMENT_ID},
-    "request_id": _nullable("string", "The `X-Request-Id` of the response."),
-    "trace_id": _nullable("string", "The trace of the request.", pattern="^[0-9a-f]{32}$"),
-    "started": {"type": "string", "description": "When it arrived.", **_TIME},
-    "protocol": {"type": "string", "enum": list(get_args(Protocol))},
-    "verdict": {"type": "string", "description": "`ok`, or the code of the error."},
-    **{name: {"type": "number", "description": f"Milliseconds {what}.", **_MS} for name, what in _PHASES.items()},
-    "rows": {"type": "integer", "description": "The rows that were computed.", **_COUNT},
-    "bytes": {"type": "integer", "description": "The size of the encoded rows.", **_COUNT},
-    "cache": _nullable("string", "What the results cache did.", enum=["hit", "miss", "bypass", None]),
-    "statement": _nullable("string", _DIGEST),
-    "sql": _nullable("string", "The beginning of its text, if `runtime.history.sql` is on."),
-}
-
-_STATISTICS: Mapping[str, Schema] = {
-    "statement": _nullable("string", _DIGEST),
-    "calls": {"type": "integer", "description": "How many ended.", **_COUNT},
-    "errors": {"type": "integer", "description": "How many failed.", **_COUNT},
-    "cache_hits": {"type": "integer", "description": "How many were answered from the results cache.", **_COUNT},
-    "rows": {"type": "integer", "description": "Their rows.", **_COUNT},
-    "bytes": {"type": "integer", "description": "The size of their encoded rows.", **_COUNT},
-    "last": {"type": "string", "description": "When the last one arrived.", **_TIME},
-    **{
-        f"{kind}_{name}": _nullable("number", f"{text} of the milliseconds {what}.", **_MS)
-        for name, what in _PHASES.items()
-        for kind, text in (("mean", "Mean"), ("p95", "95th percentile"))
-    },
-    "sql": _nullable("string", "The beginning of the last one's text, if `runtime.history.sql` is on."),
-}
 
 #: All schemas that the document names.
 SCHEMAS: Mapping[str, Schema] = {
@@ -209,16 +222,16 @@ SCHEMAS: Mapping[str, Schema] = {
     )
     | {"additionalProperties": False},
     "ActiveStatement": _row_of(ActiveQuery, "A queued or running statement.", _ACTIVE, {"query_id": "id"}),
-    "PastStatement": object_of("A statement that has ended.", _PAST),
+    "EndedStatement": object_of("A statement that has ended.", _ENDED),
+    "AlikeStatements": object_of("Statements that differ only in values.", _ALIKE),
     "Statistics": object_of(
-        "What statements have taken since a moment.",
+        "What the statements of a key have taken.",
         {
             "since": {"type": "string", "description": "When counting began.", **_TIME},
-            "evicted": {"type": "integer", "description": "How many of the key's digests were dropped.", **_COUNT},
-            "statements": array_of("StatementStatistics"),
+            "evicted": {"type": "integer", "description": "How many digests were dropped for lack of room.", **_COUNT},
+            "statements": array_of("AlikeStatements") | {"description": "Those that took the longest time in all."},
         },
     ),
-    "StatementStatistics": object_of("What the statements of one digest have taken.", _STATISTICS),
     "Cancelled": object_of("The statement is being cancelled.", {"message": {"type": "string"}}),
     "Component": object_of(
         "A component of the runtime.",
@@ -243,12 +256,12 @@ SCHEMAS: Mapping[str, Schema] = {
             },
             "statements_running": {
                 "type": "integer",
-                "description": "Of the engine: statements that run, of all keys.",
+                "description": "Of the engine: statements of all keys that run.",
                 **_COUNT,
             },
             "statements_queued": {
                 "type": "integer",
-                "description": "Of the engine: statements that wait, of all keys.",
+                "description": "Of the engine: statements of all keys that wait for a worker.",
                 **_COUNT,
             },
             "waiting_for": {
@@ -258,11 +271,7 @@ SCHEMAS: Mapping[str, Schema] = {
             },
         },
         optional=(
-            "workers_alive",
-            "workers_killed",
-            "workers_busy",
-            "statements_running",
-            "statements_queued",
+            *("workers_alive", "workers_killed", "workers_busy", "statements_running", "statements_queued"),
             "waiting_for",
         ),
     ),

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -17,15 +16,6 @@ from tests.system.harness import K1, K2
 
 HISTORY, STATISTICS = "/v1/sql/history", "/v1/sql/statistics"
 WITH_OTHER_KEY: Header = ("X-API-Key", K2)
-
-
-@pytest.fixture
-def memory(runtime: RuntimeConfig) -> Iterator[Memory]:
-    """The whole runtime, which remembers the statements of the test."""
-    remembered = Memory(runtime)
-    telemetry.state.deliver_to(remembered.take, remembered.answer)
-    yield remembered
-    telemetry.state.disconnect()
 
 
 @pytest.mark.usefixtures("memory")

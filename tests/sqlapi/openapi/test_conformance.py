@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-import telemetry.state
-from runtime_site.watching import Memory
-from runtimeconf.model import RuntimeConfig
 from sqlapi.openapi.document import document
 from sqlapi.wsgi_handler import ApiHandler
 from tests.system.harness import K1, KEYED, PYTHON, REPOSITORY, Server, clean_environ
@@ -66,14 +63,10 @@ def send_some(described: Mapping[str, Any], key: str | None, *, examples: int) -
     return sent
 
 
+@pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("key", [K1, None], ids=["keyed", "not_keyed"])
-def test_a_sample_of_cases_in_this_process(runtime: RuntimeConfig, key: str | None) -> None:
-    memory = Memory(runtime)
-    telemetry.state.deliver_to(memory.take, memory.answer)
-    try:
-        assert send_some(document(), key, examples=3) >= 60
-    finally:
-        telemetry.state.disconnect()
+def test_a_sample_of_cases_in_this_process(key: str | None) -> None:
+    assert send_some(document(), key, examples=3) >= 60
 
 
 def run_schemathesis(server: Server, key: str | None, *, examples: int) -> dict[str, Any]:
@@ -142,7 +135,7 @@ def lie_about_a_media_type(described: dict[str, Any]) -> None:
     described["paths"]["/v1/catalogs"]["get"]["responses"]["200"]["content"].pop("application/json")
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("memory")
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "lie",

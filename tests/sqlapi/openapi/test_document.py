@@ -21,6 +21,7 @@ from sqlapi.openapi.operations import OPERATIONS, PATH_PARAMETERS
 from sqlapi.problems import COMMON_HEADERS
 from sqlapi.query_parameters import QueryParameter
 from sqlapi.urls import ROUTES
+from telemetry import history, statistics
 from tests.sqlapi.harness import WITH_KEY, call, methods_of
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -123,7 +124,7 @@ def test_no_module_but_the_one_that_declares_parameters_reads_a_query_string() -
     assert set(PATH_PARAMETERS) == {name for route in ROUTES for name in re.findall(r"{(\w+)}", route.template)}
 
 
-@pytest.mark.usefixtures("runtime")
+@pytest.mark.usefixtures("memory")
 def test_each_operation_reads_the_parameters_that_are_described() -> None:
     declared = {parameter.name for operation in OPERATIONS.values() for parameter in operation.query}
 
@@ -135,7 +136,14 @@ def test_each_operation_reads_the_parameters_that_are_described() -> None:
             assert refused == [name in names] * 2, path
 
 
-@pytest.mark.usefixtures("runtime")
+def test_the_fields_of_what_is_remembered_are_described() -> None:
+    schemas = document()["components"]["schemas"]
+
+    assert tuple(schemas["EndedStatement"]["properties"]) == history.COLUMNS
+    assert tuple(schemas["AlikeStatements"]["properties"]) == statistics.COLUMNS
+
+
+@pytest.mark.usefixtures("memory")
 def test_the_fields_of_a_body_are_those_that_are_described() -> None:
     for path, method, operation in described():
         json_body = operation.get("requestBody", {"content": {}})["content"].get("application/json")
