@@ -11,6 +11,7 @@ take_signals()
 from httpserver import gunicorn_server  # noqa: E402
 from runtime_site import chosen_settings, startup, uncaught  # noqa: E402
 
+logger_class = "system.gunicorn_log.ServerLogger"
 fault = chosen_settings.settings_fault()
 if fault is None:
     uncaught.begin_logging()  # for gunicorn's own lines, from the first one on

@@ -6,7 +6,6 @@ like any other refusal, a truncated answer never looks complete, and a connectio
 worker class of the web tier is in `httpserver.gevent_worker`.
 """
 
-import logging
 import math
 import os
 import signal
@@ -17,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 from gunicorn.arbiter import Arbiter
-from gunicorn.glogging import Logger
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import ThreadWorker
 
@@ -80,7 +78,7 @@ def _common(config: RuntimeConfig) -> dict[str, Any]:
         "bind": [str(config.http.bind)],
         "graceful_timeout": graceful_timeout(config),
         "keepalive": 15,
-        "logger_class": "httpserver.gunicorn_server.ServerLogger",
+        "logger_class": "system.gunicorn_log.ServerLogger",
         "proc_name": "web",
         "control_socket_disable": True,
         # Not "auto", which depends on what is installed; docs/decisions/0010-web-server.md says why this one.
@@ -93,20 +91,6 @@ def _common(config: RuntimeConfig) -> dict[str, Any]:
     if config.tls.enabled:
         settings |= {"certfile": str(config.tls.certificate_file), "keyfile": str(config.tls.key_file)}
     return settings
-
-
-class ServerLogger(Logger):
-    """gunicorn's own log, through the handlers of this project. sqlapi writes the access log."""
-
-    access_log_enabled = False
-
-    def setup(self, cfg: Any) -> None:
-        """Leave handlers and formats to Django's LOGGING."""
-        self.cfg = cfg
-        self.loglevel = self.LOG_LEVELS.get(cfg.loglevel.lower(), logging.INFO)
-        # At INFO gunicorn logs details that no operator needs: worker numbers, names of signals.
-        self.error_log.setLevel(max(self.loglevel, logging.WARNING))
-        self.error_log.propagate = True
 
 
 class WebArbiter(Arbiter):

@@ -92,7 +92,10 @@ def test_a_literal_secret_is_a_warning(load_text: Load) -> None:
 def test_without_the_library_the_start_names_it(load_text: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Package, "is_installed", False)
 
-    with pytest.raises(ConfigError, match="needs the OpenTelemetry exporter: python -m pip install 'opentelemetry"):
+    with pytest.raises(
+        ConfigError,
+        match="needs the OpenTelemetry exporter: python -m pip install 'opentelemetry-exporter-otlp-proto-http",
+    ):
         load_text(of('{endpoint: "http://a"}'))
 
 

@@ -246,7 +246,7 @@ def test_data_that_is_lost_too_large_or_of_the_future(tmp_path: Path) -> None:
 
 def test_versions_and_processors() -> None:
     requirements = [
-        "a~=2.0.0",
+        "pyyaml~=2.0.0",
         "b>=2026.10",
         "c[x]~=1.2; extra == 'server'",
         "d~=1.0; extra == 'sources'",
@@ -257,14 +257,14 @@ def test_versions_and_processors() -> None:
         shown(list(machine.unfit(versions, requirements)))
         for versions in (
             {"b": "2026.10.18", "c": "1.9"},
-            {"a": "2.1.0", "b": "2026.9", "c": "1.1"},
-            {"a": "2.0.7", "b": "2027.1", "c": "1.2"},
+            {"pyyaml": "2.1.0", "b": "2026.9", "c": "1.1"},
+            {"pyyaml": "2.0.7", "b": "2027.1", "c": "1.2"},
         )
     )
 
-    assert missing == ["error versions: a is not installed. python -m pip install 'a~=2.0.0'"]
+    assert missing == ["error versions: pyyaml is not installed. python -m pip install 'pyyaml~=2.0.0'"]
     assert [line.partition(" is installed")[0] for line in old] == [
-        f"warning versions: {name}" for name in ("a 2.1.0", "b 2026.9", "c 1.1")
+        f"warning versions: {name}" for name in ("pyyaml 2.1.0", "b 2026.9", "c 1.1")
     ]
     assert fits == []
     assert [one.level for one in machine.processors_for(4, 2, None)] == ["ok"]
