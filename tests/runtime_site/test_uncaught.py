@@ -52,6 +52,7 @@ def test_an_interrupt_is_no_failure(tmp_path: Path) -> None:
     assert "ended the process" not in run_program(str(tmp_path / "program.py"), PYTHONPATH=".").stderr
 
 
+@pytest.mark.exhaustive
 def test_lines_of_gunicorn_have_the_format_from_the_first_one_on(tmp_path: Path) -> None:
     """Here the arbiter, which has no application, says that the address is taken."""
     port = free_port()

@@ -259,6 +259,7 @@ def load(server: FlightServer, statements: int, kills: int, callers: int = 4) ->
     counted(server, truth, before, killed)
 
 
+@pytest.mark.exhaustive
 def test_counters_equal_what_callers_counted(tmp_path: Path) -> None:
     with watched(tmp_path) as server:
         wait_for(lambda: ("querykeep_dataset_rows", "orders") in values_of(server), "the datasets")

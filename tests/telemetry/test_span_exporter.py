@@ -170,6 +170,7 @@ def test_a_collector_that_is_down_is_told_once_and_another_one_is_used(
     assert messages(caplog) == [DOWN, UP]
 
 
+@pytest.mark.exhaustive
 def test_a_collector_that_is_too_slow_is_told_once(
     pipe: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +190,7 @@ def test_a_collector_that_is_too_slow_is_told_once(
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 30.0])
+@pytest.mark.exhaustive
 def test_a_stop_sends_what_is_left_but_does_not_wait_long(pipe: int, delay_s: float) -> None:
     with collecting() as collector:
         collector.delay_s = delay_s
@@ -202,6 +204,7 @@ def test_a_stop_sends_what_is_left_but_does_not_wait_long(pipe: int, delay_s: fl
         collector.delay_s = 0.0
 
 
+@pytest.mark.exhaustive
 def test_only_the_exporter_imports_opentelemetry(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "import sys\n"

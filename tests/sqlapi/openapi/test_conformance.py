@@ -66,7 +66,7 @@ def send_some(described: Mapping[str, Any], key: str | None, *, examples: int) -
 @pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("key", [K1, None], ids=["keyed", "not_keyed"])
 def test_a_sample_of_cases_in_this_process(key: str | None) -> None:
-    assert send_some(document(), key, examples=3) >= 60
+    assert send_some(document(), key, examples=1) >= 20
 
 
 def run_schemathesis(server: Server, key: str | None, *, examples: int) -> dict[str, Any]:
