@@ -184,6 +184,9 @@ def _forked(index: int, question: Question, directory: Path) -> tuple[int, _Chil
     if not process:
         try:
             die_with_parent(own)
+            with suppress(Exception):  # `asked` says what is wrong with it.
+                import_source(question.dataset.connector)
+            process_limits.Memory().limit(int(MEMORY_PARTS * question.memory_limit_bytes) + SPARE_BYTES)
             answer = asked(question, directory / str(index))
             _write(writer, json.dumps(handover.plain(answer)).encode())
         finally:
@@ -231,9 +234,7 @@ def asked(question: Question, scratch: Path) -> Answer:
     load = Load(deadline=deadline, scratch=scratch, scratch_bytes=question.scratch_bytes)
     answer = Answer()
     try:
-        memory = process_limits.Memory()
         import_source(dataset.connector)
-        memory.limit(int(MEMORY_PARTS * question.memory_limit_bytes) + SPARE_BYTES)
         if question.version is not None:
             is_unchanged = not source_of(dataset).has_changed(question.version, load)
             answer = Answer(is_unchanged=is_unchanged, is_reached=True)

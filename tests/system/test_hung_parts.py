@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.clients.runtime import FlightServer, endpoint_of
-from tests.flightapi.endpoint import bearer
+from tests.flightapi.endpoint import Refused, bearer
 from tests.system.callers import asking
 from tests.system.harness import K1, K2, KEYED, wait_for
 from tests.system.processes import busy_engine_workers, engine_workers, family, is_alive, is_stopped, part
@@ -76,6 +76,9 @@ def is_right(server: FlightServer) -> bool:
     with suppress(httpx.TransportError), endpoint_of(server) as flight:
         if server.answers("/v1/ready"):
             assert server.rows(COUNT) == RIGHT
+            reached = flight.call("ListActions", b"", metadata=bearer(K1))
+            if isinstance(reached, Refused) and reached.status == "UNAVAILABLE":  # between its lock and its first call
+                return False
             assert flight.sql(COUNT, bearer(K1)).to_pylist() == RIGHT
             return True
     return False

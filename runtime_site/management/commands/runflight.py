@@ -45,15 +45,15 @@ class Command(PartBase):
         serving = Serving(config, authkeys.state.ensure_built())
         queryengine.state.set_engine(serving.client)
         server = FlightServer(config, serving.client, serving.who)
+        tell(config)
+        live = handover.live()
+        if live is not None:
+            server.before_call(Follower(live, serving, extra["reports"], adopt=partial(_adopt, server)).check)
         # The lock shows other processes that Flight SQL is served.
         serves = StateLock(config.state_dir, FLIGHT_LOCK_NAME)
         if not serves.acquire(max(0.0, deadline - time.monotonic())):
             raise StateDirectoryError(f"Flight SQL of this state directory is served by {serves.holder()} already.")
-        tell(config)
         stop = stop_event()
-        live = handover.live()
-        if live is not None:
-            server.before_call(Follower(live, serving, extra["reports"], adopt=partial(_adopt, server)).check)
         server.start()
         server.each_tick(heartbeat(extra))
         give_memory_back()
