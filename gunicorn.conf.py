@@ -9,13 +9,16 @@ take_signals()
 
 # The other imports take half a second, during which a signal may arrive.
 from httpserver import gunicorn_server  # noqa: E402
-from runtime_site import chosen_settings, startup  # noqa: E402
+from runtime_site import chosen_settings, startup, uncaught  # noqa: E402
 
+logger_class = "system.gunicorn_log.ServerLogger"
+fault = chosen_settings.settings_fault()
+if fault is None:
+    uncaught.begin_logging()  # for gunicorn's own lines, from the first one on
 try:
     globals().update(gunicorn_server.options(startup.checked_config()))
-    fault = chosen_settings.settings_fault()
 except startup.StartError as error:
-    fault = str(error)
+    fault = fault or str(error)
 
 
 def on_starting(server: Any) -> None:

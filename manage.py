@@ -6,7 +6,7 @@ import sys
 from runtimeclient.argv import prepare_process
 
 #: Commands that do not serve HTTP do not need Django's apps.
-COMMANDS_WITHOUT_APPS = frozenset({"serve", "runrefresh", "runengine", "runflight"})
+COMMANDS_WITHOUT_APPS = frozenset({"serve", "runwatch", "runrefresh", "runengine", "runflight", "runtraces"})
 
 #: Commands that run until they are stopped, unless `--once` is given.
 SERVERS = COMMANDS_WITHOUT_APPS | {"runweb"}

@@ -1,9 +1,11 @@
-"""One log line for each failed authentication. It holds neither the credential nor the path as sent."""
+"""Each failed authentication: its log line, with neither the credential nor the path as sent, and its count."""
 
 import logging
 from typing import TYPE_CHECKING
 
+import telemetry.state
 from authkeys.credentials import Reason
+from telemetry.trace_context import Trace, log_fields
 
 if TYPE_CHECKING:  # Flight SQL audits too, without REST framework.
     from rest_framework.request import Request
@@ -12,7 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 def log_failure(  # noqa: PLR0913 (one for each field of the line)
-    reason: Reason, *, peer: str, method: str | None, route: str | None, status: int | str, request_id: str
+    reason: Reason,
+    *,
+    peer: str,
+    method: str | None,
+    route: str | None,
+    status: int | str,
+    request_id: str,
+    trace: Trace | None = None,
 ) -> None:
     """
     Log a request that is about to be refused.
@@ -24,7 +33,9 @@ def log_failure(  # noqa: PLR0913 (one for each field of the line)
         route: The name of the route; None for an unknown one.
         status: The HTTP or gRPC status of the answer.
         request_id: The request id of the answer.
+        trace: The trace of the request.
     """
+    telemetry.state.count_failure(reason.value)
     fields = {
         "peer": peer,
         "method": method,
@@ -32,6 +43,7 @@ def log_failure(  # noqa: PLR0913 (one for each field of the line)
         "status": status,
         "reason": reason.value,
         "request_id": request_id,
+        **log_fields(trace),
     }
     logger.warning("authentication failed", extra={"fields": fields})
 
@@ -46,4 +58,5 @@ def log_http_failure(request: "Request", reason: Reason) -> None:
         route=match.url_name if match else None,
         status=401,
         request_id=request.META.get("runtime.request_id", ""),
+        trace=request.META.get("runtime.trace"),
     )

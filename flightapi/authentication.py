@@ -16,14 +16,16 @@ from authkeys import audit
 from authkeys.access import Access
 from authkeys.credentials import Credential, Reason, from_handshake, from_metadata
 from authkeys.principal import Principal
-from flightapi.calls import ERROR_CODE, REQUEST_ID, end_call, request_id_of
+from flightapi.calls import ERROR_CODE, REQUEST_ID, end_call, request_id_of, traceparents_of
 from flightapi.error_table import Refusal
 from flightapi.protocol.messages import PATHS
 from system.client_address import client_address
+from telemetry.trace_context import trace_of_caller
 
 HANDSHAKE = PATHS["Handshake"]
 
-_RPCS = {path: name for name, path in PATHS.items()}
+#: The names of the RPCs, by the path of their method.
+RPCS = {path: name for name, path in PATHS.items()}
 
 #: The metadata that may hold a credential, in the order of the arguments of `from_metadata`.
 _CREDENTIALS = ("authorization", "x-api-key", "auth-token-bin")
@@ -88,7 +90,7 @@ def accepted(access: Access, method: str, context: Any, trusted_proxies: tuple[s
     """
     decision = authenticate_call(access, method, context.invocation_metadata())
     if not isinstance(decision, Accepted):
-        refuse_call(context, decision or Reason.MISSING, _RPCS.get(method), trusted_proxies)
+        refuse_call(context, decision or Reason.MISSING, RPCS.get(method), trusted_proxies)
     return decision
 
 
@@ -106,7 +108,7 @@ class AuthenticationInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
         self.before_call()
         decision = authenticate_call(self.access, details.method, details.invocation_metadata)
         if isinstance(decision, Reason):
-            method = _RPCS.get(details.method)
+            method = RPCS.get(details.method)
 
             # A streaming handler for any method: gRPC reads no message of a stream before the handler asks for it.
             def refuse(_: Any, context: Any) -> None:
@@ -132,6 +134,7 @@ def refuse_call(context: Any, reason: Reason, method: str | None, trusted_proxie
         route="flight",
         status=grpc.StatusCode.UNAUTHENTICATED.name,
         request_id=request_id,
+        trace=trace_of_caller(traceparents_of(context)),
     )
     code = "missing_key" if reason is Reason.MISSING else "invalid_key"
     context.set_trailing_metadata(((REQUEST_ID, request_id), (ERROR_CODE, code)))

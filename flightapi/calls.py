@@ -20,6 +20,8 @@ from authkeys.principal import Principal
 from flightapi.error_table import Refusal, refusal_of
 from flightapi.errors import MalformedMessageError
 from queryengine.ids import accepted_id, new_id
+from telemetry import spans
+from telemetry.trace_context import TRACEPARENT, log_fields
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +118,7 @@ class IdleClock:
 
 
 class Call:
-    """An authenticated RPC. `request_id` is the caller's own if it is well-formed."""
+    """An authenticated RPC *name*. `request_id` and `trace` are the caller's own if they are well-formed."""
 
     def __init__(  # noqa: PLR0913 (keywords)
         self,
@@ -124,6 +126,7 @@ class Call:
         requests: Iterator[bytes],
         context: Any,
         *,
+        name: str,
         clock: IdleClock,
         idle_s: float,
         check_again: Callable[[Principal, Any], Principal],
@@ -131,6 +134,9 @@ class Call:
         self.principal = principal
         self._check_again = check_again
         self.request_id = request_id_of(context)
+        self.trace = spans.begin(traceparents_of(context))
+        self._name = name
+        self._began = time.monotonic()
         self.context = context
         self._requests = requests
         self._clock = clock
@@ -186,6 +192,17 @@ class Call:
         """End the RPC if the block, which waits for the client, takes longer than *seconds*."""
         return self._clock.limit(seconds, self.end)
 
+    def send_span(self, error: str) -> None:
+        """Send the span of this RPC, which ends with the code *error*; empty after success."""
+        attributes = {
+            "rpc.system.name": "grpc",
+            "rpc.method": self._name,
+            "querykeep.key": self.principal.name or None,
+            "querykeep.request_id": self.request_id,
+        }
+        duration_s = time.monotonic() - self._began
+        spans.send(self.trace, self._name, duration_s, attributes, kind="server", error=error)
+
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call *callback* once when the RPC ends, or now if it has ended. It must not block."""
         if not self.context.add_callback(callback):
@@ -197,6 +214,11 @@ def request_id_of(context: Any) -> str:
     given = [value for key, value in context.invocation_metadata() or () if key == REQUEST_ID]
     accepted = accepted_id(given[0]) if len(given) == 1 else None
     return accepted or new_id()
+
+
+def traceparents_of(context: Any) -> list[str]:
+    """Return the values of `traceparent` in the metadata."""
+    return [value for key, value in context.invocation_metadata() or () if key == TRACEPARENT]
 
 
 def end_call(context: Any, refusal: Refusal) -> NoReturn:
@@ -216,16 +238,22 @@ def end_call(context: Any, refusal: Refusal) -> NoReturn:
 @contextmanager
 def _ending(call: Call) -> Iterator[None]:
     """End the RPC with the status from the error table if the block fails: gRPC would show the error to the caller."""
+    code = "cancelled"
     try:
         yield
+        code = ""
     except (grpc.RpcError, CallEndedError):
         raise
     except Exception as error:
         refusal = refusal_of(error)
+        code = refusal.code
         if refusal.is_internal:
-            logger.exception("a call failed", extra={"fields": {"request_id": call.request_id}})
+            fields = {"request_id": call.request_id, **log_fields(call.trace)}
+            logger.exception("a call failed", extra={"fields": fields})
         call.add_trailing(ERROR_CODE, refusal.code)
         end_call(call.context, refusal)
+    finally:
+        call.send_span(code)
 
 
 def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], Any], Call]) -> Any:

@@ -103,6 +103,15 @@ class FlightServer:
         """Call *act*, which may call `adopt`, before each call is authenticated."""
         self._interceptor.before_call = act
 
+    def each_tick(self, beat: Callable[[], None]) -> None:
+        """Call *beat* every half second, as long as this server can take calls and end those of silent clients."""
+
+        def tick() -> None:
+            self._server.add_generic_rpc_handlers(())  # adds nothing, but takes the lock under which calls begin
+            beat()
+
+        self._clock.each_tick(tick)
+
     def adopt(self, config: RuntimeConfig, engine: QueryEngine, access: Access) -> None:
         """
         Answer the calls that arrive from now on with other objects; those under way continue.

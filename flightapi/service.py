@@ -13,7 +13,7 @@ import pyarrow as pa
 from authkeys.access import Access
 from authkeys.principal import ANONYMOUS, Principal
 from flightapi import actions, commands, metadata
-from flightapi.authentication import HANDSHAKE, CallDetails, accepted
+from flightapi.authentication import HANDSHAKE, RPCS, CallDetails, accepted
 from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, SEND_GRACE_S, Call, IdleClock, many_answers, one_answer
 from flightapi.commands import MetadataCommand, Statement
 from flightapi.descriptions import TTL_S, Descriptions, StatementRequest
@@ -63,7 +63,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     ) -> None:
         self._engine = engine
         self._access, self._latest_access = access, latest_access or (lambda: access)
-        self._statements = Statements(engine)
+        self._statements = Statements(engine, config.query.slow_s)
         self._descriptions = Descriptions(config.state_dir, TTL_S)
         self._results = Descriptions(config.state_dir, RESULT_TTL_S)
         self._budget = SpeculationBudget()
@@ -131,7 +131,14 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _begin(self, details: CallDetails, idle_s: float) -> Callable[[Iterator[bytes], Any], Call]:
         principal = ANONYMOUS if details.decision is None else details.decision.principal
         check_again = partial(self._check_again, details.method)
-        return partial(Call, principal, clock=self._clock, idle_s=idle_s, check_again=check_again)
+        return partial(
+            Call,
+            principal,
+            name=RPCS.get(details.method, "unknown"),
+            clock=self._clock,
+            idle_s=idle_s,
+            check_again=check_again,
+        )
 
     def _check_again(self, method: str, principal: Principal, context: Any) -> Principal:
         access = self._latest_access()

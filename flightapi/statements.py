@@ -9,10 +9,20 @@ from functools import partial
 from flightapi.calls import QUERY_ID, Call
 from flightapi.error_table import code_of
 from queryengine.cancellation import CancelSource
-from queryengine.engine import Answer, Description, Parameters, Query, QueryEngine, QueryResult
+from queryengine.engine import (
+    Answer,
+    Description,
+    Parameters,
+    Query,
+    QueryEngine,
+    QueryResult,
+    QueryTimings,
+    timings_of,
+)
 from queryengine.errors import QueryCancelledError
 from queryengine.ids import new_id
 from queryengine.query_log import QueryRecord
+from telemetry.trace_context import trace_id
 
 logger = logging.getLogger("flightapi.queries")
 
@@ -24,10 +34,11 @@ MAX_CANCELLED = 10_000
 
 
 class Statements:
-    """Runs the statements of calls on *engine*."""
+    """Runs the statements of calls on *engine*. Those that take *slow_s* seconds are logged as slow."""
 
-    def __init__(self, engine: QueryEngine) -> None:
+    def __init__(self, engine: QueryEngine, slow_s: float | None = None) -> None:
         self._engine = engine
+        self._slow_s = slow_s
         self._lock = threading.Lock()
         self._cancelled: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         # By key and ticket id; several calls may run the same ticket at once.
@@ -43,14 +54,14 @@ class Statements:
             QueryError: It is not allowed, cannot be bound, or fails while it runs.
         """
         query = _query(call, sql, parameters, new_id())
-        record = QueryRecord(logger, "flight-sql", query, call.request_id)
+        record = self._record(query, call)
         cancel = CancelSource()
         call.on_end(cancel.cancel)
         try:
             return self._engine.describe(query, cancel, speculate_s=budget_s)
         except Exception as error:
             gone = cancel.cancelled and isinstance(error, QueryCancelledError)
-            record.write(CLIENT_GONE if gone else code_of(error), None)
+            record.write(CLIENT_GONE if gone else code_of(error), timings_of(error))
             raise
 
     def run(
@@ -66,7 +77,8 @@ class Statements:
         query_id = self._enter(call, ticket_id, cancel) if ticket_id else new_id()
         query = _query(call, sql, parameters, query_id)
         call.add_trailing(QUERY_ID, query.query_id)
-        return _RunningStatement(lambda: answer or self._engine.run(query, cancel), query, call, cancel)
+        record = self._record(query, call)
+        return _RunningStatement(lambda: answer or self._engine.run(query, cancel), record, call, cancel)
 
     def cancel(self, call: Call, ticket_id: bytes) -> None:
         """
@@ -83,6 +95,9 @@ class Statements:
             running = list(self._running.get(key, ()))
         for cancel in running:
             cancel.cancel()
+
+    def _record(self, query: Query, call: Call) -> QueryRecord:
+        return QueryRecord(logger, "flight-sql", query, call.request_id, self._slow_s, call.trace)
 
     def _enter(self, call: Call, ticket_id: bytes, cancel: CancelSource) -> str:
         """
@@ -123,15 +138,16 @@ def _query(call: Call, sql: str, parameters: Parameters | None, query_id: str) -
         scope=caller.datasets,
         limit_s=caller.limits.timeout_s,
         concurrent=caller.limits.concurrent,
+        trace_id=trace_id(call.trace),
     )
 
 
 class _RunningStatement:
     """An iterator over the result of a statement. It ends with its call, even if gRPC still holds it."""
 
-    def __init__(self, begin: Callable[[], QueryResult], query: Query, call: Call, cancel: CancelSource) -> None:
-        """Call *begin* to start the statement; *cancel* stops it."""
-        self._record = QueryRecord(logger, "flight-sql", query, call.request_id)
+    def __init__(self, begin: Callable[[], QueryResult], record: QueryRecord, call: Call, cancel: CancelSource) -> None:
+        """Call *begin* to start the statement of *record*; *cancel* stops it."""
+        self._record = record
         self._lock = threading.Lock()
         self._ended = False
         self._gone = False
@@ -141,7 +157,7 @@ class _RunningStatement:
         try:
             self._result = begin()
         except Exception as error:
-            self._end(self._outcome(error))
+            self._end(self._outcome(error), timings_of(error))
             raise
         if self._gone:  # The call ended before there was a result to close.
             self._end(CLIENT_GONE)
@@ -170,11 +186,12 @@ class _RunningStatement:
     def _outcome(self, error: Exception) -> str:
         return CLIENT_GONE if self._gone and isinstance(error, QueryCancelledError) else code_of(error)
 
-    def _end(self, outcome: str) -> None:
+    def _end(self, outcome: str, timings: QueryTimings | None = None) -> None:
         with self._lock:
             if self._ended:
                 return
             self._ended = True
         if self._result is not None:
             self._result.close()
-        self._record.write(outcome, None if self._result is None else self._result.timings)
+            timings = self._result.timings
+        self._record.write(outcome, timings)

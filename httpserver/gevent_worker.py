@@ -118,6 +118,11 @@ def _date(second: int) -> str:
     return formatdate(second, usegmt=True)
 
 
+def _log_exception(_context: object, kind: Any, error: Any, traceback: Any) -> None:
+    """Log the exception that ended a greenlet, in place of gevent, which would print it."""
+    logger.error("an exception ended a greenlet", exc_info=(kind, error, traceback))
+
+
 class GeventWebWorker(GeventWorker):
     """Serves HTTP/1.1 in greenlets, one for each connection."""
 
@@ -152,7 +157,9 @@ class GeventWebWorker(GeventWorker):
 
     def run(self) -> None:
         """Serve until SIGTERM, then finish the requests under way."""
-        self._loop = gevent.get_hub().loop
+        hub = gevent.get_hub()
+        hub.print_exception = _log_exception
+        self._loop = hub.loop
         # Existing objects live as long as the worker: the garbage collector need not scan them again.
         gc.collect()
         gc.freeze()

@@ -6,15 +6,16 @@ like any other refusal, a truncated answer never looks complete, and a connectio
 worker class of the web tier is in `httpserver.gevent_worker`.
 """
 
-import logging
+import math
 import os
+import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from gunicorn.arbiter import Arbiter
-from gunicorn.glogging import Logger
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import ThreadWorker
 
@@ -22,18 +23,18 @@ import queryengine.state
 from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
 from httpserver.truncation_guard import guarded
-from runtimeconf.model import RuntimeConfig
-from system.heartbeat import Pulse
+from runtimeconf.model import MIB, RuntimeConfig
+from system.heartbeat import HUNG_S, HangDetector, is_stopped
 from system.process_limits import connection_limit
 
 #: Threads beyond those that run or await a statement: for health checks, status, refusals and incoming bodies.
 SPARE_THREADS = 32
 #: Seconds between the cancellation of a stopping worker's statements and the arbiter's SIGKILL.
 STOP_MARGIN_S = 2.0
-#: Seconds without a heartbeat after which the arbiter kills a worker.
+#: Seconds without a heartbeat after which the arbiter kills a worker that runs statements itself.
 HEARTBEAT_TIMEOUT_S = 120
-#: The same for workers without an engine, in which nothing delays a heartbeat.
-WEB_HEARTBEAT_TIMEOUT_S = 30
+#: Bytes of a body that a web worker checks in a second, on a busy machine. Meanwhile it sends no heartbeat.
+_CHECKED_BYTES_PER_S = MIB
 
 
 def web_workers() -> int:
@@ -58,8 +59,13 @@ def web_options(config: RuntimeConfig) -> dict[str, Any]:
         "workers": web_workers(),
         # The number of engine workers limits the sockets of statements, in all processes together.
         "worker_connections": connection_limit(config.query.workers),
-        "timeout": WEB_HEARTBEAT_TIMEOUT_S,
+        "timeout": heartbeat_timeout(config),
     }
+
+
+def heartbeat_timeout(config: RuntimeConfig) -> int:
+    """Return the seconds without a heartbeat after which a web worker is killed."""
+    return math.ceil(HUNG_S + config.http.max_body_bytes / _CHECKED_BYTES_PER_S)
 
 
 def graceful_timeout(config: RuntimeConfig) -> int:
@@ -72,7 +78,7 @@ def _common(config: RuntimeConfig) -> dict[str, Any]:
         "bind": [str(config.http.bind)],
         "graceful_timeout": graceful_timeout(config),
         "keepalive": 15,
-        "logger_class": "httpserver.gunicorn_server.ServerLogger",
+        "logger_class": "system.gunicorn_log.ServerLogger",
         "proc_name": "web",
         "control_socket_disable": True,
         # Not "auto", which depends on what is installed; docs/decisions/0010-web-server.md says why this one.
@@ -87,20 +93,6 @@ def _common(config: RuntimeConfig) -> dict[str, Any]:
     return settings
 
 
-class ServerLogger(Logger):
-    """gunicorn's own log, through the handlers of this project. sqlapi writes the access log."""
-
-    access_log_enabled = False
-
-    def setup(self, cfg: Any) -> None:
-        """Leave handlers and formats to Django's LOGGING."""
-        self.cfg = cfg
-        self.loglevel = self.LOG_LEVELS.get(cfg.loglevel.lower(), logging.INFO)
-        # At INFO gunicorn logs details that no operator needs: worker numbers, names of signals.
-        self.error_log.setLevel(max(self.loglevel, logging.WARNING))
-        self.error_log.propagate = True
-
-
 class WebArbiter(Arbiter):
     """
     gunicorn's arbiter for the web tier, as one part of a supervised runtime.
@@ -112,8 +104,9 @@ class WebArbiter(Arbiter):
     WORKERS: dict[int, Any]
     app: Any
 
-    def __init__(self, app: Any) -> None:
-        self._pulses: dict[int, Pulse] = {}
+    def __init__(self, app: Any, beat: Callable[[], None] = lambda: None) -> None:
+        self._beat = beat
+        self._detectors: dict[int, HangDetector] = {}
         super().__init__(app)
 
     def handle_hup(self) -> None:
@@ -126,14 +119,22 @@ class WebArbiter(Arbiter):
         self.app.limit_stop()
         super().stop(graceful)
 
+    def reap_workers(self) -> None:
+        """Send a heartbeat, because this runs in the loop and while the workers end, and record those that have."""
+        self._beat()
+        super().reap_workers()
+
     def murder_workers(self) -> None:
-        """Kill workers without a heartbeat, unless this process was suspended with them (Ctrl-Z)."""
-        now = time.monotonic()
-        self._pulses = {pid: self._pulses.get(pid) or Pulse(now) for pid in self.WORKERS}
-        for pid, pulse in self._pulses.items():
-            pulse.look(self.WORKERS[pid].tmp.last_update(), now)
-        if any(pulse.quiet_s > self.timeout for pulse in self._pulses.values()):
-            super().murder_workers()
+        """Send a heartbeat, and kill the workers that have not sent one in time."""
+        self._beat()
+        now, limit_s = time.monotonic(), self.app.heartbeat_timeout()
+        beats = {pid: worker.tmp.last_update() for pid, worker in self.WORKERS.items()}
+        self._detectors = {
+            pid: self._detectors.get(pid) or HangDetector("web", now, beat, worker=pid) for pid, beat in beats.items()
+        }
+        for pid, beat in beats.items():
+            if self._detectors[pid].is_hung(beat, limit_s, now, is_stopped=is_stopped(pid)):
+                self.kill_worker(pid, signal.SIGKILL)
 
 
 class WebWorker(ThreadWorker):

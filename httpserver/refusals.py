@@ -6,8 +6,12 @@ from typing import Any
 
 from gunicorn.http import errors as http_errors
 
+import telemetry.state
 from sqlapi.errors import RequestTimeoutError
 from sqlapi.problems import problem
+
+#: The route of a request that was not read far enough to have one.
+_NO_ROUTE = "unknown"
 
 logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("sqlapi.access")
@@ -39,6 +43,7 @@ def refuse(client: Any, address: Any, error: BaseException) -> None:
     if status == 500:
         logger.error("a request failed outside the application", exc_info=error)
     answer = problem(status, code, detail)
+    telemetry.state.count_request(_NO_ROUTE, status, 0.0)
     fields = {"peer": peer, "method": None, "route": None, "status": status, "code": code}
     fields["request_id"] = answer.headers["X-Request-Id"]
     access_logger.info("request refused by the server", extra={"fields": fields})

@@ -51,7 +51,8 @@ class GatedStatement:
     (`functions.NONDETERMINISTIC`). It may run on a cursor on which other such statements ran, in their transaction,
     unless a view that it reads is not deterministic.
 
-    Statements of one `pattern` most likely differ only in the values of literals; None when it is not known.
+    Statements of one `pattern` most likely differ only in the values of literals; None when it is not known. Statistics
+    count statements of one `digest` together (`queryengine.gate.fingerprint`).
 
     `lines_before` is the number of lines before the first line of `sql` in the text that the caller sent.
 
@@ -64,6 +65,7 @@ class GatedStatement:
     parameters: frozenset[str]
     deterministic: bool = field(default=False, compare=False)
     pattern: str | None = field(default=None, compare=False)
+    digest: str = field(default="", compare=False)
     lines_before: int = field(default=0, compare=False)
     catalog: frozenset[str] | None = field(default=None, compare=False)
 
@@ -83,6 +85,7 @@ class Query:
     timeout_s: float | None = None  # the rest of the time limit; None for all of it
     concurrent: int | None = None  # how many statements of the key may run at once; None for the usual number
     cache: CacheUse = "none"
+    trace_id: str = ""  # for the log
 
     def time_limit_s(self, config: QueryConfig) -> float:
         """Return the seconds that the statement may take in all."""
@@ -91,7 +94,11 @@ class Query:
 
 @dataclass(slots=True, kw_only=True)
 class QueryTimings:
-    """How one statement's time was spent, in milliseconds, and the size of its result. Filled in while it runs."""
+    """
+    How one statement's time was spent, in milliseconds, and the size of its result. Filled in while it runs.
+
+    `statement` is the digest of the statement (`queryengine.gate.fingerprint`); empty if the gate did not admit it.
+    """
 
     queued_ms: float = 0.0
     parse_ms: float = 0.0
@@ -100,6 +107,13 @@ class QueryTimings:
     rows: int = 0
     bytes: int = 0
     cache: CacheState = ""
+    statement: str = ""
+
+
+def timings_of(error: BaseException) -> QueryTimings | None:
+    """Return how a statement that failed with *error* spent its time; None if it did not reach the engine."""
+    timings = getattr(error, "timings", None)
+    return timings if isinstance(timings, QueryTimings) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +138,16 @@ class EngineStatus:
     """
     The state of the engine: `workers_alive` processes run now, `workers_killed` were lost or killed since the start.
 
-    The engine `is_starting` until its first worker is alive, as far as this process knows.
+    The engine `is_starting` until its first worker is alive, as far as this process knows. `workers_busy` and the
+    numbers of statements that are `running` and `queued` are at most about a second old.
     """
 
     workers_alive: int
     workers_killed: int
     is_starting: bool = False
+    workers_busy: int = 0
+    running: int = 0
+    queued: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

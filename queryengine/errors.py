@@ -31,9 +31,14 @@ WANT_OF_MEMORY = re.compile(
 
 
 class QueryError(Exception):
-    """Base of this room's errors. `str()` is a sentence for the caller: no traceback, no path, no version."""
+    """
+    Base of this room's errors. `str()` is a sentence for the caller: no traceback, no path, no version.
+
+    `timings` are those of the statement until it failed (`queryengine.engine.timings_of`), if the engine got that far.
+    """
 
     code = "query_error"
+    timings: object = None
 
 
 class StatementError(QueryError):

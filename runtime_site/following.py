@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
+import telemetry.state
 from authkeys import access
 from authkeys.access import Access
 from datasources.errors import DatasetsUnavailableError
@@ -33,6 +34,14 @@ def report(reports: int, number: int, text: str = DONE) -> None:
     """Report on configuration *number* to the supervisor, in one line through the pipe *reports*."""
     line = " ".join([str(number), str(os.getpid()), *text.split()])
     os.write(reports, line.encode()[: select.PIPE_BUF - 1] + b"\n")
+
+
+def tell(config: RuntimeConfig) -> None:
+    """Send what happens in this process to the part `watch`, if *config* wants it."""
+    if config.is_watched:
+        telemetry.state.connect(config.state_dir, keeps_sql=config.history.enabled and config.history.sql)
+    else:
+        telemetry.state.disconnect()
 
 
 class Serving:

@@ -9,7 +9,6 @@ supervisor, or a part, by executing a new program.
 
 import importlib.abc
 import json
-import logging.config
 import os
 import re
 import resource
@@ -20,24 +19,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
-from django.conf import settings
-
 import runtimeconf.state
 from authkeys.access import Access
 from runtime_site.supervisor import PartCommand
+from runtime_site.uncaught import begin_logging
 from runtimeconf import handover
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 from system.process_limits import die_with_parent
 
-PartName = Literal["refresh", "engine", "web", "flight"]
+PartName = Literal["watch", "refresh", "engine", "web", "flight"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
 
-#: The programs executed with a handover: each part, and their supervisor, which passes its own on.
-Program = PartName | Literal["serve"]
+#: With the parts that run only if they are configured.
+OptionalPartName = PartName | Literal["traces"]
 
-#: Programs that authenticate callers get the key digests; programs that read sources get the dataset parameters.
+#: The programs executed with a handover: each part, and their supervisor, which passes its own on.
+Program = OptionalPartName | Literal["serve"]
+
+#: Programs that authenticate callers get the key digests; programs that read sources get the dataset parameters; the
+#: program that exports traces gets the headers of the collector.
 _GET_DIGESTS = frozenset({"web", "flight", "serve"})
 _GET_SOURCES = frozenset({"refresh", "serve"})
+_GET_HEADERS = frozenset({"traces", "serve"})
 
 #: The environment variable with the file descriptor of the handover.
 HANDOVER_VARIABLE = "RUNTIME_HANDOVER_FD"
@@ -66,6 +69,7 @@ _ENVIRONMENT = re.compile(
 #: What programs that read sources may get too: proxies, also in lower case, trusted certificate authorities, and the
 #: credentials of the machine.
 _CONNECTIONS = "(?i:(?:HTTP|HTTPS|ALL|NO)_PROXY)|SSL_CERT_FILE"
+_AUTHORITIES = re.compile("SSL_CERT_FILE")
 _MACHINE = "AWS_[A-Z0-9_]+"
 
 #: Settings for libraries. gRPC's own log has a different format, and any peer could flood it; its older listener passes
@@ -78,7 +82,7 @@ _FOR_LIBRARIES = {
 }
 
 
-def command(name: PartName) -> list[str]:
+def command(name: OptionalPartName) -> list[str]:
     """Return the command line of a part."""
     return [sys.executable, str(_MANAGE), f"run{name}"]
 
@@ -87,6 +91,8 @@ def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str]
     """Return the variables of *environ* that a program may get."""
     # Only programs that read sources get the proxies and credentials of the machine.
     allowed = [_ENVIRONMENT, *([variables_for(config.datasets)] if name in _GET_SOURCES else [])]
+    if name == "traces":
+        allowed.append(_AUTHORITIES)
     kept = {
         variable: value for variable, value in environ.items() if any(names.fullmatch(variable) for names in allowed)
     }
@@ -114,9 +120,14 @@ def content(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> 
         extra: Further JSON values for this program.
     """
     extra["several_keys"] = who.key_set is not None and len(who.key_set) > 1
+    if name == "watch":
+        named = who.key_set.principals() if who.key_set is not None else ()
+        extra["keys"] = [[caller.name, caller.expires_at] for caller in named if caller.name]
     if name in _GET_DIGESTS:
         extra["access"] = None if who.key_set is None else who.key_set.handover()
-    return (config if name in _GET_SOURCES else handover.without_sources(config)), extra
+    if name not in _GET_SOURCES:
+        config = handover.without_sources(config)
+    return (config if name in _GET_HEADERS else handover.without_headers(config)), extra
 
 
 def receive() -> None:
@@ -219,8 +230,7 @@ def run_without_apps(argv: list[str]) -> None:
 
     Logging is set up as usual. The apps, with REST framework, would take 16 MB and 0.2 s of CPU.
     """
-    if settings.LOGGING:  # A user's own settings may have none.
-        logging.config.dictConfig(settings.LOGGING)
+    begin_logging()
     module = importlib.import_module(f"runtime_site.management.commands.{argv[1]}")
     module.Command().run_from_argv(argv)
 

@@ -8,13 +8,14 @@ finishes the statements that run on it. `docs/decisions/0020-reload.md` has the 
 dies in each.
 """
 
+import fcntl
 import json
 import logging
 import math
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,8 @@ from runtime_site import parts
 from runtime_site.following import DONE
 from runtime_site.supervisor import Part, PartCommand, Supervisor, reason_of
 from runtimeconf.handover import Handover, new_file, read, write
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import MIB, RuntimeConfig
+from system.heartbeat import HUNG_S, Heartbeat
 from system.state_directory import remove_ours
 
 logger = logging.getLogger(__name__)
@@ -45,11 +47,16 @@ _TAKE_S = 60.0
 #: Seconds until every process must have changed over. They look every `following.POLL_S`.
 _CHANGE_S = 10.0
 
+#: Bytes of a message that a part parses in a second, on a busy machine and in one call, which delays its heartbeats.
+_PARSED_BYTES_PER_S = 16 * MIB
+
 #: More than fits into a pipe.
 _REPORTS_BYTES = 1024 * 1024
+#: The room for spans in the pipe to the part that exports them.
+_SPANS_BYTES = 1024 * 1024
 
 #: The parts whose handover changes while they run.
-_FOLLOWING: tuple[parts.PartName, ...] = ("refresh", "web", "flight")
+_FOLLOWING: tuple[parts.OptionalPartName, ...] = ("watch", "refresh", "web", "flight", "traces")
 
 Step = Literal["idle", "preparing", "taking", "starting", "changing", "draining"]
 
@@ -94,6 +101,7 @@ def needs_restart(running: RuntimeConfig, new: RuntimeConfig) -> list[str]:
         "runtime.flight.bind": (running.flight.bind, new.flight.bind),
         "runtime.flight.max_message_bytes": (running.flight.max_message_bytes, new.flight.max_message_bytes),
         "runtime.tls.enabled": (running.tls.enabled, new.tls.enabled),
+        "runtime.traces": ("on" if running.traces else "off", "on" if new.traces else "off"),
     }
     return [
         f"{name} has changed from {before} to {after}, which needs a restart."
@@ -124,12 +132,23 @@ class Generations:
         self._reports, reports = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._reports, False)
         self._fixed: dict[str, dict[str, int]] = {
+            "watch": {"reports": reports},
             "refresh": {"verified": self._verified, "reports": reports},
             "web": {"ready": self._ready, "reports": reports, "listener": listener},
             "flight": {"reports": reports},
         }
         self._ready_workers = 0
-        following = [name for name in _FOLLOWING if name != "flight" or config.flight.enabled]
+        absent = {name for name, is_on in (("flight", config.flight.enabled), ("traces", config.traces)) if not is_on}
+        following = [name for name in _FOLLOWING if name not in absent]
+        if config.traces is not None:
+            spans, writer = os.pipe2(os.O_CLOEXEC)
+            with suppress(OSError):  # The system may allow a user less.
+                fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _SPANS_BYTES)
+            for part in self._fixed.values():
+                part["spans"] = writer
+            self._fixed["traces"] = {"spans": spans, "reports": reports}
+        for fixed in self._fixed.values():
+            fixed["heartbeat"] = Heartbeat.new_file()
         self._handovers = {name: Handover.of(*self._content(name, config, who)) for name in following}
         self._engine_command = self._engine_of(config, who)
         self._last = config.generation
@@ -146,8 +165,8 @@ class Generations:
 
     def commands(self) -> Iterator[PartCommand]:
         """Yield how to start each part, in the order of their start."""
-        refresh, *others = [self._command(name) for name in self._handovers]
-        yield from (refresh, self._engine_command, *others)
+        watch, refresh, *others = [self._command(name) for name in self._handovers]
+        yield from (watch, refresh, self._engine_command, *others)
 
     def supervise(self, supervisor: Supervisor) -> None:
         """Use *supervisor*, which runs the parts, for reloads."""
@@ -233,7 +252,7 @@ class Generations:
     def _take(self) -> None:
         """Wait until refresh loads by the new configuration."""
         if self._counted(1):
-            self._offer("web", "flight")
+            self._offer("watch", "web", "flight", "traces")
             self._tell("starting", "waits until the runtime is ready")
         elif time.monotonic() > self._deadline:
             self._fail(["the part that loads data does not take the new configuration"])
@@ -272,7 +291,9 @@ class Generations:
             self._supervisor.parts.append(self._new_engine)
             self._new_engine.start_later(reason_of(code))
             return
-        self._new_engine = None
+        failed, self._new_engine = self._new_engine, None
+        if failed is not None:
+            _close(failed.command)
         self._fail([f"the new engine ended ({reason_of(code)}): see the log"])
 
     def _fail(self, errors: Sequence[str]) -> None:
@@ -299,7 +320,7 @@ class Generations:
         self._step = step
         Report(state="running", began=self._began, step=text).write(self.config.state_dir)
 
-    def _offer(self, *names: parts.PartName) -> None:
+    def _offer(self, *names: parts.OptionalPartName) -> None:
         self._read_reports()  # that were late for an earlier reload
         self._done = set()
         for name in names:
@@ -332,31 +353,38 @@ class Generations:
         remove_ours(self.config.state_dir, _ENGINE_DIRECTORIES, keep={self.config.engine_dir.name})
 
     def _content(
-        self, name: parts.PartName, config: RuntimeConfig, who: Access
+        self, name: parts.OptionalPartName, config: RuntimeConfig, who: Access
     ) -> tuple[RuntimeConfig, dict[str, Any]]:
         extra: dict[str, Any] = {**self._fixed[name], "supervisor": os.getpid()}
         if name == "refresh":
             extra["environ"] = parts.environment(name, config, self._environ)
         return parts.content(name, config, who, **extra)
 
-    def _command(self, name: parts.PartName) -> PartCommand:
+    def _command(self, name: parts.OptionalPartName) -> PartCommand:
         descriptor = self._handovers[name].for_readers()
-        return self._part(name, self.config, descriptor, *self._fixed[name].values())
+        return self._part(name, self.config, descriptor, self._fixed[name])
 
     def _engine_of(self, config: RuntimeConfig, who: Access) -> PartCommand:
-        content = parts.content("engine", config, who, supervisor=os.getpid(), verified=self._verified)
-        return self._part("engine", config, write(*content), self._verified)
+        fixed = {"verified": self._verified, "heartbeat": Heartbeat.new_file()}
+        content = parts.content("engine", config, who, supervisor=os.getpid(), **fixed)
+        return self._part("engine", config, write(*content), fixed)
 
-    def _part(self, name: parts.PartName, config: RuntimeConfig, handover: int, *others: int) -> PartCommand:
+    def _part(
+        self, name: parts.OptionalPartName, config: RuntimeConfig, handover: int, others: Mapping[str, int]
+    ) -> PartCommand:
         return PartCommand(
             name=name,
             arguments=parts.command(name),
             environ={**parts.environment(name, config, self._environ), parts.HANDOVER_VARIABLE: str(handover)},
-            descriptors=(handover, *others),
+            descriptors=(handover, *others.values()),
             fatal=parts.CANNOT_START,
+            heartbeat=others["heartbeat"],
+            hung_s=HUNG_S + config.flight.max_message_bytes / _PARSED_BYTES_PER_S,
         )
 
 
 def _close(engine: PartCommand) -> None:
-    """Close the handover of an engine that is not started again."""
-    os.close(engine.descriptors[0])
+    """Close the handover and the heartbeat of an engine that is not started again."""
+    assert engine.heartbeat is not None  # noqa: S101 (every part has one)
+    for descriptor in (engine.descriptors[0], engine.heartbeat):
+        os.close(descriptor)

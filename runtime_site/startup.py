@@ -15,10 +15,12 @@ import authkeys.state
 import datasources.state
 import queryengine.state
 import runtimeconf.state
+import telemetry.state
 from authkeys.access import Access
 from authkeys.errors import AuthKeysError
 from datasources.errors import DatasetError
 from queryengine.errors import QueryError
+from runtime_site import tracing
 from runtimeconf.errors import ConfigError, RuntimeConfError
 from runtimeconf.model import MIB, RuntimeConfig
 from runtimeconf.named_keys import WARNING_PERIOD
@@ -149,8 +151,17 @@ class Runtime:
 
         raise_soft_limit()  # Each snapshot is opened, and more than once while one session replaces another.
         self._shutdown_timeout_s = config.shutdown_timeout_s
+        if config.metrics.enabled:
+            logger.warning("runtime.metrics: a single process has no page of metrics: use the command `serve`")
         self._stop_lock = threading.Lock()
         self._stopped = False
+        if config.is_watched:
+            from runtime_site.watching import Memory  # noqa: PLC0415
+
+            memory = Memory(config)
+            keeps_sql = config.history.enabled and config.history.sql
+            telemetry.state.deliver_to(memory.take, memory.answer, keeps_sql=keeps_sql)
+        self._end_traces = tracing.export_here(config)
         self._datasets = DatasetService(config, exclusive=False)
         # Start the datasets first: that verifies every snapshot that the engine may open.
         self._datasets.start()
@@ -179,6 +190,8 @@ class Runtime:
         datasources.state.set_datasets(None)
         self._engine.close()
         self._datasets.stop(self._shutdown_timeout_s)
+        telemetry.state.disconnect()
+        self._end_traces()
 
 
 def start_once() -> Runtime:

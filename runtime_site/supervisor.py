@@ -1,5 +1,5 @@
 """
-The parent of the runtime's parts: it starts them, restarts those that exit, and stops them in order.
+The parent of the runtime's parts: it starts them, restarts those that exit or hang, and stops them in order.
 
 It has no threads, opens no files and runs no statements. It waits for signals, SIGCHLD included, and handles them one
 at a time, so nothing can interrupt it. Each part has its own session, so that Ctrl-C in a terminal reaches only the
@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from system.heartbeat import HUNG_S, HangDetector, Heartbeat, is_stopped
+
 logger = logging.getLogger(__name__)
 
 #: Seconds until a part is restarted: the first delay, and the limit up to which it doubles each time.
@@ -26,6 +28,9 @@ LAST_DELAY_S = 10.0
 GOOD_LIFE_S = 30.0
 
 DAY_S = 86_400.0
+
+#: Seconds between two looks at the heartbeats of the parts.
+LOOK_S = 1.0
 
 #: Seconds between checks for readiness: the first pause and, if the start takes long, the longest one.
 _FIRST_POLL_S = 0.02
@@ -47,7 +52,8 @@ class PartCommand:
     """
     How to start a part: its name, arguments, complete environment, and inherited descriptors.
 
-    If its first process exits with the code `fatal`, the runtime stops.
+    If its first process exits with the code `fatal`, the runtime stops. If there is a `heartbeat`, the descriptor of
+    a file as in `Heartbeat`, the part is killed and restarted when it has sent none for `hung_s` seconds.
     """
 
     name: str
@@ -55,6 +61,8 @@ class PartCommand:
     environ: Mapping[str, str]
     descriptors: Sequence[int] = ()
     fatal: int | None = None
+    heartbeat: int | None = None
+    hung_s: float = HUNG_S
 
 
 class Part:
@@ -74,13 +82,18 @@ class Part:
         self.starts = 0
         self._began = 0.0
         self._delay_s = FIRST_DELAY_S
+        self._heartbeat = None if command.heartbeat is None else Heartbeat(command.heartbeat)
+        self._detector = self._new_detector()
 
     def start(self) -> None:
         """Start the process; if that fails, schedule another attempt."""
         self.due = None
         self.starts += 1
         self._began = time.monotonic()
+        self._detector = self._new_detector()
         try:
+            if self._heartbeat is not None:
+                self._heartbeat.clear()
             self.process = subprocess.Popen(  # noqa: S603 (our own program)
                 self.command.arguments,
                 env=self.command.environ,
@@ -94,7 +107,7 @@ class Part:
     def start_later(self, reason: str) -> None:
         """Schedule the next start, with a delay that doubles each time."""
         now = time.monotonic()
-        if now - self._began >= GOOD_LIFE_S:
+        if now - self._began - self._detector.silent_s >= GOOD_LIFE_S:
             self._delay_s = FIRST_DELAY_S
         logger.error(
             "A part of the runtime ended and will be restarted",
@@ -116,6 +129,18 @@ class Part:
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
+
+    def look(self, now: float) -> None:
+        """Kill the processes if they do not respond, unless the part is stopping. SIGCHLD then reports the end."""
+        if self.process is None or self._heartbeat is None or self.is_terminating:
+            return
+        stopped = is_stopped(self.process.pid)
+        if self._detector.is_hung(self._heartbeat.read(), self.command.hung_s, now, is_stopped=stopped):
+            # Not `end`: it would wait for a process that is blocked in the kernel.
+            self.send_group(signal.SIGKILL)
+
+    def _new_detector(self) -> HangDetector:
+        return HangDetector(self.command.name, time.monotonic())
 
     def end(self) -> int:
         """Kill what is left of the process group, and return the exit code as `Popen` does."""
@@ -147,6 +172,7 @@ class Supervisor:
         each_day: Called every 24 hours.
         on_hup: Called on SIGHUP.
         advance: Called after each signal, and at the latest after the seconds that it returned the last time.
+        each_look: Called at least every `LOOK_S` seconds, also during the stop.
     """
 
     def __init__(  # noqa: PLR0913 (keywords)
@@ -160,6 +186,7 @@ class Supervisor:
         each_day: Callable[[], None] = lambda: None,
         on_hup: Callable[[], None] = lambda: None,
         advance: Callable[[], float] = lambda: math.inf,
+        each_look: Callable[[], None] = lambda: None,
     ) -> None:
         self.parts = [Part(command) for command in parts]
         self._stop_order = stop_order
@@ -170,6 +197,7 @@ class Supervisor:
         self._on_hup = on_hup
         self._advance = advance
         self._advance_s = math.inf
+        self._each_look = each_look
         self._day_ends = time.monotonic() + DAY_S
         self._was_ready = False
         self._poll_intervals_s = poll_intervals_s()
@@ -191,6 +219,7 @@ class Supervisor:
                 if self._stop_at is None:
                     self._advance_s = self._advance()
                 self._start_due()
+                self._look()
                 self._report_ready()
                 if time.monotonic() >= self._day_ends:
                     self._day_ends += DAY_S
@@ -235,6 +264,12 @@ class Supervisor:
             if self._stop_at is None and part.due is not None and time.monotonic() >= part.due:
                 part.start()
 
+    def _look(self) -> None:
+        now = time.monotonic()
+        for part in self.parts:
+            part.look(now)
+        self._each_look()
+
     def _report_ready(self) -> None:
         if self._was_ready or self._stop_at is not None:
             return
@@ -256,7 +291,7 @@ class Supervisor:
             times.append(now + self._advance_s)
             if not self._was_ready:
                 times.append(now + next(self._poll_intervals_s))
-        return min((at for at in times if at > now), default=now + 3600.0) - now
+        return min(at for at in (*times, now + LOOK_S) if at > now) - now
 
     def _take(self, number: signal.Signals) -> None:
         if number in _STOP:

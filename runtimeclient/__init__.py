@@ -5,6 +5,9 @@ The exceptions are the commands `apikey` and `init`, which work without a runtim
 """
 
 #: Commands that `manage.py` has too.
-CLIENT_COMMANDS = ("sql", "status", "refresh", "datasets", "queries", "cancel", "login", "logout", "apikey")
+CLIENT_COMMANDS = (
+    *("sql", "status", "refresh", "datasets", "queries", "cancel", "history", "top"),
+    *("login", "logout", "apikey"),
+)
 #: All commands of `querykeep`, in the order of its help; each is a module of `runtimeclient.commands`.
 COMMANDS = (*CLIENT_COMMANDS, "init", "completion", "manual")

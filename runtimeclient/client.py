@@ -26,7 +26,15 @@ from runtimeclient.http.answers import JSON, SqlAnswer
 from runtimeclient.http.api_key import check_api_key, masked
 from runtimeclient.http.endpoint import Endpoint, parse_endpoint
 from runtimeclient.http.json_stream import JsonValue, as_json
-from runtimeclient.http.resources import ActiveQuery, ComponentStatus, DatasetStatus, RefreshRun, RequestedRefresh
+from runtimeclient.http.resources import (
+    ActiveQuery,
+    ComponentStatus,
+    DatasetStatus,
+    FinishedQuery,
+    RefreshRun,
+    RequestedRefresh,
+    Statistics,
+)
 from runtimeclient.http.timeouts import allow_streaming, limit_response_time
 
 # The specification's type for rows, which a runtime sends unless it is asked for another type.
@@ -184,6 +192,25 @@ class RuntimeClient:
     def active_queries(self) -> tuple[ActiveQuery, ...]:
         """Return the queued and running statements of this key, oldest first. Raises what `sql` raises."""
         return tuple(map(ActiveQuery.from_json, self._items(_ACTIVE_QUERIES)))
+
+    def history(self, limit: int = 100) -> tuple[FinishedQuery, ...]:
+        """Return the last statements of this key that have ended, newest first. Raises what `sql` raises."""
+        return tuple(map(FinishedQuery.from_json, self._items(f"/v1/sql/history?limit={limit}")))
+
+    def statistics(self, limit: int = 100) -> Statistics:
+        """Return what the statements of this key have taken. Raises what `sql` raises."""
+        answer = self._json("GET", f"/v1/sql/statistics?limit={limit}", 200)
+        if not isinstance(answer, dict):
+            raise self._unexpected()
+        return Statistics.from_json(answer)
+
+    def key_name(self) -> str | None:
+        """Return the name of this key; None if it has none. Raises what `sql` raises."""
+        answer = self._json("GET", "/v1/key", 200)
+        if not isinstance(answer, dict):
+            raise self._unexpected()
+        name = answer.get("name")
+        return name if isinstance(name, str) else None
 
     def cancel_query(self, query_id: str) -> str:
         """

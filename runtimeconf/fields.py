@@ -219,7 +219,9 @@ class TextField(ScalarField[str]):
         if not self._may_have_lines and not node.text.isprintable():
             raise InvalidValueError("it holds a control character")
         if references.holds_reference(node.text):
-            raise InvalidValueError("a secret reference is resolved in API keys and dataset params only")
+            raise InvalidValueError(
+                "a secret reference is resolved in API keys, dataset params and the headers of traces only"
+            )
         return node.text
 
 

@@ -212,6 +212,11 @@ def without_sources(config: RuntimeConfig) -> RuntimeConfig:
     return replace(config, datasets=datasets, auth=AuthConfig(enabled=config.auth.enabled))
 
 
+def without_headers(config: RuntimeConfig) -> RuntimeConfig:
+    """Return *config* without the headers of the collector of traces, for a process that does not export them."""
+    return config if config.traces is None else replace(config, traces=replace(config.traces, headers={}))
+
+
 def plain(value: Any) -> Any:
     """
     Return *value*, a part of the configuration or a similar dataclass, in JSON types.

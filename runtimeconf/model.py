@@ -104,6 +104,7 @@ class QueryConfig:
 
     `timeout_s` limits the wall-clock time of a statement, streaming included; `memory_limit_bytes` applies to each
     engine worker. `workers` statements run at once; `max_queued` wait, each for at most `queue_timeout_s`.
+    The log tells each statement that took `slow_s` or longer; None: it does not.
     """
 
     timeout_s: float = 30.0
@@ -112,6 +113,7 @@ class QueryConfig:
     max_queued: int = 64
     queue_timeout_s: float = 5.0
     temp_directory_limit_bytes: int = 4 * GIB
+    slow_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,47 @@ class ResultsCacheConfig:
 
     enabled: bool = False
     max_bytes: int = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """`runtime.metrics`: the page of metrics, without a key. `upstream_names` adds the names that Spice.ai uses."""
+
+    enabled: bool = False
+    bind: Address = Address("127.0.0.1", 9090)
+    upstream_names: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryConfig:
+    """
+    `runtime.history`: what is remembered of the last `max_entries` statements; with `sql` their text too.
+
+    `file` is an absolute path to which they are appended as JSON lines; None for none. A file has up to
+    `file_max_bytes`, and there are up to `files` of them.
+    """
+
+    enabled: bool = True
+    sql: bool = False
+    max_entries: int = 10_000
+    file: Path | None = None
+    file_max_bytes: int = 64 * MIB
+    files: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracesConfig:
+    """
+    `runtime.traces`: the OpenTelemetry collector at the base URL `endpoint`.
+
+    `headers` go with each request to it, with secret references resolved. `sample` is the share of traces without a
+    parent that are exported, from 0 to 1.
+    """
+
+    endpoint: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sample: float = 1.0
+    timeout_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +261,9 @@ class RuntimeConfig:
     tls: TlsConfig = TlsConfig()
     query: QueryConfig = QueryConfig()
     results_cache: ResultsCacheConfig = ResultsCacheConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    history: HistoryConfig = HistoryConfig()
+    traces: TracesConfig | None = None
     ready_state: ReadyState = "on_load"
     shutdown_timeout_s: float = 30.0
     compatibility: Literal["2.0", "1.10"] = "2.0"
@@ -225,6 +271,11 @@ class RuntimeConfig:
     views: tuple[ViewConfig, ...] = ()
     warnings: tuple[str, ...] = ()
     generation: int = 1
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the processes tell what happens in them."""
+        return self.metrics.enabled or self.history.enabled
 
     @property
     def engine_dir(self) -> Path:

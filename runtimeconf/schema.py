@@ -37,7 +37,9 @@ from runtimeconf.model import (
     AuthConfig,
     DatasetConfig,
     FlightConfig,
+    HistoryConfig,
     HttpConfig,
+    MetricsConfig,
     QueryConfig,
     ResultsCacheConfig,
     RuntimeConfig,
@@ -47,8 +49,10 @@ from runtimeconf.model import (
 from runtimeconf.named_keys import check_datasets
 from runtimeconf.references import ALL_STORES, STORE_NAME
 from runtimeconf.secret_stores import EnvStore, FileStore, KeyringStore, SecretStore, SecretStores
+from runtimeconf.traces import TRACES
 from runtimeconf.validation import YamlPath, nearest
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
+from system.addresses import Address
 from system.files import UnreadableFileError, read_regular_file
 
 #: The longest name of a socket in the state directory, including the slash, and the longest path of a Unix socket.
@@ -199,6 +203,12 @@ def _build_tls(values: dict[str, Any], node: Mapping, path: YamlPath) -> TlsConf
     return tls
 
 
+def _build_history(values: dict[str, Any], _node: Mapping, path: YamlPath) -> HistoryConfig:
+    if "file" in values:
+        values["file"] = Path(os.path.normpath(path.validation.directory / values["file"]))
+    return HistoryConfig(**values)
+
+
 def _build_runtime(values: dict[str, Any], node: Mapping, path: YamlPath) -> dict[str, Any]:
     http: HttpConfig = values.get("http", HttpConfig())
     flight: FlightConfig = values.get("flight", FlightConfig())
@@ -207,6 +217,9 @@ def _build_runtime(values: dict[str, Any], node: Mapping, path: YamlPath) -> dic
         if len(hosts) == 1 or hosts & _WILDCARD_HOSTS:
             message = f"has the port of runtime.http.bind ({http.bind}): each listener needs its own"
             path.field("flight").field("bind").fault(node.line_of("flight"), message)
+    metrics: MetricsConfig = values.get("metrics", MetricsConfig())
+    if metrics.enabled:
+        _check_metrics(metrics, {"http": http.bind} | ({"flight": flight.bind} if flight.enabled else {}), node, path)
     auth: AuthConfig = values.get("auth", AuthConfig())
     if not auth.enabled:
         for name, address, is_on in (("http", http.bind, True), ("flight", flight.bind, flight.enabled)):
@@ -214,6 +227,18 @@ def _build_runtime(values: dict[str, Any], node: Mapping, path: YamlPath) -> dic
                 message = f"listens on {address} without authentication: anybody who reaches it can read all data"
                 path.field(name).field("bind").warn(node.line_of(name), message)
     return values
+
+
+def _check_metrics(metrics: MetricsConfig, others: dict[str, Address], node: Mapping, path: YamlPath) -> None:
+    where, line = path.field("metrics").field("bind"), node.line_of("metrics")
+    for name, other in others.items():
+        if other.port == metrics.bind.port != 0 and (
+            other.host == metrics.bind.host or {other.host, metrics.bind.host} & _WILDCARD_HOSTS
+        ):
+            where.fault(line, f"has the port of runtime.{name}.bind ({other}): each listener needs its own")
+    if not metrics.bind.is_loopback:
+        message = "listens on {}, without a key: anybody who reaches it can read the names of datasets and keys"
+        where.warn(line, message.format(metrics.bind))
 
 
 RUNTIME = Section[dict[str, Any]](
@@ -265,6 +290,7 @@ RUNTIME = Section[dict[str, Any]](
             Setting("max_queued", IntegerField(0, 10_000)),
             Setting("queue_timeout", DurationField("1ms", "1h"), attribute="queue_timeout_s"),
             Setting("temp_directory_limit", SizeField("0B", "1024TiB"), attribute="temp_directory_limit_bytes"),
+            Setting("slow", DurationField("1ms", "1d"), attribute="slow_s"),
         ),
     ),
     Setting(
@@ -276,6 +302,29 @@ RUNTIME = Section[dict[str, Any]](
             may_be_empty=False,
         ),
     ),
+    Setting(
+        "metrics",
+        Section(
+            into(MetricsConfig),
+            Setting("enabled", BooleanField(), is_required=True),
+            Setting("bind", ADDRESS),
+            Setting("upstream_names", BooleanField()),
+            may_be_empty=False,
+        ),
+    ),
+    Setting(
+        "history",
+        Section(
+            _build_history,
+            Setting("enabled", BooleanField()),
+            Setting("sql", BooleanField()),
+            Setting("max_entries", IntegerField(1, 1_000_000)),
+            Setting("file", PathField("the path of a file of JSON lines")),
+            Setting("file_max_bytes", SizeField("1MiB", "1TiB")),
+            Setting("files", IntegerField(1, 1000)),
+        ),
+    ),
+    Setting("traces", TRACES),
     Setting("ready_state", ChoiceField("on_load", "on_registered")),
     Setting("shutdown_timeout", DurationField("1ms", "1h"), attribute="shutdown_timeout_s"),
     Setting("compatibility", ChoiceField("2.0", "1.10")),

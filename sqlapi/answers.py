@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from queryengine.cancellation import CancelSource
-from queryengine.engine import CacheState, Query, QueryEngine, QueryResult
+from queryengine.engine import CacheState, Query, QueryEngine, QueryResult, QueryTimings, timings_of
 from queryengine.errors import QueryCancelledError
 from queryengine.query_log import QueryRecord
+from runtimeconf.state import get_config
 from sqlapi import disconnects
 from sqlapi.error_table import code_of
 from sqlapi.errors import AnswerCutError, ClientGoneError
-from sqlapi.problems import REQUEST_ID
+from sqlapi.problems import REQUEST_ID, TRACE
 
 logger = logging.getLogger("sqlapi.queries")
 
@@ -44,7 +45,8 @@ class Answer:
     """
 
     def __init__(self, engine: QueryEngine, query: Query, environ: Mapping[str, Any]) -> None:
-        self._record = QueryRecord(logger, "http", query, environ.get(REQUEST_ID, ""))
+        slow_s = get_config().query.slow_s
+        self._record = QueryRecord(logger, "http", query, environ.get(REQUEST_ID, ""), slow_s, environ.get(TRACE))
         self._first_chunks: deque[bytes] = deque()
         self._result: QueryResult | None = None
         self._outcome = ""
@@ -58,7 +60,7 @@ class Answer:
         except StopIteration:
             self._end("ok")
         except BaseException as error:
-            self._end(self._outcome_of(error))
+            self._end(self._outcome_of(error), error)
             if self._outcome == ClientGoneError.code:
                 raise ClientGoneError from error
             raise
@@ -102,11 +104,14 @@ class Answer:
         gone = self._watch.gone and isinstance(error, QueryCancelledError)
         return ClientGoneError.code if gone else code_of(error)
 
-    def _end(self, outcome: str) -> None:
+    def _end(self, outcome: str, error: BaseException | None = None) -> None:
         if self._outcome:
             return
         self._outcome = outcome
         self._watch.stop()
         if self._result is not None:
             self._result.close()
-        self._record.write(outcome, None if self._result is None else self._result.timings)
+            timings: QueryTimings | None = self._result.timings
+        else:
+            timings = None if error is None else timings_of(error)
+        self._record.write(outcome, timings)

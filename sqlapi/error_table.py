@@ -14,6 +14,7 @@ from runtimeconf import errors as conf
 from sqlapi import errors as api
 from sqlapi.problems import CLIENT_CLOSED_REQUEST
 from system import errors as system
+from telemetry import errors as telemetry
 
 #: The detail of an internal error, whose own message is only logged.
 HIDDEN_DETAIL = "The runtime could not answer. Its log tells why, under this request id."
@@ -54,9 +55,12 @@ STATUSES: Mapping[type[Exception], int] = {
     conf.RuntimeConfError: 500,
     conf.ConfigError: 500,
     system.StateDirectoryError: 500,
+    telemetry.TelemetryError: 500,
+    telemetry.TelemetryUnavailableError: 503,
     api.SqlApiError: 400,
     api.RouteNotFoundError: 404,
     api.QueryNotFoundError: 404,
+    api.HistoryDisabledError: 404,
     api.MethodNotAllowedError: 405,
     api.InvalidHostError: 400,
     api.CrossSiteRequestError: 403,

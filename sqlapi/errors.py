@@ -6,6 +6,7 @@ The errors of an HTTP request, before or after its statement runs.
     SqlApiError
     ├── RouteNotFoundError              no route has this path
     ├── QueryNotFoundError              the caller has no statement with this id
+    ├── HistoryDisabledError            the runtime remembers no statements
     ├── MethodNotAllowedError           the route exists for other methods
     ├── InvalidHostError                the Host header is malformed or not allowed
     ├── CrossSiteRequestError           a web page of another site sent the request
@@ -49,6 +50,13 @@ class QueryNotFoundError(SqlApiError):
 
     code = "query_not_found"
     detail = "No running or queued statement has this id."
+
+
+class HistoryDisabledError(SqlApiError):
+    """The runtime remembers no statements."""
+
+    code = "history_disabled"
+    detail = "The runtime remembers no statements: runtime.history.enabled is false."
 
 
 class MethodNotAllowedError(SqlApiError):

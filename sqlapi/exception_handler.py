@@ -8,7 +8,8 @@ from django.http import HttpRequest, HttpResponse
 from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
 
 from sqlapi.error_table import HIDDEN_DETAIL, INTERNAL_CODE, Refusal, refusal_of
-from sqlapi.problems import REQUEST_ID, problem, title
+from sqlapi.problems import REQUEST_ID, TRACE, problem, title
+from telemetry.trace_context import log_fields
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ def _unauthorized(error: NotAuthenticated | AuthenticationFailed) -> Refusal:
 
 
 def _log_internal_error(request: HttpRequest, error: BaseException | None) -> None:
-    fields = {"request_id": request.META.get(REQUEST_ID, "")}
+    fields = {"request_id": request.META.get(REQUEST_ID, ""), **log_fields(request.META.get(TRACE))}
     logger.error("a request failed", exc_info=error, extra={"fields": fields})
 
 

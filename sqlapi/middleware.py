@@ -1,21 +1,27 @@
-"""The middleware, outermost first: request ids and common headers, then the access log."""
+"""The middleware, outermost first: request ids and common headers, then the access log and the count of requests."""
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+import telemetry.state
 from queryengine.ids import accepted_id, new_id
 from runtimeconf.state import get_config
 from sqlapi.body import close_if_unread
-from sqlapi.problems import COMMON_HEADERS, QUERY_ID, REQUEST_ID
+from sqlapi.problems import COMMON_HEADERS, QUERY_ID, REQUEST_ID, TRACE
 from sqlapi.urls import route_name
 from system.client_address import client_address
+from telemetry import spans
+from telemetry.trace_context import Trace, log_fields
 
 logger = logging.getLogger("sqlapi.access")
+
+#: The methods that a span names. A caller may send any other text.
+_METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
 
 GetResponse = Callable[[HttpRequest], HttpResponseBase]
 
@@ -30,6 +36,8 @@ class RequestIdMiddleware:
         """Answer one request."""
         environ = request.META
         environ.setdefault(REQUEST_ID, accepted_id(environ.get("HTTP_X_REQUEST_ID")) or new_id())
+        # A server joins repeated headers with a comma, so they are malformed.
+        environ[TRACE] = spans.begin([environ["HTTP_TRACEPARENT"]] if "HTTP_TRACEPARENT" in environ else [])
         if not request.path_info.startswith("/"):
             # Django would answer a target without a path (`OPTIONS *`) with its own 404; make it an unknown path.
             request.path_info = f"//{request.path_info}"
@@ -68,20 +76,25 @@ class AccessLogMiddleware:
         def log(sent_bytes: int, complete: bool) -> None:
             environ = request.META
             caller = getattr(request, "user", None)
+            duration_s = time.monotonic() - began
+            route = route_name(request.resolver_match)
+            telemetry.state.count_request(route, response.status_code, duration_s)
             fields = {
                 "peer": environ.get("REMOTE_ADDR", ""),
                 "method": environ["REQUEST_METHOD"],
-                "route": route_name(request.resolver_match),
+                "route": route,
                 "status": response.status_code,
-                "duration_ms": round((time.monotonic() - began) * 1000, 1),
+                "duration_ms": round(duration_s * 1000, 1),
                 "bytes": sent_bytes,
                 "complete": complete,
                 "fingerprint": getattr(caller, "fingerprint", ""),
                 "key": getattr(caller, "name", "") or None,
                 "request_id": environ.get(REQUEST_ID, ""),
                 "query_id": environ.get(QUERY_ID),
+                **log_fields(environ.get(TRACE)),
             }
             logger.info("request", extra={"fields": fields})
+            _send_span(environ.get(TRACE), fields, duration_s)
 
         if isinstance(response, StreamingHttpResponse):
             response.streaming_content = _Metered(cast("Iterable[bytes]", response.streaming_content), log)
@@ -89,6 +102,25 @@ class AccessLogMiddleware:
             content = cast("HttpResponse", response).content
             log(0 if request.method == "HEAD" else len(content), True)
         return response
+
+
+def _send_span(trace: Trace | None, fields: Mapping[str, Any], duration_s: float) -> None:
+    """Send the span of a request with these *fields* of its log line."""
+    method = fields["method"] if fields["method"] in _METHODS else "HTTP"
+    attributes = {
+        "http.request.method": fields["method"] if fields["method"] in _METHODS else "_OTHER",
+        "http.route": fields["route"],
+        "http.response.status_code": fields["status"],
+        "http.response.body.size": fields["bytes"],
+        "querykeep.key": fields["key"],
+        "querykeep.request_id": fields["request_id"],
+        "querykeep.query_id": fields["query_id"],
+    }
+    # As the conventions of OpenTelemetry say, an error of the caller is none of the server.
+    error = str(fields["status"]) if fields["status"] >= 500 else ""
+    if not fields["complete"]:
+        error = "incomplete"
+    spans.send(trace, f"{method} {fields['route']}", duration_s, attributes, kind="server", error=error)
 
 
 class _Metered:

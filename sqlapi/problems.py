@@ -20,6 +20,8 @@ COMMON_HEADERS: Mapping[str, str] = {"Cache-Control": "no-store", "X-Content-Typ
 #: The keys of the WSGI environ that hold the ids of request and query. A server may set the first one.
 REQUEST_ID = "runtime.request_id"
 QUERY_ID = "runtime.query_id"
+#: The key of its trace, a `Trace` or None.
+TRACE = "runtime.trace"
 
 #: The client has disconnected: only the access log shows this status.
 CLIENT_CLOSED_REQUEST = 499

@@ -27,12 +27,15 @@ ROUTES = (
     Route("ready", "/v1/ready", views.ReadyView),
     Route("sql", "/v1/sql", views.SqlView),
     Route("active", "/v1/sql/active", views.ActiveView),
+    Route("history", "/v1/sql/history", views.HistoryView),
+    Route("statistics", "/v1/sql/statistics", views.StatisticsView),
     Route("cancel", "/v1/sql/{query_id}/cancel", views.CancelView),
     Route("status", "/v1/status", views.StatusView),
     Route("datasets", "/v1/datasets", views.DatasetsView),
     Route("refresh", "/v1/datasets/{name}/acceleration/refresh", views.RefreshView),
     Route("key", "/v1/key", views.KeyView),
     Route("catalogs", "/v1/catalogs", views.CatalogsView),
+    Route("openapi", "/v1/openapi.json", views.OpenApiView),
 )
 
 #: The name of the pattern for every other path.

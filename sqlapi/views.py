@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
-from urllib.parse import parse_qsl
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from rest_framework.negotiation import DefaultContentNegotiation
@@ -14,6 +13,7 @@ from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+import telemetry.state
 from authkeys.authentication import ApiKeyAuthentication
 from authkeys.errors import AccessNotBuiltError
 from authkeys.permissions import HasPrincipal
@@ -31,13 +31,16 @@ from runtimeconf.model import DatasetConfig
 from runtimeconf.state import get_config
 from sqlapi import negotiation
 from sqlapi.answers import Answer
-from sqlapi.errors import InvalidParameterError, MethodNotAllowedError, QueryNotFoundError, RouteNotFoundError
+from sqlapi.errors import HistoryDisabledError, MethodNotAllowedError, QueryNotFoundError, RouteNotFoundError
 from sqlapi.exception_handler import handle_view_exception
 from sqlapi.hosts import check_host, check_same_site
-from sqlapi.problems import QUERY_ID
+from sqlapi.problems import QUERY_ID, TRACE
+from sqlapi.query_parameters import DEFAULT_LIMIT, FORMAT, JSON_FORMAT, LIMIT
 from sqlapi.readiness import flight_status, is_ready
 from sqlapi.request_bodies import read_refresh_request, read_sql_request
 from system.wallclock import utc_at
+from telemetry import history, statistics
+from telemetry.trace_context import trace_id
 
 #: DRF requires a negotiator, but negotiates nothing here.
 _NEGOTIATOR = DefaultContentNegotiation()
@@ -49,8 +52,6 @@ DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetState)
 
 #: The fields of a refresh run.
 RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
-
-_MAX_PARAMETERS = 100
 
 
 class ApiView(APIView):
@@ -184,7 +185,7 @@ class SqlView(ApiView):
         """Run the statement in the body and answer in the requested format."""
         environ = request.META
         _caller(request).require("query")
-        offer = negotiation.choose(environ.get("HTTP_ACCEPT"), _format(request))
+        offer = negotiation.choose(environ.get("HTTP_ACCEPT"), FORMAT.read(environ))
         sql, parameters = read_sql_request(environ, get_config().http.max_body_bytes)
         self._authenticate_again(request)
         caller = _caller(request)
@@ -201,6 +202,7 @@ class SqlView(ApiView):
             limit_s=caller.limits.timeout_s,
             concurrent=caller.limits.concurrent,
             cache=negotiation.cache_use(environ.get("HTTP_CACHE_CONTROL")),
+            trace_id=trace_id(environ.get(TRACE)),
         )
         answer = Answer(get_engine(), query, environ)
         whole = answer.whole()
@@ -222,12 +224,31 @@ class ActiveView(ApiView):
         return _table(request, rows, ("id", "started", "state", "sql"))
 
 
+class HistoryView(ApiView):
+    """`/v1/sql/history`: the caller's last statements."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """List those that have ended, newest first."""
+        return _table(request, _remembered(request, history.HISTORY), history.COLUMNS)
+
+
+class StatisticsView(ApiView):
+    """`/v1/sql/statistics`: what the caller's statements have taken, by what they have in common."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """List those that took longest in all. The CSV has the list only."""
+        found = _remembered(request, statistics.STATISTICS)
+        if FORMAT.read(request.META) == "csv":
+            return _table(request, found["statements"], statistics.COLUMNS)
+        return _json(found)
+
+
 class CancelView(ApiView):
     """`/v1/sql/{query_id}/cancel`: cancel one of the caller's statements."""
 
     def post(self, request: Request, query_id: str) -> HttpResponse:
         """Cancel it. Statements of other keys are not found. A body is not read."""
-        _refuse_csv(request)
+        JSON_FORMAT.read(request.META)
         if not get_engine().cancel(query_id, _caller(request).fingerprint):
             raise QueryNotFoundError
         request.META[QUERY_ID] = query_id
@@ -251,7 +272,13 @@ class StatusView(ApiView):
         ]
         rows: list[dict[str, Any]] = [dict(zip(("name", "endpoint", "status"), part, strict=True)) for part in parts]
         if workers is not None:
-            rows[2] |= {"workers_alive": workers.workers_alive, "workers_killed": workers.workers_killed}
+            rows[2] |= {
+                "workers_alive": workers.workers_alive,
+                "workers_killed": workers.workers_killed,
+                "workers_busy": workers.workers_busy,
+                "statements_running": workers.running,
+                "statements_queued": workers.queued,
+            }
         if waiting_for:
             caller = _caller(request)
             rows[3]["waiting_for"] = [name for name in waiting_for if caller.may_name(name)]
@@ -281,7 +308,7 @@ class RefreshView(ApiView):
     def post(self, request: Request, name: str) -> HttpResponse:
         """Start a refresh. Its `refresh_sql`, if any, is checked before the 201 is sent."""
         _caller(request).require("refresh")
-        _refuse_csv(request)
+        JSON_FORMAT.read(request.META)
         asked = read_refresh_request(request.META, get_config().http.max_body_bytes)
         self._authenticate_again(request)
         caller = _caller(request)
@@ -306,7 +333,7 @@ class KeyView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """Describe it; null stands for no name, no expiry, all datasets and no limit."""
-        _refuse_csv(request)
+        JSON_FORMAT.read(request.META)
         caller = _caller(request)
         return _json(
             {
@@ -329,6 +356,17 @@ class CatalogsView(ApiView):
     def get(self, request: Request) -> HttpResponse:
         """List it."""
         return _table(request, [CATALOG], tuple(CATALOG))
+
+
+class OpenApiView(ApiView):
+    """`/v1/openapi.json`: the description of this API."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """Answer with the whole of it."""
+        from sqlapi.openapi.document import document  # noqa: PLC0415 (it describes the routes, which import this)
+
+        JSON_FORMAT.read(request.META)
+        return _json(document())
 
 
 def _check_sender(request: Request) -> None:
@@ -378,6 +416,24 @@ def _refresh_status() -> tuple[str, tuple[str, ...]]:
     return "Initializing", waiting_for
 
 
+def _remembered(request: Request, what: str) -> Any:
+    """
+    Return what the runtime remembers of the caller's own statements.
+
+    Raises:
+        NotPermittedError: The key may not query.
+        HistoryDisabledError: The runtime remembers nothing.
+        TelemetryUnavailableError: The process that remembers does not answer.
+    """
+    caller = _caller(request)
+    caller.require("query")
+    FORMAT.read(request.META)  # A bad value is reported even if there is nothing to show.
+    limit = LIMIT.read(request.META) or DEFAULT_LIMIT
+    if not get_config().history.enabled:
+        raise HistoryDisabledError
+    return telemetry.state.ask(what, key=caller.fingerprint, limit=limit)
+
+
 def _declared(control: DatasetControl, name: str) -> DatasetConfig:
     served = {state.name for state in control.datasets()}
     for dataset in get_config().datasets:
@@ -386,28 +442,8 @@ def _declared(control: DatasetControl, name: str) -> DatasetConfig:
     raise UnknownDatasetError(name)
 
 
-def _format(request: Request) -> str | None:
-    """Return the value of `?format=`, json or csv, or None if it is absent. Other parameters are ignored."""
-    query = request.META.get("QUERY_STRING")
-    if not query:
-        return None
-    try:
-        parameters = parse_qsl(query, True, max_num_fields=_MAX_PARAMETERS)
-    except ValueError as error:
-        raise InvalidParameterError("The query string has too many parameters.") from error
-    asked = [value for name, value in parameters if name == "format"]
-    if len(asked) > 1 or not {*asked} <= {"json", "csv"}:
-        raise InvalidParameterError("The parameter format is json or csv.")
-    return str(asked[0]) if asked else None
-
-
-def _refuse_csv(request: Request) -> None:
-    if _format(request) == "csv":
-        raise InvalidParameterError("This route answers in JSON: the parameter format is json, or left out.")
-
-
 def _table(request: Request, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> HttpResponse:
-    if _format(request) != "csv":
+    if FORMAT.read(request.META) != "csv":
         return _json(rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -5,7 +5,7 @@ import ipaddress
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ _FIRST_ACTIVATED = 3
 _BACKLOG = 2048
 
 _POLL_S = 0.1
+
+_REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared with, not bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,11 @@ class Address:
             return self.host.removesuffix(".") == "localhost"
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         return (mapped or address).is_loopback
+
+    @property
+    def local(self) -> "Address":
+        """Where this machine reaches a server that listens here, possibly on all its addresses."""
+        return Address(_REACHED_AT.get(self.host, self.host), self.port)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -114,13 +121,21 @@ def activated(environ: Mapping[str, str]) -> int | None:
     return _FIRST_ACTIVATED
 
 
-def _holder(port: int) -> str:
-    """Return a clause that names the process listening on *port*, if /proc shows it to this user."""
+def holders(port: int) -> Iterator[int]:
+    """Yield the ids of the processes that listen on *port*, as far as /proc shows them to this user."""
     inodes = _listening_inodes(port)
-    for process in Path("/proc").iterdir():
+    for process in Path("/proc").iterdir() if inodes else ():
         if process.name.isdigit() and inodes & _socket_inodes(process):
-            return f"process {process.name} has the port"
-    return "another process has the port"
+            yield int(process.name)
+
+
+def is_listening(port: int) -> bool:
+    """Return whether any process of this network namespace listens on TCP *port*, on whichever address."""
+    return bool(_listening_inodes(port))
+
+
+def _holder(port: int) -> str:
+    return next((f"process {process} has the port" for process in holders(port)), "another process has the port")
 
 
 def _listening_inodes(port: int) -> set[str]:

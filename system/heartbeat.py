@@ -1,12 +1,64 @@
-"""The time since the last heartbeat of a worker, as its arbiter measures it."""
+"""Heartbeats of processes, and the silence since the last one, as the parent measures it."""
+
+import logging
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+#: Seconds without a heartbeat after which a process is hung; it is killed a second later.
+HUNG_S = 10.0
+#: Seconds that a process has longer for its first heartbeat: it imports its program, perhaps on a busy machine.
+START_S = 60.0
+
+#: Seconds that the log line about a silent process comes before its kill.
+_WARNING_S = 1.0
+
+_COUNT = struct.Struct("=Q")
+
+
+class Heartbeat:
+    """
+    A number in the anonymous file *descriptor*, which a process increments as long as it works, and its parent reads.
+
+    It is 0 until the first heartbeat.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._count = 0
+
+    @staticmethod
+    def new_file() -> int:
+        """Return the descriptor of a new anonymous file. Raises OSError if the system lacks resources."""
+        return os.memfd_create("querykeep-heartbeat", os.MFD_CLOEXEC)
+
+    def beat(self) -> None:
+        """Increment the number. For one thread."""
+        self._count += 1
+        self._write(self._count)
+
+    def read(self) -> int:
+        """Return the number."""
+        data = os.pread(self.descriptor, _COUNT.size, 0)
+        return int(_COUNT.unpack(data)[0]) if data else 0
+
+    def clear(self) -> None:
+        """Set the number to 0, for the next process."""
+        self._write(0)
+
+    def _write(self, count: int) -> None:
+        os.pwrite(self.descriptor, _COUNT.pack(count), 0)
 
 
 class Pulse:
     """
-    The silence of a worker, measured by changes of its heartbeat.
+    The silence of a process, measured by changes of its heartbeat.
 
-    The worker's clock is not used. The time between two looks counts as one second at most: if the arbiter did not
-    run, the worker is not to blame.
+    The clock of that process is not used. The time between two looks counts as one second at most: if the parent did
+    not run, the process is not to blame.
     """
 
     def __init__(self, now: float) -> None:
@@ -16,9 +68,66 @@ class Pulse:
         self._looked_at = now
 
     def look(self, beat: float, now: float) -> None:
-        """Record *beat*, the time of the heartbeat file."""
+        """Record *beat*, the number or time of the last heartbeat."""
         passed_s = min(now - self._looked_at, 1.0)
         self._looked_at = now
         self.age_s += passed_s
         self.quiet_s = 0.0 if beat != self._beat else self.quiet_s + passed_s
         self._beat = beat
+
+
+class HangDetector:
+    """
+    Decides when a process is hung, so that it must be killed. Its first heartbeat is the first one that is not *beat*.
+
+    This is logged first, with the name of the *part* and the process id of its *worker*, and decided at a later look:
+    the process may wait for a reader of the log, just as this one then does. Look about once a second.
+    """
+
+    def __init__(self, part: str, now: float, beat: float = 0.0, *, worker: int | None = None) -> None:
+        self._part = part
+        self._worker = worker
+        self._pulse = Pulse(now)
+        self._first = beat
+        self._has_begun = False
+        self._is_logged = False
+
+    @property
+    def silent_s(self) -> float:
+        """The seconds since the last heartbeat; before the first one, those that were too many."""
+        return self._pulse.quiet_s
+
+    def is_hung(self, beat: float, limit_s: float, now: float, *, is_stopped: bool = False) -> bool:
+        """
+        Record *beat*, and return whether the process has been silent for *limit_s* seconds and some more.
+
+        *is_stopped* says whether a signal has stopped it. Otherwise the first heartbeat may be `START_S` later.
+        """
+        self._has_begun |= beat != self._first
+        if not self._has_begun:
+            beat = now if self._pulse.age_s < START_S and not is_stopped else -1.0
+        self._pulse.look(beat, now)
+        if self.silent_s < limit_s:
+            self._is_logged = False
+        elif not self._is_logged:
+            self._is_logged = True
+            fields = {"part": self._part, "silent_s": round(self.silent_s, 1), "worker": self._worker}
+            logger.error("A part of the runtime does not respond", extra={"fields": fields})
+            return False
+        return self.silent_s >= limit_s + _WARNING_S
+
+
+def is_stopped(child: int) -> bool:
+    """Return whether a signal has stopped the process *child* of this one."""
+    with suppress(ChildProcessError):
+        return os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    return False
+
+
+def waits_for_disk() -> bool:
+    """Return whether a thread of this process waits for a disk or a network file system, so that others wait for it."""
+    for task in Path("/proc/self/task").glob("*/stat"):
+        with suppress(OSError):  # The thread has ended.
+            if task.read_text().rpartition(") ")[2].startswith("D"):
+                return True
+    return False

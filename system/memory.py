@@ -26,3 +26,12 @@ def _limit_files() -> Iterator[Path]:
             root, name = (_GROUPS / "memory", "memory.limit_in_bytes") if controllers else (_GROUPS, "memory.max")
             group = root / path.lstrip("/")
             yield from (directory / name for directory in (group, *group.parents) if directory.is_relative_to(root))
+
+
+def out_of_memory_kills() -> int:
+    """Return how many processes of this machine the system has killed for lack of memory; 0 if it does not tell."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0

@@ -20,9 +20,9 @@ from system.errors import StateDirectoryError
 _MODE = 0o700
 
 #: The entries of the directory by name: the test for the right kind of file, and the word for it.
-_KINDS: dict[str, tuple[Callable[[int], bool], str]] = {
+KINDS: dict[str, tuple[Callable[[int], bool], str]] = {
     **dict.fromkeys(("snapshots", "staged", "refresh_tmp", "tmp"), (stat.S_ISDIR, "directory")),
-    **dict.fromkeys(("control.sock", "broker.sock", "engine.sock"), (stat.S_ISSOCK, "socket")),
+    **dict.fromkeys(("control.sock", "broker.sock", "engine.sock", "watch.sock"), (stat.S_ISSOCK, "socket")),
     **dict.fromkeys(
         ("manifest.json", "refreshes.json", "reload.json", "lock", "serve.lock", "engine.lock", "flight.lock"),
         (stat.S_ISREG, "regular file"),
@@ -82,7 +82,7 @@ def _judge(path: Path, status: os.stat_result) -> None:
         raise StateDirectoryError(f"The state directory {path} belongs to another user.")
     if status.st_mode & stat.S_ISVTX:
         raise StateDirectoryError(f"The state directory {path} is shared with other users: name one of its own.")
-    for name, (is_right, kind) in _KINDS.items():
+    for name, (is_right, kind) in KINDS.items():
         with suppress(FileNotFoundError):
             found = (path / name).lstat()
             if not is_right(found.st_mode):

@@ -234,6 +234,15 @@ class ControlClient:
         """As `DatasetControl.waiting_for`, of whichever configuration the refresher has."""
         return self._ask(Request(call="waiting_for"), lambda result: tuple(map(str, result)))
 
+    def is_answered(self) -> bool:
+        """Return False if the process that holds the lock leaves a request without an answer, and True if none does."""
+        try:
+            self.waiting_for()
+        except DatasetError as error:
+            # The latter: it accepts no connection, and its listen queue is full.
+            return not isinstance(error.__cause__, TimeoutError | BlockingIOError)
+        return True
+
     def is_loaded(self) -> bool:
         """As `DatasetControl.is_loaded`."""
         return self._loaded.check()

@@ -40,7 +40,7 @@ from runtimeconf.model import DatasetConfig, RuntimeConfig, ViewConfig
 T = TypeVar("T")
 
 #: Connectors of local files. The others use the network, and may be down.
-_FILES = frozenset({"file", "duckdb", "sqlite"})
+LOCAL_FILES = frozenset({"file", "duckdb", "sqlite"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +51,49 @@ class Findings:
     warnings: tuple[ConfigFault, ...]
 
 
-def dry_run(config: RuntimeConfig) -> Findings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """
+    What a load of one dataset would do: the `columns` that it would write, None if the source cannot be read.
+
+    `faults` are pairs of a field of the dataset and a sentence; one of `from` says that the source cannot be read.
+    """
+
+    columns: tuple[Column, ...] | None
+    faults: tuple[tuple[str, str], ...] = ()
+
+
+def inspect(dataset: DatasetConfig, engine: LoadingEngine, load: Load) -> Inspection:
+    """Look up the columns of the source of *dataset*, and compare `refresh_sql` and `time_column` with them."""
+    faults: list[tuple[str, str]] = []
+
+    def tried(field: str, check: Callable[[], T]) -> T | None:
+        try:
+            return check()
+        except DatasetError as error:
+            faults.append((field, str(error)))
+            return None
+
+    source = columns = tried("from", lambda: engine.columns(dataset, None, load))
+    if source is not None:
+        if (sql := refresh_sql_of(dataset)) is not None:
+            columns = tried("acceleration.refresh_sql", lambda: engine.columns(dataset, sql, load))
+        if append.time_column_of(dataset) is not None:
+            tried("time_column", lambda: _check_time(dataset, source, columns))
+    return Inspection(columns=columns, faults=tuple(faults))
+
+
+def dry_run(config: RuntimeConfig, known: Mapping[str, tuple[Column, ...]] | None = None) -> Findings:
     """
     Inspect the sources of *config* and create its views, whose SQL is allowed; the state directory is only read.
+
+    With *known*, the columns of datasets by their names in lower case, no source is opened.
 
     Raises:
         EngineUnavailableError: The engine cannot start.
     """
     with tempfile.TemporaryDirectory(prefix="querykeep-") as directory:
-        stage = _Stage(config, Path(directory))
+        stage = _Stage(config, Path(directory), known)
         for dataset in config.datasets:
             if dataset.view is None:
                 stage.add(dataset)
@@ -70,10 +104,11 @@ def dry_run(config: RuntimeConfig) -> Findings:
 class _Stage:
     """A temporary state directory with an empty table for each dataset whose columns are known."""
 
-    def __init__(self, config: RuntimeConfig, directory: Path) -> None:
+    def __init__(self, config: RuntimeConfig, directory: Path, known: Mapping[str, tuple[Column, ...]] | None) -> None:
+        self._known = known
         self._config = config
         self._directory = directory
-        self._published = _published(config)
+        self._published = published_columns(config)
         self._snapshots: list[Snapshot] = []
         self.errors: list[ConfigFault] = []
         self.warnings: list[ConfigFault] = []
@@ -81,7 +116,11 @@ class _Stage:
 
     def add(self, dataset: DatasetConfig) -> None:
         """Create the empty table of *dataset*, if its columns are known."""
-        columns = self._columns(dataset) if dataset.connector in _FILES else self._published.get(dataset.name.lower())
+        name = dataset.name.lower()
+        if self._known is None and dataset.connector in LOCAL_FILES:
+            columns = self._columns(dataset)
+        else:
+            columns = (self._known or {}).get(name) or self._published.get(name)
         if columns:
             with suppress(duckdb.Error):  # A type that only its source knows: its views are not checked.
                 self._snapshots.append(self._empty(dataset, columns))
@@ -119,23 +158,11 @@ class _Stage:
             scratch=scratch,
             scratch_bytes=self._config.query.temp_directory_limit_bytes,
         )
-        source = columns = self._try(self.warnings, dataset, "from", lambda: engine.columns(dataset, None, load))
-        if source is None:
-            return None
-        if (sql := refresh_sql_of(dataset)) is not None:
-            path = "acceleration.refresh_sql"
-            columns = self._try(self.errors, dataset, path, lambda: engine.columns(dataset, sql, load))
-        if append.time_column_of(dataset) is not None:
-            self._try(self.errors, dataset, "time_column", lambda: _check_time(dataset, source, columns))
-        return columns
-
-    def _try(self, faults: list[ConfigFault], dataset: DatasetConfig, field: str, check: Callable[[], T]) -> T | None:
-        """Return the result of *check*; if it fails, add to *faults* one for *field* of *dataset*, and return None."""
-        try:
-            return check()
-        except DatasetError as error:
-            faults.append(self._fault(dataset.line, f"{dataset.yaml_path}.{field}", str(error)))
-            return None
+        found = inspect(dataset, engine, load)
+        for field, sentence in found.faults:
+            faults = self.warnings if field == "from" else self.errors
+            faults.append(self._fault(dataset.line, f"{dataset.yaml_path}.{field}", sentence))
+        return found.columns
 
     def _empty(self, dataset: DatasetConfig, columns: tuple[Column, ...]) -> Snapshot:
         snapshot = Snapshot(
@@ -154,7 +181,10 @@ class _Stage:
             connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (STORAGE_VERSION 'latest')")
             table = f"_snapshot.main.{identifier(dataset.name)}"
             connection.execute(f"CREATE TABLE {table} ({declared})")
-            self._try(self.errors, dataset, "acceleration", lambda: indexes.build(connection, table, columns, dataset))
+            try:
+                indexes.build(connection, table, columns, dataset)
+            except DatasetError as error:
+                self.errors.append(self._fault(dataset.line, f"{dataset.yaml_path}.acceleration", str(error)))
         return snapshot
 
     def _fault(self, line: int, yaml_path: str, message: str) -> ConfigFault:
@@ -167,7 +197,7 @@ def _check_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tup
         append.check_result(dataset, time, columns)
 
 
-def _published(config: RuntimeConfig) -> Mapping[str, tuple[Column, ...]]:
+def published_columns(config: RuntimeConfig) -> Mapping[str, tuple[Column, ...]]:
     """Return the columns of published snapshots that match the YAML, by dataset name in lower case."""
     declared = {dataset.name.lower(): fingerprint(dataset) for dataset in config.datasets}
     try:

@@ -15,6 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -58,6 +59,7 @@ class LoaderProcess:
     def __init__(self, builder: SnapshotBuilder) -> None:
         self._builder = builder
         self._child: _Child | None = None
+        self.phases: Mapping[str, float] = {}
 
     def start(self) -> None:
         """Start the process, so that the first load need not wait for it. The load reports a failure."""
@@ -79,6 +81,7 @@ class LoaderProcess:
             SnapshotError: As there; or the process died or cannot be started.
             LoaderFaultError: The load failed for an unexpected reason.
         """
+        self.phases = {}
         child = self._running()
         request = {
             "builder": handover.plain(self._builder),
@@ -100,6 +103,7 @@ class LoaderProcess:
                 f"The load of {order.dataset.name} ended with its process ({reason}): a fault of the engine, "
                 "or not enough memory."
             )
+        self.phases = answer["phases"]
         for level, message in answer["log"]:
             logger.log(level, "%s", message)
         if "snapshot" in answer:

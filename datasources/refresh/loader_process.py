@@ -79,6 +79,7 @@ def main(descriptor: int, parent: int) -> None:
             memory.limit(int(MEMORY_PARTS * request["builder"]["memory_limit_bytes"]) + SPARE_BYTES)
             builder = builder or handover.rebuilt(SnapshotBuilder, request["builder"])
             answer = _loaded(request, builder)
+            answer["phases"] = builder.phases
             answer["log"] = [(record.levelno, record.getMessage()) for record in records.buffer]
             records.flush()
             _hide_secrets(answer, request["order"]["dataset"])
@@ -93,7 +94,7 @@ def _loaded(request: dict[str, Any], builder: SnapshotBuilder) -> dict[str, Any]
         order: Order = handover.rebuilt(Order, request["order"])
         # The event is never set: when the runtime stops, the parent kills this process.
         deadline = Deadline(request["limit_s"], threading.Event(), left_s=request["left_s"])
-        with process_limits.limited_files(_room(builder.state_dir)):
+        with process_limits.limited_files(room(builder.state_dir)):
             return {"snapshot": handover.plain(builder.build(order, deadline))}
     except (SourceError, SnapshotError) as exc:
         return {"error": error_fields(exc), "is_broken": isinstance(exc, SourceError) and exc.broke_library}
@@ -103,7 +104,7 @@ def _loaded(request: dict[str, Any], builder: SnapshotBuilder) -> dict[str, Any]
         return {"fault": traceback.format_exc(), "is_broken": True}
 
 
-def _room(directory: Path) -> int:
+def room(directory: Path) -> int:
     """Return the largest file in *directory* that leaves some space of the disk free, in bytes."""
     disk = shutil.disk_usage(directory)
     if disk.total == 0:  # some network file systems

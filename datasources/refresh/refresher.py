@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+import telemetry.state
 from datasources.control import AdmittedSql, DatasetState, RefreshPhase, RefreshRun, RefreshStatus
 from datasources.deadline import Deadline
 from datasources.errors import DatasetError, SchemaChangedError, SnapshotError, UnknownDatasetError
@@ -27,11 +28,13 @@ from datasources.refresh import schedule
 from datasources.refresh.declarations import check_refresh
 from datasources.refresh.entries import DatasetEntry, QueueEntry, reads, state_of, views_last
 from datasources.refresh.history import History
+from datasources.refresh.refresh_trace import RefreshTrace
 from datasources.snapshots.publication import Publication
 from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, refresh_sql_of
 from queryengine.manifest import Snapshot
 from runtimeconf.model import RefreshMode, RuntimeConfig
 from system.wallclock import utc_now
+from telemetry.events import RefreshEvent, RefreshOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -374,7 +377,9 @@ class Refresher:
 
     def _refresh(self, queued: QueueEntry, builder: Builder) -> None:
         entry = queued.entry
-        run = self._load(queued, builder)
+        trace = RefreshTrace()
+        run = self._load(queued, builder, trace)
+        trace.end(entry.config.name, run)
         status: RefreshStatus = "succeeded" if run.error is None else "failed"
         run = replace(run, status=status, finished_at=utc_now(), duration_ms=_milliseconds_since(entry.began))
         with self._condition:
@@ -390,9 +395,9 @@ class Refresher:
             entry.due = self._next_due(entry)
             self._history.put((entry.config.name, run))
             self._condition.notify_all()
-        self._log(entry, run)
+        self._log(entry, run, trace)
 
-    def _load(self, queued: QueueEntry, builder: Builder) -> RefreshRun:
+    def _load(self, queued: QueueEntry, builder: Builder, trace: RefreshTrace) -> RefreshRun:
         """Build and publish; return the run with its result."""
         run = queued.run
         dataset = queued.entry.config
@@ -401,7 +406,10 @@ class Refresher:
         try:
             order = Order(dataset, queued.sql, served=served, skip_unchanged=queued.skips, mode=queued.mode)
             queued.entry.file = order.file
-            snapshot = builder.build(order, deadline)
+            try:
+                snapshot = builder.build(order, deadline)
+            finally:
+                trace.built(builder.phases)
             if snapshot is None:
                 self._publication.restore()
                 rows, size = (served.rows, served.size_bytes) if served is not None else (None, None)
@@ -471,8 +479,11 @@ class Refresher:
             return None
         return self._now() + pause_s + schedule.jitter_s(acceleration, self._chance())
 
-    def _log(self, entry: DatasetEntry, run: RefreshRun) -> None:
-        fields = {"dataset": entry.config.name, "refresh": run.id, "duration_ms": run.duration_ms}
+    def _log(self, entry: DatasetEntry, run: RefreshRun, trace: RefreshTrace) -> None:
+        outcome: RefreshOutcome = "failed" if run.error is not None else "unchanged" if run.unchanged else "succeeded"
+        duration_s = (run.duration_ms or 0) / 1000
+        telemetry.state.send(RefreshEvent(entry.config.name, outcome, time.time() - duration_s, duration_s, run.rows))
+        fields = {"dataset": entry.config.name, "refresh": run.id, "duration_ms": run.duration_ms, **trace.log_fields}
         if run.error is None:
             entry.logged = None
             what = "is unchanged" if run.unchanged else "refreshed"

@@ -13,7 +13,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -181,6 +182,10 @@ class Order:
 class Builder(Protocol):
     """Loads datasets."""
 
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """The seconds of each phase of the last build, in their order, as far as it came."""
+
     def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """
         Read the source and write a verified file that survives a loss of power. Nothing is published yet.
@@ -223,6 +228,11 @@ class SnapshotBuilder:
         )
 
     @cached_property
+    def phases(self) -> dict[str, float]:
+        """As `Builder.phases`: "load" reads the source and writes the file, "sync" and "verify" make sure of it."""
+        return {}
+
+    @cached_property
     def _verifier(self) -> Verifier:
         return Verifier(self.state_dir)
 
@@ -237,9 +247,12 @@ class SnapshotBuilder:
     def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """As `Builder.build`."""
         dataset, path = order.dataset, self.state_dir / SNAPSHOT_DIRECTORY / order.file
+        self.phases.clear()
+        began = time.monotonic()
         try:
             with self._load(order.file, deadline) as load:
                 loaded = self._content(order, path, load)
+            self.phases["load"] = (written := time.monotonic()) - began
             if loaded is None:
                 return None
             path.chmod(0o600)
@@ -258,7 +271,9 @@ class SnapshotBuilder:
                 source_version=None if loaded.version is None else _version_prefix(order.refresh_sql) + loaded.version,
                 columns=loaded.columns,
             )
+            self.phases["sync"] = (synced := time.monotonic()) - written
             self._verifier.verify_content(snapshot)
+            self.phases["verify"] = time.monotonic() - synced
             deadline.check()
         except BaseException as exc:
             remove(path)
@@ -288,10 +303,8 @@ class SnapshotBuilder:
 
     def _is_unchanged(self, order: Order, served: Snapshot, load: Load) -> bool:
         """Return whether *served* was made from this version of the source, with the same settings."""
-        prefix, version = _version_prefix(order.refresh_sql), served.source_version
-        if served.source != fingerprint(order.dataset) or version is None or not version.startswith(prefix):
-            return False
-        return not source_of(order.dataset).has_changed(version.removeprefix(prefix), load)
+        version = source_version_of(served, order.dataset, order.refresh_sql)
+        return version is not None and not source_of(order.dataset).has_changed(version, load)
 
     def _appended(
         self, order: Order, dataset: DatasetConfig, served: Snapshot, path: Path, load: Load
@@ -337,6 +350,14 @@ def scratch_directory(state_dir: Path, file: str) -> Path:
 def remove(path: Path) -> None:
     """Delete the file of a snapshot and files of the engine beside it. A missing file is not an error."""
     remove_ours(path.parent, re.compile(f"{re.escape(path.name)}.*"))
+
+
+def source_version_of(served: Snapshot, dataset: DatasetConfig, refresh_sql: str | None) -> str | None:
+    """Return the version of the source that *served* was made from; None if unknown, or if made with other settings."""
+    prefix, version = _version_prefix(refresh_sql), served.source_version
+    if served.source != fingerprint(dataset) or version is None or not version.startswith(prefix):
+        return None
+    return version.removeprefix(prefix)
 
 
 def _version_prefix(refresh_sql: str | None) -> str:

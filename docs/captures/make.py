@@ -35,12 +35,12 @@ _COLORS = {
 }
 
 
-def svg(command: str, terminal: Terminal) -> str:
+def svg(command: str, terminal: Terminal, columns: int = _COLUMNS, lines: int = _LINES) -> str:
     """Draw a screen, below the line that started the command."""
-    rows = [[(character, {"bold": True}) for character in f"$ {command}"], *_rows(terminal)]
+    rows = [[(character, {"bold": True}) for character in f"$ {command}"], *_rows(terminal, columns, lines)]
     while rows and not any(character.strip() for character, _ in rows[-1]):
         rows.pop()
-    width, height = _COLUMNS * _WIDTH + 2 * _MARGIN, len(rows) * _HEIGHT + 2 * _MARGIN
+    width, height = columns * _WIDTH + 2 * _MARGIN, len(rows) * _HEIGHT + 2 * _MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}">',
         f'<rect width="100%" height="100%" rx="8" fill="{_BACKGROUND}"/>',
@@ -51,13 +51,13 @@ def svg(command: str, terminal: Terminal) -> str:
     return "\n".join(parts)
 
 
-def _rows(terminal: Terminal) -> list[list[tuple[str, dict[str, object]]]]:
+def _rows(terminal: Terminal, columns: int, lines: int) -> list[list[tuple[str, dict[str, object]]]]:
     return [
         [
             (cell.data, {"fg": cell.fg, "bg": cell.bg, "bold": cell.bold, "reverse": cell.reverse})
-            for cell in (terminal.cell(line, column) for column in range(_COLUMNS))
+            for cell in (terminal.cell(line, column) for column in range(columns))
         ]
-        for line in range(_LINES)
+        for line in range(lines)
     ]
 
 

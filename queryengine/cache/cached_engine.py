@@ -260,7 +260,7 @@ class CachedEngine:
             result.close()
             raise
         result.close()
-        answer = Remembered((b"".join(ahead),), result.timings.rows, result.timings.bytes)
+        answer = _remembered((b"".join(ahead),), result.timings)
         room = Room()
         if self.grow(room, key_bytes(key) + chunk_bytes(answer.chunks[0])):
             self.settle(room, answer, data_version, key)
@@ -332,7 +332,7 @@ class _Collected:
         try:
             chunk = next(self._chunks)
         except StopIteration:
-            answer = Remembered(tuple(self._collected), self.timings.rows, self.timings.bytes)
+            answer = _remembered(tuple(self._collected), self.timings)
             self._engine.settle(self._room, answer, self._data_version, self._key)
             raise
         if self._engine.grow(self._room, chunk_bytes(chunk)):
@@ -392,8 +392,14 @@ def _again(answer: Remembered, queued_ms: float = 0.0) -> Answer:
     return Answer(chunks=answer.chunks, timings=_timings(answer, queued_ms))
 
 
+def _remembered(chunks: tuple[bytes, ...], timings: QueryTimings) -> Remembered:
+    return Remembered(chunks, timings.rows, timings.bytes, timings.statement)
+
+
 def _timings(answer: Remembered, queued_ms: float = 0.0) -> QueryTimings:
-    return QueryTimings(rows=answer.rows, bytes=answer.bytes, queued_ms=queued_ms, cache="hit")
+    return QueryTimings(
+        rows=answer.rows, bytes=answer.bytes, queued_ms=queued_ms, cache="hit", statement=answer.statement
+    )
 
 
 def _key(query: Query) -> Key | None:

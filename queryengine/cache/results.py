@@ -13,7 +13,7 @@ from typing import Final
 Key = tuple[str, str, str | None, frozenset[str] | None]
 
 #: The memory of a result besides its bytes and its key: the objects, and the entry in the dictionary.
-_ENTRY_BYTES: Final = 600
+_ENTRY_BYTES: Final = 680
 #: The memory of a chunk besides its bytes: the entry in the tuple, and the rounding of the allocator.
 _CHUNK_BYTES: Final = 24
 #: A single result may take at most one part in this many.
@@ -22,11 +22,12 @@ _LARGEST_PART: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A complete result: its bytes, and the numbers of rows and bytes for the query log."""
+    """A complete result: its bytes, and for the query log the numbers of rows and bytes, and the statement's digest."""
 
     chunks: tuple[bytes, ...]
     rows: int
     bytes: int
+    statement: str = ""
 
 
 @dataclass(eq=False, slots=True)

@@ -259,8 +259,8 @@ class SessionManager:
         logger.info("generation opened", extra={"fields": fields})
         for name, unfit in session.unfit_views.items():
             if self._unfit_views.get(name) != unfit:  # It no longer fits, or the reason has changed.
-                fields = {"view": name, "yaml_path": unfit.yaml_path, "error": unfit.reason}
-                logger.warning("view unusable", extra={"fields": fields})
+                unusable = {"view": name, "yaml_path": unfit.yaml_path, "error": unfit.reason}
+                logger.warning("view unusable", extra={"fields": unusable})
         self._unfit_views = session.unfit_views
         return _Held(session, pin)
 

@@ -9,7 +9,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from queryengine.cancellation import Interruption, Watchdog
 from queryengine.encoders import encode_parts
 from queryengine.encoders.arrow import answer_schema
 from queryengine.engine import MAX_SPECULATIVE_BYTES, Answer, Description, GatedStatement, Query, QueryTimings
-from queryengine.errors import EngineUnavailableError
+from queryengine.errors import EngineUnavailableError, QueryError
 from queryengine.execution.instance import EngineInstance, limited
 from queryengine.execution.parameters import ordered
 from queryengine.execution.reader import Reader
@@ -98,22 +98,23 @@ class StatementRunner:
             QueryError: Any of the tree in `queryengine.errors`.
         """
         timings = QueryTimings()
-        statement, lease, start = self._prepare(query, timings, interruption, held, wait_for_slot)
-        reader = _started(start, timings, interruption, held)
-        if reader.encoded is None:
-            chunks = encode_parts(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
-        else:
-            text, timings.rows, timings.encode_ms = reader.encoded
-            timings.bytes = len(text)
-            timings.run_ms -= timings.encode_ms
-            chunks = iter(())
-        result = StatementResult(chunks, timings, interruption, held.pop_all())
-        if lease.session.is_cacheable(statement):
-            result.data_version = lease.data_version
-        if reader.encoded is None:
-            result.begin(reader.interrupt, to_end=reader.is_complete)
-        else:
-            result.complete((text,))
+        with _noted_on_errors(timings):
+            statement, lease, start = self._prepare(query, timings, interruption, held, wait_for_slot)
+            reader = _started(start, timings, interruption, held)
+            if reader.encoded is None:
+                chunks = encode_parts(query.encoding, reader.columns, reader.schema, _counted(reader, timings))
+            else:
+                text, timings.rows, timings.encode_ms = reader.encoded
+                timings.bytes = len(text)
+                timings.run_ms -= timings.encode_ms
+                chunks = iter(())
+            result = StatementResult(chunks, timings, interruption, held.pop_all())
+            if lease.session.is_cacheable(statement):
+                result.data_version = lease.data_version
+            if reader.encoded is None:
+                result.begin(reader.interrupt, to_end=reader.is_complete)
+            else:
+                result.complete((text,))
         return result
 
     def describe(
@@ -127,20 +128,21 @@ class StatementRunner:
     ) -> Description:
         """As `QueryEngine.describe`; see `run` for the arguments. The caller closes *held*."""
         timings = QueryTimings()
-        statement, lease, start = self._prepare(query, timings, interruption, held, wait_for_slot)
-        found, answer = None, None
-        if speculate_s and (query.parameters is not None or not statement.parameters):
-            with limited(interruption, self._watchdog, speculate_s) as early, ExitStack() as held_early:
-                reader = _started(start, timings, early, held_early)
-                found = reader.columns, reader.schema
-                if reader.is_complete:
-                    chunks = encode_parts(query.encoding, *found, _counted(reader, timings))
-                    result = StatementResult(chunks, timings, early, held_early.pop_all())
-                    result.begin(reader.interrupt, to_end=True)
-                    if timings.bytes <= MAX_SPECULATIVE_BYTES:
-                        answer = Answer(chunks=tuple(result), timings=timings)
-        if found is None:
-            found = lease.session.describe(statement, query.parameters, interruption)
+        with _noted_on_errors(timings):
+            statement, lease, start = self._prepare(query, timings, interruption, held, wait_for_slot)
+            found, answer = None, None
+            if speculate_s and (query.parameters is not None or not statement.parameters):
+                with limited(interruption, self._watchdog, speculate_s) as early, ExitStack() as held_early:
+                    reader = _started(start, timings, early, held_early)
+                    found = reader.columns, reader.schema
+                    if reader.is_complete:
+                        chunks = encode_parts(query.encoding, *found, _counted(reader, timings))
+                        result = StatementResult(chunks, timings, early, held_early.pop_all())
+                        result.begin(reader.interrupt, to_end=True)
+                        if timings.bytes <= MAX_SPECULATIVE_BYTES:
+                            answer = Answer(chunks=tuple(result), timings=timings)
+            if found is None:
+                found = lease.session.describe(statement, query.parameters, interruption)
         schema = None
         if found is not None:
             columns, of_batches = found
@@ -195,6 +197,7 @@ class StatementRunner:
         began = time.perf_counter()
         statement = self._gate.admit(query.sql, self._visible(query.scope))
         timings.parse_ms = _ms_since(began)
+        timings.statement = statement.digest
         if wait_for_slot is not None:
             began = time.perf_counter()
             wait_for_slot()
@@ -225,12 +228,23 @@ class StatementRunner:
         return EngineInstance(self._config, manifest, self._views, scratch, tolerant=tolerant)
 
 
+@contextmanager
+def _noted_on_errors(timings: QueryTimings) -> Iterator[None]:
+    try:
+        yield
+    except QueryError as error:
+        error.timings = timings
+        raise
+
+
 def _started(
     start: Callable[[Interruption], Reader], timings: QueryTimings, interruption: Interruption, held: ExitStack
 ) -> Reader:
     began = time.perf_counter()
-    reader = start(interruption)
-    timings.run_ms = _ms_since(began)
+    try:
+        reader = start(interruption)
+    finally:
+        timings.run_ms = _ms_since(began)
     held.callback(reader.close)
     return reader
 

@@ -1,5 +1,5 @@
 """
-The forms of a statement under which verdicts and results are cached.
+The forms of a statement under which verdicts and results are cached, and statistics are kept.
 
 **Query fingerprints.** The gate judges statements with the same fingerprint alike, as they differ only in numeric
 values. `fingerprint` replaces each number that is only a value. Everything else stays as written, including white
@@ -15,8 +15,12 @@ that it is a value; the lists of these tokens contain only reserved words and si
 between two tokens become one space; those around the statement, and the semicolons after it, are removed. The text
 between two string literals stays: with a line break there, the parser joins them to one. Nothing else changes: no case,
 no name, no literal, and no space is added.
+
+**Digest.** Statistics are kept under it. Statements that differ only in the values of literals, in how many literals a
+list has, in white space, comments and the case of words have the same digest. It does not reveal a literal.
 """
 
+import hashlib
 import re
 from functools import lru_cache
 from typing import Final
@@ -51,6 +55,9 @@ _SCANNED_CHARACTERS: Final = 4096
 _CACHED: Final = 512
 
 _STRING, _NUMBER, _OPENING, _CLOSING = map(int, (Kind.STRING, Kind.NUMBER, Kind.OPENING, Kind.CLOSING))
+_IDENTIFIER = int(Kind.IDENTIFIER)
+
+_DIGEST_BYTES: Final = 8
 
 
 def fingerprint(statement: Scan) -> str:
@@ -86,6 +93,20 @@ def pattern(marked: str) -> str:
     This is a guess: good enough to choose a faster way, not to judge.
     """
     return _TEXT.sub("\0t", marked) if "'" in marked else marked
+
+
+def digest(statement: Scan) -> str:
+    """Return what statements like *statement* have in common, as 16 hexadecimal digits."""
+    text = statement.text
+    words: list[str] = []
+    for kind, start, end, _ in statement.spans[: statement.size_without_end]:
+        if kind not in {_STRING, _NUMBER}:
+            words.append(text[start:end] if kind == _IDENTIFIER else lower(text[start:end]))
+        elif words[-2:] == ["0", ","]:
+            words.pop()  # one more literal of a list
+        else:
+            words.append("0")
+    return hashlib.blake2b(" ".join(words).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _stands_in(statement: Scan, index: int, words: frozenset[str]) -> bool:

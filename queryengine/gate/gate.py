@@ -24,7 +24,7 @@ from queryengine.errors import (
     StatementNotAllowedError,
 )
 from queryengine.gate import functions, rewriting
-from queryengine.gate.fingerprint import fingerprint, pattern
+from queryengine.gate.fingerprint import digest, fingerprint, pattern
 from queryengine.gate.lexer import Scan, Token, scan
 from queryengine.gate.parse_tree import Reading, catalog_schema, decode
 
@@ -98,15 +98,16 @@ class Gate:
         before, whole = _one_statement(scan(sql))
         first = whole[0].word
         if whole.size == 2 and first in ("show", "describe", "desc") and whole[1].word in _CONSTANT_ANSWERS:
-            return GatedStatement(_CONSTANT_ANSWERS[whole[1].word], "show", frozenset(), frozenset())
+            answer = _CONSTANT_ANSWERS[whole[1].word]
+            return GatedStatement(answer, "show", frozenset(), frozenset(), digest=digest(whole))
         if first == "explain":
-            return self._admit_explain(whole, relations, before)
+            return replace(self._admit_explain(whole, relations, before), digest=digest(whole))
         if len(whole.text) > _CACHED_CHARACTERS:
-            return self._judge(whole, relations, before)
+            return replace(self._judge(whole, relations, before), digest=digest(whole))
         key = fingerprint(whole)
         if known := self._verdicts.get((key, relations)):
             return replace(known, sql=whole.text, lines_before=before.count("\n"))
-        statement = self._judge(whole, relations, before)
+        statement = replace(self._judge(whole, relations, before), digest=digest(whole))
         # Cache the verdict only if the text runs unchanged: a rewritten text contains numbers of its own.
         if statement.kind == "select" and statement.sql == whole.text:
             statement = replace(statement, pattern=pattern(key))

@@ -42,8 +42,9 @@ if the worker is not suspended, and the client's request only if the client is s
   files are limited in the same two ways by `query.temp_directory_limit` (DuckDB, and RLIMIT_FSIZE). All of these take
   effect immediately.
 * **The kill**. Only the arbiter kills, by `arbiter.kill_if`: at a client's request, for an overdue statement, and for a
-  worker that sends no heartbeat (`STUCK_S`, 5 s) or does not finish booting (`BOOT_S`, 60 s). The statement fails with
-  `EngineWorkerDiedError`, or with its time-out if T has passed; no other statement is affected.
+  worker that sends no heartbeat while it is idle or is stopped by a signal (`STUCK_S`, 5 s), or does not finish booting
+  (`BOOT_S`, 60 s). The statement fails with `EngineWorkerDiedError`, or with its time-out if T has passed; no other
+  statement is affected.
 * **The runtime stops** (SIGTERM). The broker refuses new statements at once. `arbiter.STOP_MARGIN_S` (2 s) before the
   end of `shutdown_timeout`, or halfway if that is later, every client stops its statements as above. Workers left after
   `arbiter.END_S` (1.5 s) get SIGTERM, and SIGKILL `arbiter.LAST_END_S` (0.25 s) later. SIGINT and SIGQUIT kill at once.

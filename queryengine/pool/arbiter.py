@@ -24,6 +24,7 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 
 import runtimeconf.state
+import telemetry.state
 from queryengine.pool import gunicorn_worker
 from queryengine.pool.broker import BROKER_SOCKET, Broker
 from queryengine.pool.slots import ENGINE_SOCKET
@@ -31,10 +32,12 @@ from queryengine.pool.worker_state import WorkerState, read_state
 from runtimeconf.model import RuntimeConfig
 from system import sandbox
 from system.errors import StateDirectoryError
-from system.heartbeat import Pulse
+from system.heartbeat import Pulse, is_stopped
 from system.lock import ENGINE_LOCK_NAME, PREDECESSOR_WAIT_S, StateLock
+from system.memory import out_of_memory_kills
 from system.process_limits import share_what_is_loaded
 from system.state_directory import file_id
+from telemetry.events import Cause, WorkerLostEvent
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,8 @@ CHECK_S = 0.5
 BOOTING_CHECK_S = 0.1
 #: A busy worker ends itself at its deadline. One that has not done so this much later is killed.
 OVERDUE_S = 2.0
-#: An idle worker without a heartbeat for `QUIET_S` does not count as alive; after `STUCK_S` it is killed.
+#: An idle worker without a heartbeat for `QUIET_S` does not count as alive; after `STUCK_S` it is killed, as is any
+#: worker that a signal has stopped for so long.
 QUIET_S = 3.0
 STUCK_S = 5.0
 #: A worker that has not booted after this time is killed. It is long, for slow machines.
@@ -89,12 +93,16 @@ class EngineArbiter(Arbiter):
     WORKERS: dict[int, Any]
     _broker: Broker
 
-    def __init__(self, app: "EngineApplication") -> None:
+    def __init__(self, app: "EngineApplication", beat: Callable[[], None] = lambda: None) -> None:
+        self._beat = beat
         self._config = app.config
         self._several_keys = app.several_keys
         self._lock = StateLock(self._config.engine_dir, ENGINE_LOCK_NAME)
         self._pulses: dict[int, Pulse] = {}
+        self._halts: dict[int, Pulse] = {}
         self._killed = 0
+        self._causes: dict[int, Cause] = {}  # of the workers that this process has killed
+        self._out_of_memory_kills = out_of_memory_kills()
         self._drain_until: float | None = None
         self._statements_ended_at: float | None = None
         self._slots_checked_at = 0.0
@@ -133,7 +141,8 @@ class EngineArbiter(Arbiter):
         self._broker.watch(self._woken.fileno())
 
     def wait_for_signals(self, timeout: float = 1.0) -> list[int]:
-        """Serve the broker until a signal comes or it is time to check the workers."""
+        """Send a heartbeat, and serve the broker until a signal comes or it is time to check the workers."""
+        self._beat()
         booting = any(read_state(worker.tmp.fileno()).phase == "booting" for worker in self.WORKERS.values())
         missing = len(self.WORKERS) < self.num_workers
         until = time.monotonic() + (BOOTING_CHECK_S if booting or missing else CHECK_S)
@@ -182,9 +191,12 @@ class EngineArbiter(Arbiter):
         for pid, worker in list(self.WORKERS.items()):
             state, pulse = read_state(worker.tmp.fileno()), self._pulses.setdefault(pid, Pulse(now))
             pulse.look(worker.tmp.last_update(), now)
-            if _is_stuck(state, pulse, now) and kill_if(
-                pid, worker.tmp.fileno(), partial(_is_stuck, pulse=pulse, now=now)
-            ):
+            # A busy worker sends no heartbeat, so this one stands still only while a signal has stopped the worker.
+            halt = self._halts.setdefault(pid, Pulse(now))
+            halt.look(-1.0 if is_stopped(pid) else now, now)
+            is_stuck = partial(_is_stuck, pulse=pulse, halt=halt, now=now)
+            if is_stuck(state) and kill_if(pid, worker.tmp.fileno(), is_stuck):
+                self._causes[pid] = "time" if state.phase == "busy" and now >= state.deadline + OVERDUE_S else "stuck"
                 logger.warning("engine worker was stuck and is killed", extra={"fields": {"pid": pid, **_shown(state)}})
             elif state.phase == "busy":
                 running.add(state.query_id)
@@ -192,7 +204,8 @@ class EngineArbiter(Arbiter):
             elif state.phase in ("idle", "unfit") and pulse.quiet_s < QUIET_S:
                 any_idle = True
                 alive += state.phase == "idle"
-        self._broker.report(alive=alive, killed=self._killed)
+        self._broker.report(alive=alive, killed=self._killed, busy=len(running))
+        telemetry.state.flush()
         if now - self._slots_checked_at >= 1.0:
             self._slots_checked_at = now
             self._halt_if_unreachable()
@@ -219,6 +232,7 @@ class EngineArbiter(Arbiter):
         """Kill the worker that runs the statement *query_id*, at the request of its client."""
         for pid, worker in list(self.WORKERS.items()):
             if kill_if(pid, worker.tmp.fileno(), lambda state: state.runs(query_id)):
+                self._causes[pid] = "request"
                 fields = {"pid": pid, "query_id": query_id}
                 logger.warning("engine worker is killed at the request of its client", extra={"fields": fields})
 
@@ -235,15 +249,27 @@ class EngineArbiter(Arbiter):
             if worker is None:  # an orphan, when this is the first process of a container
                 continue
             self._pulses.pop(pid, None)
+            self._halts.pop(pid, None)
             code = os.waitstatus_to_exitcode(status)
             state = read_state(worker.tmp.fileno())
             if code == 0 and state.phase != "booting":
                 self._respawns.give_back()  # It served until it was worn out, so it is no sign of a crash loop.
+            cause = self._causes.pop(pid, None) or self._cause_of(code)
             if code != 0 and self.LISTENERS:  # without listeners the engine is stopping
                 self._killed += 1
+                telemetry.state.send(WorkerLostEvent(cause, code, state.query_id))
                 fields = {"pid": pid, "exit": code, **_shown(state)}
                 logger.warning("engine worker ended", extra={"fields": fields})
             worker.tmp.close()
+
+    def _cause_of(self, code: int) -> Cause:
+        """Return why a worker ended that this process has not killed."""
+        if code == -signal.SIGALRM:
+            return "time"
+        if code == -signal.SIGKILL:
+            before, self._out_of_memory_kills = self._out_of_memory_kills, out_of_memory_kills()
+            return "memory" if self._out_of_memory_kills > before else "signal"
+        return "signal" if code < 0 else "exit"
 
     def manage_workers(self) -> None:
         """Start the missing workers, as fast as `Respawns` permits."""
@@ -273,6 +299,7 @@ class EngineArbiter(Arbiter):
         self._woken.close()
         self._wakes.close()
         self._broker.close_inherited()
+        telemetry.state.forget()
 
     # The end.
 
@@ -324,7 +351,9 @@ def kill_if(pid: int, heartbeat: int, condition: Callable[[WorkerState], bool]) 
     return False
 
 
-def _is_stuck(state: WorkerState, pulse: Pulse, now: float) -> bool:
+def _is_stuck(state: WorkerState, pulse: Pulse, halt: Pulse, now: float) -> bool:
+    if halt.quiet_s >= STUCK_S:
+        return True
     if state.phase == "busy":
         return now >= state.deadline + OVERDUE_S
     if state.phase in ("idle", "unfit"):
@@ -351,16 +380,18 @@ class EngineApplication(BaseApplication):
         self.cfg.set("post_fork", lambda arbiter, _worker: arbiter.close_in_worker())
 
 
-def run_engine(config: RuntimeConfig, several_keys: bool) -> None:
+def run_engine(config: RuntimeConfig, several_keys: bool, beat: Callable[[], None] = lambda: None) -> None:
     """
     Run the engine of *config* until a signal ends it; then gunicorn exits the process with 0.
 
-    *several_keys* says whether there is more than one key to be fair to.
+    *several_keys* says whether there is more than one key to be fair to. *beat* is called at least every second.
     """
     runtimeconf.state.set_config(config)
+    if config.is_watched:
+        telemetry.state.connect(config.state_dir, has_thread=False)  # A process with threads must not fork.
     if lacks := sandbox.missing():
         fields = {"missing": ", ".join(lacks)}
         logger.warning("the system cannot confine engine workers as it should", extra={"fields": fields})
-    arbiter = EngineArbiter(EngineApplication(config, several_keys=several_keys))
+    arbiter = EngineArbiter(EngineApplication(config, several_keys=several_keys), beat)
     share_what_is_loaded()
     arbiter.run()

@@ -24,7 +24,8 @@ Messages to a client:
 * `{"is":"cancel","id"}`: another process stops this statement.
 * `{"is":"report","ask"}`: report what each slot is used for now, because another client lists or cancels statements.
 * `{"is":"active"|"cancelled"|"counted","ask"}`: answers.
-* `{"is":"status","alive","killed","stopping"}`: every second and on any change.
+* `{"is":"status","alive","killed","stopping","busy","running","queued"}`: every second, and when one of the first three
+  has changed. The last three are numbers of workers and of statements.
 """
 
 import itertools
@@ -96,6 +97,7 @@ class Broker:
         self._serials = itertools.count()
         self._rate_limits = RateLimits()
         self._status: dict[str, Any] = {"is": "status", "alive": 0, "killed": 0, "stopping": False}
+        self._busy = 0
         self._status_sent = -STATUS_INTERVAL_S
         self._selector = selectors.DefaultSelector()
         self._socket = StateSocket(path, _BACKLOG)
@@ -132,15 +134,21 @@ class Broker:
         self._scheduler.run_due(now)
         self._flush()
 
-    def report(self, *, alive: int, killed: int) -> None:
-        """Send the clients the numbers of live and killed workers, if they have changed or a second has passed."""
+    def report(self, *, alive: int, killed: int, busy: int = 0) -> None:
+        """
+        Send the clients the numbers of live, killed and busy workers.
+
+        That is done if one of the first two has changed or a second has passed.
+        """
+        self._busy = busy
         status = {"is": "status", "alive": alive, "killed": killed, "stopping": self.draining}
         now = time.monotonic()
         if status == self._status and now - self._status_sent < STATUS_INTERVAL_S:
             return
         self._status, self._status_sent = status, now
+        numbers = {"busy": busy, "running": self._scheduler.running, "queued": self._scheduler.queued}
         for client in self._clients:
-            self._send(client, status)
+            self._send(client, status | numbers)
         self._flush()
 
     def free_unused(self, running: Collection[str], *, any_idle: bool) -> None:
@@ -161,7 +169,7 @@ class Broker:
         """Refuse new statements. Running and queued ones continue."""
         self.draining = True
         self._scheduler.recall_all()
-        self.report(alive=self._status["alive"], killed=self._status["killed"])
+        self.report(alive=self._status["alive"], killed=self._status["killed"], busy=self._busy)
 
     def end_statements(self) -> None:
         """Have every client stop its statements."""

@@ -17,15 +17,12 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from queryengine.engine import EngineStatus
 from queryengine.errors import EngineUnavailableError
 from queryengine.pool.broker import BROKER_SOCKET
 from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
-
-if TYPE_CHECKING:  # which imports this module
-    from queryengine.pool.slots import SlotPool
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +111,19 @@ class _Connection:
                 self._progress_at = time.monotonic()
 
 
+class Listener(Protocol):
+    """What a link calls, in threads of its own."""
+
+    def take(self, fields: dict[str, Any]) -> None:
+        """Take a message that is neither an answer nor a status."""
+
+    def lost(self) -> None:
+        """Forget what was agreed with the broker: the connection is lost."""
+
+    def tick(self, now: float) -> float:
+        """Do what is due, and return the seconds until the next call."""
+
+
 class BrokerLink:
     """
     The connection to the broker in *directory*, kept up until `close`. Safe from any thread.
@@ -121,7 +131,7 @@ class BrokerLink:
     Its own threads call *pool*: `take` for a message that is neither an answer nor a status, `lost`, and `tick`.
     """
 
-    def __init__(self, directory: Path, pool: "SlotPool") -> None:
+    def __init__(self, directory: Path, pool: Listener) -> None:
         self._lock = threading.Lock()  # nothing under it blocks
         self._pool = pool
         self._path = str(directory / BROKER_SOCKET)
@@ -133,6 +143,7 @@ class BrokerLink:
         self._questions: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._status = (0, 0, False)
+        self._numbers_now: tuple[int, int, int] = (0, 0, 0)
         self._status_at = -math.inf
         self._was_alive = False
         self._threads = [
@@ -170,8 +181,14 @@ class BrokerLink:
     def status(self) -> EngineStatus:
         """The last status; no worker counts as alive if it is too old."""
         alive, killed, _ = self._status
+        busy, running, queued = self._numbers_now if self.is_heard else (0, 0, 0)
         return EngineStatus(
-            workers_alive=alive if self.is_heard else 0, workers_killed=killed, is_starting=not self._was_alive
+            workers_alive=alive if self.is_heard else 0,
+            workers_killed=killed,
+            is_starting=not self._was_alive,
+            workers_busy=busy,
+            running=running,
+            queued=queued,
         )
 
     def require(self) -> None:
@@ -318,6 +335,7 @@ class BrokerLink:
         match fields.get("is"):
             case "status":
                 self._status = (fields["alive"], fields["killed"], fields["stopping"])
+                self._numbers_now = (fields.get("busy", 0), fields.get("running", 0), fields.get("queued", 0))
                 self._status_at = time.monotonic()
                 self._was_alive |= fields["alive"] > 0
             case "active" | "cancelled" | "counted":

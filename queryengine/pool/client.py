@@ -168,6 +168,8 @@ def _fields(query: Query) -> dict[str, Any]:
     fields: dict[str, Any] = {"sql": query.sql, "encoding": query.encoding, "fingerprint": query.fingerprint}
     if query.limit_s is not None:
         fields["limit_s"] = query.limit_s
+    if query.trace_id:
+        fields["trace_id"] = query.trace_id
     if query.scope is not None:
         fields["scope"] = sorted(query.scope)
     if isinstance(query.parameters, ArrowParameters):

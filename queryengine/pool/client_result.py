@@ -113,8 +113,10 @@ class ClientResult:
             self._begin()
             self._call = {"sql": call["sql"]}  # Parameters are large, and a client may read slowly.
             self._pause()
-        except BaseException:
+        except BaseException as error:
             self._end()
+            if isinstance(error, QueryError):
+                error.timings = self.timings
             raise
         return self
 
@@ -283,6 +285,7 @@ class ClientResult:
             try:
                 exchange.receive()
             except QueryError as error:
+                self._take_figures(exchange.fields)
                 self._check()
                 is_late = exchange.phase is Phase.CUT and time.monotonic() >= self._deadline
                 if is_late or isinstance(error, QueryTimeoutError):  # The worker knows only the rest of the limit.
@@ -305,9 +308,13 @@ class ClientResult:
 
     def _complete(self, exchange: Exchange) -> None:
         self.fields = exchange.fields
-        for name in ("rows", "bytes", "parse_ms", "run_ms", "encode_ms"):
-            setattr(self.timings, name, self.fields.get(name, 0))
+        self._take_figures(self.fields)
         self._end(State.COMPLETE)
+
+    def _take_figures(self, fields: Mapping[str, Any]) -> None:
+        for name in ("rows", "bytes", "parse_ms", "run_ms", "encode_ms"):
+            setattr(self.timings, name, fields.get(name, 0))
+        self.timings.statement = fields.get("statement", "")
 
     def _check(self) -> None:
         if self._reason is not None:

@@ -62,7 +62,7 @@ class Exchange:
     def __init__(self, connection: socket.socket, *, reused: bool, wants_data_version: bool) -> None:
         self.phase = Phase.SENT
         self.chunks: deque[bytes] = deque()  # received and not taken yet
-        self.fields: dict[str, Any] = {}  # of the END frame
+        self.fields: dict[str, Any] = {}  # of the END or ERROR frame
         self.data_version: Signature = None
         self._connection = connection
         self._decoder = FrameDecoder()
@@ -170,7 +170,8 @@ class Exchange:
             self.fields = decode_json(payload)
         elif kind is Kind.ERROR:
             self.phase = Phase.FINISHED
-            raise _rebuilt(decode_json(payload))
+            self.fields = decode_json(payload)
+            raise _rebuilt(self.fields)
         elif kind is Kind.CLOSING and self.phase is Phase.SENT and (self._reused or self._asked_to_stop):
             raise NotStartedError  # A new connection says so if the statement was stopped before it was sent.
         else:

@@ -55,7 +55,7 @@ def options(config: RuntimeConfig) -> dict[str, Any]:
         "workers": config.query.workers,
         "timeout": 0,  # `EngineArbiter` decides when a worker is stuck
         "graceful_timeout": max(1, round(config.shutdown_timeout_s)),
-        "logger_class": "httpserver.gunicorn_server.ServerLogger",
+        "logger_class": "system.gunicorn_log.ServerLogger",
         "proc_name": "engine",
         "control_socket_disable": True,
         # On a disk, a heartbeat could block while the disk is busy.

@@ -143,6 +143,16 @@ class SlotScheduler:
         return not self._queue.running and not self._queue.waiting
 
     @property
+    def queued(self) -> int:
+        """The number of statements that wait for a slot."""
+        return len(self._queued)
+
+    @property
+    def running(self) -> int:
+        """The number of statements that have a slot."""
+        return sum(slot.statement is not None for slot in self._slots.values())
+
+    @property
     def holders(self) -> set[ClientConnection]:
         """The clients that hold a slot."""
         return {slot.client for slot in self._slots.values()}

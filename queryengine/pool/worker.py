@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 
 from queryengine.cancellation import Interruption
 from queryengine.encoders.parts import Parts, length
-from queryengine.engine import ArrowParameters, Encoding, Parameters, Query, QueryTimings
+from queryengine.engine import ArrowParameters, Encoding, Parameters, Query, QueryTimings, timings_of
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
 from queryengine.execution.statement_runner import StatementRunner
 from queryengine.pool.frames import (
@@ -105,7 +105,8 @@ class Request:
     @property
     def log_fields(self) -> dict[str, str]:
         """The fields by which the log names the statement and its owner."""
-        return {"query_id": self.query.query_id, "fingerprint": self.query.fingerprint}
+        fields = {"query_id": self.query.query_id, "fingerprint": self.query.fingerprint}
+        return {**fields, "trace_id": self.query.trace_id} if self.query.trace_id else fields
 
 
 def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
@@ -132,6 +133,7 @@ def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
             limit_s=float(fields["limit_s"]) if "limit_s" in fields else None,
             scope=frozenset(map(str, fields["scope"])) if "scope" in fields else None,
             timeout_s=left_s,
+            trace_id=str(fields.get("trace_id", "")),
         )
         return Request(
             kind=kind,
@@ -403,16 +405,21 @@ def _run(runner: StatementRunner, request: Request, interruption: Interruption, 
             if not result.is_complete or unsent >= _SEND_BYTES:
                 send(*frames, *_framed(chunks, encoding))
                 frames, chunks, unsent = [], [], 0
+    except QueryError as error:
+        error.timings = result.timings
+        raise
     finally:
         result.close()
     last = encode_json(Kind.END, _figures(result.timings))
     return b"".join([*frames, *_framed(chunks, encoding), last])
 
 
-def _figures(timings: QueryTimings) -> dict[str, float]:
+def _figures(timings: QueryTimings | None) -> dict[str, float | str]:
     """Return the figures in the last frame of an answer."""
+    if timings is None:
+        return {}
     spent = {name: round(getattr(timings, name), 3) for name in ("parse_ms", "run_ms", "encode_ms")}
-    return {"rows": timings.rows, "bytes": timings.bytes, **spent}
+    return {"rows": timings.rows, "bytes": timings.bytes, **spent, "statement": timings.statement}
 
 
 def _framed(chunks: Sequence[Parts], encoding: Encoding) -> Iterator[bytes | memoryview]:
@@ -452,4 +459,5 @@ def _admitted(runner: StatementRunner, request: Request) -> bytes:
 
 def _error_frame(error: QueryError) -> bytes:
     # `vars` adds the attributes that the constructor of some errors takes, such as `limit_s`.
-    return encode_json(Kind.ERROR, {"code": error.code, "message": str(error), **vars(error)})
+    fields = {name: value for name, value in vars(error).items() if name != "timings"}
+    return encode_json(Kind.ERROR, {"code": error.code, "message": str(error), **fields, **_figures(timings_of(error))})

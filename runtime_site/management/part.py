@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from runtime_site import parts, startup
 from runtime_site.reloading import needs_restart
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
+from system.heartbeat import Heartbeat
 from system.state_directory import prepare_state_dir
 
 
@@ -46,6 +48,15 @@ def stop_event() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     return stop
+
+
+def heartbeat(extra: Mapping[str, Any]) -> Callable[[], None]:
+    """
+    Return what a part calls at least every few seconds, as long as it works, by the content of its handover.
+
+    It does nothing if no supervisor started the part.
+    """
+    return Heartbeat(extra["heartbeat"]).beat if "heartbeat" in extra else lambda: None
 
 
 def _prepare(preparation: parts.Preparation) -> None:

@@ -5,10 +5,7 @@ from datetime import UTC, datetime
 
 from runtimeclient.commands.base import Command, Invocation, add_list_format
 from runtimeclient.output.formats import write_list
-from runtimeclient.output.humanize import age
-
-# Length of a statement in the table; --format json shows all that the runtime reports.
-_SHOWN_CHARACTERS = 80
+from runtimeclient.output.humanize import age, beginning
 
 
 def _call(invocation: Invocation) -> None:
@@ -19,13 +16,8 @@ def _call(invocation: Invocation) -> None:
     if style.format == "table":
         columns = ("id", "state", "for", "sql")
         now = datetime.now(UTC)
-        items = [item | {"for": age(item["started"], now), "sql": _beginning(item["sql"])} for item in items]
+        items = [item | {"for": age(item["started"], now), "sql": beginning(item["sql"])} for item in items]
     write_list(columns, items, style, invocation.console.stdout)
-
-
-def _beginning(sql: str) -> str:
-    text = " ".join(sql.split())
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
 COMMAND = Command(

@@ -41,8 +41,9 @@ class ComponentStatus(_Resource):
     """
     One row of `GET /v1/status`. `status` is Ready, Initializing, Disabled or Error.
 
-    The worker counts are those of the engine if it has worker processes: alive now, and killed or lost since the start.
-    `waiting_for` names the datasets that hold up readiness, of those that the key may read.
+    The worker counts are those of the engine if it has worker processes: alive and busy now, and killed or lost since
+    the start. Its statements are those of all keys. `waiting_for` names the datasets that hold up readiness, of those
+    that the key may read.
     """
 
     name: str
@@ -51,6 +52,9 @@ class ComponentStatus(_Resource):
     workers_alive: int | None = None
     workers_killed: int | None = None
     waiting_for: tuple[str, ...] | None = None
+    workers_busy: int | None = None
+    statements_running: int | None = None
+    statements_queued: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,71 @@ class ActiveQuery(_Resource):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedQuery(_Resource):
+    """One row of `GET /v1/sql/history`. `verdict` is ok or the code of an error; `sql` is None unless it is kept."""
+
+    id: str
+    request_id: str | None
+    trace_id: str | None
+    started: str
+    protocol: str
+    verdict: str
+    queued_ms: float
+    parse_ms: float
+    run_ms: float
+    encode_ms: float
+    total_ms: float
+    rows: int
+    bytes: int
+    cache: str | None
+    statement: str | None
+    sql: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementStatistics(_Resource):
+    """What the statements of one digest have taken; means and 95th percentiles are in milliseconds."""
+
+    statement: str | None
+    calls: int
+    errors: int
+    cache_hits: int
+    rows: int
+    bytes: int
+    last: str
+    mean_queued_ms: float | None
+    p95_queued_ms: float | None
+    mean_parse_ms: float | None
+    p95_parse_ms: float | None
+    mean_run_ms: float | None
+    p95_run_ms: float | None
+    mean_encode_ms: float | None
+    p95_encode_ms: float | None
+    mean_total_ms: float
+    p95_total_ms: float
+    sql: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics(_Resource):
+    """The answer of `GET /v1/sql/statistics`; `evicted` digests were dropped since the time `since`."""
+
+    since: str
+    evicted: int
+    statements: tuple[StatementStatistics, ...]
+
+    @classmethod
+    def from_json(cls, item: Mapping[str, Any]) -> Self:
+        """Parse the answer. Raises NotARuntimeError."""
+        rows = [_checked("statements", row, dict) for row in _checked("statements", item.get("statements"), list)]
+        return cls(
+            since=_checked("since", item.get("since"), str),
+            evicted=_checked("evicted", item.get("evicted"), int),
+            statements=tuple(map(StatementStatistics.from_json, rows)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedRefresh(RefreshRun):
     """The run that a refresh request started or joined, and the runtime's message."""
 
@@ -144,10 +213,12 @@ class RequestedRefresh(RefreshRun):
 def _converted(name: str, value: Any, kind: Any) -> Any:
     if get_origin(kind) is tuple:
         return tuple(_checked(name, item, str) for item in _checked(name, value, list))
+    if kind is float:
+        return float(_checked(name, value, (int, float)))
     return kind(_checked(name, value, str if kind is str else int))
 
 
-def _checked(name: str, value: Any, kind: type) -> Any:
+def _checked(name: str, value: Any, kind: type | tuple[type, ...]) -> Any:
     if not isinstance(value, kind) or (isinstance(value, int) and abs(value) > _MAX_NUMBER):
         raise _wrong_type(name)
     return value

@@ -1,9 +1,11 @@
-"""Durations, sizes and counts in a readable form."""
+"""Durations, sizes, counts and statements in a readable form."""
 
 from datetime import UTC, datetime
 
 # Seconds and name of a unit, and of the unit below it.
 _PERIODS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+# Length of a statement in a table.
+_SHOWN_CHARACTERS = 80
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -54,3 +56,9 @@ def size(count: int) -> str:
 def plural(count: int, noun: str) -> str:
     """Format a count with its noun: `1 row`, `336,776 rows`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def beginning(sql: str) -> str:
+    """Return the beginning of a statement on one line."""
+    text = " ".join(sql.split())
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

@@ -23,8 +23,11 @@ class Package:
 
     @property
     def is_installed(self) -> bool:
-        """Whether the module exists. It is not imported."""
-        return importlib.util.find_spec(self.module) is not None
+        """Whether the module exists. It is not imported, but for the packages that contain it."""
+        try:
+            return importlib.util.find_spec(self.module) is not None
+        except ModuleNotFoundError:
+            return False
 
     @property
     def install_command(self) -> str:

@@ -134,6 +134,39 @@ def test_the_client_gets_what_the_control_says(tmp_path: Path, served: Fixed) ->
     ]
 
 
+def test_only_a_process_that_leaves_a_request_open_gives_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_socket, "_TIMEOUT_S", 0.1)
+    client = ControlClient(tmp_path)
+    assert client.is_answered()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / SOCKET_NAME))
+        assert client.is_answered()
+        listener.listen(0)
+        assert not client.is_answered()  # It accepts nothing.
+        assert not client.is_answered()  # Its queue is full.
+
+
+def test_a_control_that_waits_for_a_lock_gives_no_answer(
+    tmp_path: Path, served: Fixed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_socket, "_TIMEOUT_S", 0.2)
+    client, lock = ControlClient(tmp_path), threading.Lock()
+
+    def wait() -> None:
+        with lock:
+            pass
+
+    monkeypatch.setattr(served, "_raise", wait)
+    assert client.is_answered()
+
+    with lock:
+        assert not client.is_answered()
+
+    assert client.is_answered()
+
+
 def test_a_process_that_starts_during_a_reload_goes_by_the_published_data(tmp_path: Path, served: Fixed) -> None:
     write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
     served.generation = 2

@@ -115,6 +115,7 @@ def busy(pid: int) -> bool:
     return int(fields[11]) + int(fields[12]) > 0.5 * os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.exhaustive
 def test_an_idle_loader_process_ends(process: LoaderProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresher, "REST_S", 0.01)
     service = refresher.Refresher(configure(tmp_path, declare(tmp_path, "a.csv")), builders=[process])

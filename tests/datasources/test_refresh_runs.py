@@ -95,6 +95,7 @@ class Slow:
         self._builder = SnapshotBuilder.of(configure(directory))
         self._building, self._go_on = building, go_on
         self.close = self._builder.close
+        self.phases = self._builder.phases
 
     def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         self._building.append(order.dataset.name)

@@ -121,6 +121,7 @@ def test_the_procfile_names_every_part_and_its_command() -> None:
 def test_every_file_has_a_test() -> None:
     known = {unit.name for unit in UNITS} | {"Dockerfile", "nginx.conf", "Caddyfile"}
     known |= {"helm", "kubernetes", "wheel"}  # test_kubernetes.py; tests of the wheel
+    known |= {"prometheus", "grafana"}  # test_monitoring.py
 
     assert {path.name for path in DEPLOY.iterdir()} == known
     assert [path.name for path in (DEPLOY / "kubernetes").iterdir()] == ["querykeep.yaml"]

@@ -12,7 +12,8 @@ import yaml
 from kubernetes_validate.utils import validate
 
 from runtimeconf.loader import load
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import MetricsConfig, RuntimeConfig
+from system.addresses import Address
 from tests.system.harness import K1, REPOSITORY
 
 CHART = REPOSITORY / "deploy/helm/querykeep"
@@ -20,6 +21,9 @@ MANIFESTS = REPOSITORY / "deploy/kubernetes/querykeep.yaml"
 
 #: The oldest version that the chart names, and the newest that the schemas know.
 VERSIONS = ("1.30", "1.37")
+
+
+MONITORED = ("--set", "metrics.enabled=true,metrics.port=9999,metrics.serviceMonitor=true")
 
 
 def helm(*arguments: str) -> str:
@@ -135,6 +139,18 @@ def test_every_value_of_the_chart(tmp_path: Path) -> None:
     assert volumes["keys"]["secret"]["secretName"] == "others"
     assert "volumeClaimTemplates" not in spec
     assert found["NetworkPolicy"]["spec"]["ingress"][0]["from"] == values["networkPolicy"]["from"]
+
+    monitored = list(yaml.safe_load_all(helm("template", "mine", str(CHART), *MONITORED)))
+    (monitor,) = [one for one in monitored if one["kind"] == "ServiceMonitor"]
+    found = resources(yaml.safe_dump_all([one for one in monitored if one is not monitor]))
+    config, (container,) = runtime_of(found, tmp_path), pod_of(found)["containers"]
+    assert config.metrics == MetricsConfig(enabled=True, bind=Address("0.0.0.0", 9999))
+    assert len(config.warnings) == 1
+    assert {"name": "metrics", "containerPort": 9999} in container["ports"]
+    assert {"name": "metrics", "port": 9999, "targetPort": "metrics"} in found["Service"]["spec"]["ports"]
+    assert found["NetworkPolicy"]["spec"]["ingress"][1]["ports"] == [{"port": "metrics"}]
+    assert monitor["spec"]["endpoints"][0]["port"] == "metrics"
+    assert monitor["spec"]["selector"]["matchLabels"] == found["Service"]["metadata"]["labels"]
 
     stored = resources(helm("template", "mine", str(CHART), "--set", "persistence.storageClassName=fast"))
     assert stored["StatefulSet"]["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] == "fast"

@@ -1,6 +1,7 @@
 """How calls and their statements end: cancelled, abandoned, timed out, or stopped with the server."""
 
 import threading
+import time
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from flightapi.calls import IdleClock
+from flightapi.calls import TICK_S, IdleClock
 from flightapi.protocol import messages
 from flightapi.protocol.messages import PATHS
 from queryengine.pool.inprocess import InProcessEngine
@@ -186,3 +187,29 @@ def test_a_block_that_was_left_meanwhile_is_not_ended() -> None:
         clock.close()
 
     assert len(ended) == 1
+
+
+@pytest.mark.exhaustive
+def test_a_server_that_cannot_begin_calls_sends_no_heartbeat(config: RuntimeConfig, engine: InProcessEngine) -> None:
+    beats: list[None] = []
+    entered, left = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        left.wait()
+
+    with serving(config, engine) as endpoint:
+        endpoint.server.each_tick(lambda: beats.append(None))
+        wait_until(lambda: len(beats) > 1)
+        endpoint.server.before_call(hang)
+        call = endpoint.begin(PATHS["DoGet"], [ticket(b"SELECT 1")], bearer(K1))
+        try:
+            assert entered.wait(60)
+            time.sleep(2 * TICK_S)  # A beat that had begun may still come.
+            before = len(beats)
+            time.sleep(3 * TICK_S)
+            assert len(beats) == before
+        finally:
+            left.set()
+        assert table_of(call).num_rows == 1
+        wait_until(lambda: len(beats) > before)

@@ -43,6 +43,14 @@ def test_a_connection_takes_many_requests_and_http_10_closes_it_unless_asked_oth
         assert client.rest() == b""
 
 
+def test_an_exception_that_ends_a_greenlet_is_a_log_line(plain: WebTier) -> None:
+    with plain.connection() as client:
+        assert client.get("/greenlet").status == 200
+
+    wait_for(lambda: "ERROR httpserver.gevent_worker: an exception ended a greenlet" in plain.output(), "the line")
+    wait_for(lambda: "\n    ValueError: invalid literal" in plain.output(), "its traceback")
+
+
 def test_bodies_arrive_that_are_asked_for_large_or_chunked(server: WebTier) -> None:
     size, chunk = 3_000_000, 1_000_000
     with server.connection() as client:
@@ -361,3 +369,23 @@ def test_suspended_workers_are_not_killed_for_missing_heartbeats_but_die_with_th
 
         server.stop(signal.SIGKILL)
         wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers) or None, "the workers' end")
+
+
+@pytest.mark.exhaustive
+def test_a_worker_that_is_stopped_or_blocked_is_replaced_and_the_others_answer(tmp_path: Path) -> None:
+    with WebTier(tmp_path, settings={"timeout": 3, "workers": 2}) as server, ExitStack() as stack:
+        stopped = server.workers()[1]
+        os.kill(stopped, signal.SIGSTOP)
+        while Path(f"/proc/{stopped}").exists():
+            with server.connection() as client:
+                assert int(client.get("/pid").body) != stopped
+        wait_for(lambda: len(server.workers()) == 2, "another worker")
+
+        blocking = stack.enter_context(server.connection())
+        blocking.send(b"GET /block HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with suppress(ConnectionResetError):
+            assert blocking.rest() == b""
+        with server.connection() as client:
+            assert client.get("/pid").status == 200
+        assert server.output().count("does not respond part=web") == 2
+        wait_for(lambda: len(server.workers()) == 2, "another worker")

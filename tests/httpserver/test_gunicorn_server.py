@@ -1,6 +1,7 @@
 """gunicorn's settings: those that it is given, and those of a request."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ from gunicorn.config import Config
 from gunicorn.http.wsgi import Response
 
 from httpserver import gevent_worker
-from httpserver.gunicorn_server import options, web_options
-from runtimeconf.model import QueryConfig, RuntimeConfig
+from httpserver.gunicorn_server import heartbeat_timeout, options, web_options
+from runtimeconf.model import MIB, QueryConfig, RuntimeConfig
 
 CONFIG = RuntimeConfig(
     file=Path("/srv/runtime.yaml"),
@@ -37,6 +38,13 @@ def test_gunicorn_takes_all_settings() -> None:
     assert in_process.workers == 1
     assert in_process.threads > 3 + 5
     assert web.workers == len(os.sched_getaffinity(0))
+    assert web.timeout == 11
+
+
+def test_a_worker_that_checks_large_bodies_may_be_silent_for_longer() -> None:
+    config = replace(CONFIG, http=replace(CONFIG.http, max_body_bytes=64 * MIB))
+
+    assert heartbeat_timeout(config) == 74
 
 
 def test_request_settings_are_those_of_gunicorn_which_has_the_private_hook_for_bodies() -> None:

@@ -5,6 +5,7 @@ APPLICATION is "runtime", that of this project with the YAML in RUNTIME_CONFIG, 
 connections and answers. OPTIONS is a JSON object with settings of gunicorn that override ours.
 """
 
+import ctypes
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import gevent
 from gunicorn.app.base import BaseApplication
 
 from httpserver import gunicorn_server
@@ -47,6 +49,9 @@ class WebServer(BaseApplication):  # type: ignore[misc]
     def limit_stop(self) -> None:
         """The configuration does not change here."""
 
+    def heartbeat_timeout(self) -> int:
+        return int(self.cfg.timeout)
+
 
 class StumblingWorker(GeventWebWorker):
     """The worker of the web tier, whose first accept raises an error that no socket raises."""
@@ -78,7 +83,11 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         return _whole(start_response, _held())
     if path == "/watch":
         return _watched(environ, start_response, asked["s"])
-    if path == "/pid":
+    if path == "/block":
+        ctypes.CDLL(None).sleep(600)  # which gevent does not replace: no other greenlet runs
+    if path in {"/pid", "/greenlet"}:
+        if path == "/greenlet":  # one that fails
+            gevent.spawn(int, "no number")
         return _whole(start_response, str(os.getpid()))
     if path == "/fail":
         raise RuntimeError("the application fails")

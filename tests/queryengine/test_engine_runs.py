@@ -2,12 +2,12 @@
 
 import json
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from queryengine.engine import Query, QueryEngine
+from queryengine.engine import Query, QueryEngine, timings_of
 from queryengine.errors import (
     EngineUnavailableError,
     QueryCancelledError,
@@ -271,3 +271,41 @@ def test_a_view_that_does_not_fit_the_data_fails_alone(publisher: Publisher, sta
     ]
     publisher.publish(flights="SELECT 2 AS id")
     assert rows(engine, "FROM ids") == rows(engine, "FROM twice") == [{"id": 2}]
+
+
+# Timings.
+
+
+def test_the_timings_name_what_the_statement_has_in_common_with_others(engine: QueryEngine) -> None:
+    def statement(sql: str) -> str:
+        with closing(engine.run(Query(sql=sql))) as result:
+            assert b"".join(result)
+            return result.timings.statement
+
+    assert len({statement("SELECT 1 AS n"), statement("SELECT 2 AS n")}) == 1
+    assert statement("SELECT 1 AS n") != statement("SELECT 1 AS m")
+    assert statement("SHOW TABLES")
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_known"),
+    [("SELECT error('no')", True), ("SELECT * FROM range(9) WHERE nothing", True), ("DROP TABLE a", False)],
+)
+def test_an_error_has_the_timings_until_then(engine: QueryEngine, sql: str, is_known: bool) -> None:
+    for call in (lambda: engine.run(Query(sql=sql)), lambda: engine.describe(Query(sql=sql), speculate_s=5.0)):
+        with pytest.raises(QueryError) as caught:
+            call()
+
+        timings = timings_of(caught.value)
+        assert timings is not None
+        assert bool(timings.statement) is (timings.run_ms > 0) is is_known
+
+
+def test_a_result_that_fails_midway_has_the_timings_until_then(engine: QueryEngine) -> None:
+    sql = "SELECT CASE WHEN range > 2000000 THEN error('late') ELSE range END FROM range(3000000)"
+    with closing(engine.run(Query(sql=sql))) as result, pytest.raises(QueryError):
+        for _ in result:
+            pass
+
+    assert result.timings.statement
+    assert result.timings.rows > 0

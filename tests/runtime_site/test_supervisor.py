@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.system.processes import is_stopped
 SUPERVISOR = """
 import ctypes, json, logging.config, os, signal, sys
 from runtime_site import logs, supervisor
+from system import heartbeat
 settings = json.loads(sys.argv[1])
 logging.config.dictConfig(logs.logging_config({}))
 supervisor.GOOD_LIFE_S = settings["good_life_s"]
@@ -38,15 +40,23 @@ def terminate_after_its_end(part):
 if settings["go"]:
     supervisor.Part.terminate = terminate_after_its_end
 asked = iter(range(1000))
+def command(part):
+    if not settings["hung_s"]:
+        return supervisor.PartCommand(environ=dict(os.environ), fatal=78, **part)
+    file = heartbeat.Heartbeat.new_file()
+    beating = {"descriptors": [file], "heartbeat": file, "hung_s": settings["hung_s"]}
+    return supervisor.PartCommand(environ={**os.environ, "HEARTBEAT": str(file)}, **beating, **part)
+supervisor.LOOK_S, heartbeat._WARNING_S = settings["look_s"], settings["look_s"] / 2
 if settings["has_no_output"]:
     sys.stdout = open("/dev/full", "w", buffering=1)
 sys.exit(supervisor.Supervisor(
-    [supervisor.PartCommand(environ=dict(os.environ), fatal=78, **part) for part in settings["parts"]],
+    list(map(command, settings["parts"])),
     stop_order=settings["stop_order"],
     shutdown_timeout_s=settings["shutdown_timeout_s"],
     is_ready=lambda: next(asked) == settings["ready_after"],
     on_ready=lambda: print("ready", flush=True),
     on_hup=lambda: logging.getLogger("hup").info("hung up"),
+    each_look=lambda: open(settings["looks"], "a").write("looks\\n") if settings["looks"] else None,
 ).run())
 """
 
@@ -75,6 +85,9 @@ SETTINGS = {
     "go": "",
     "has_no_output": False,
     "ready_after": 3,
+    "hung_s": 0.0,
+    "look_s": 1.0,
+    "looks": "",
 }
 
 SERVES = "while True: time.sleep(60)"
@@ -298,6 +311,72 @@ def test_a_part_that_exits_just_before_its_sigterm_delays_nothing(start: Start, 
     supervised.stop()
 
     assert "did not end in time" not in supervised.output()
+
+
+BEATS = """
+import ctypes, threading
+from system.heartbeat import Heartbeat
+beat = Heartbeat(int(os.environ["HEARTBEAT"])).beat
+def beat_on():
+    while True:
+        beat()
+        time.sleep(0.02)
+"""
+
+
+def test_a_part_that_hangs_is_killed_and_restarted_with_a_growing_delay(start: Start) -> None:
+    parts = {
+        "a": BEATS + "beat()\nsubprocess.Popen(['sleep', '600'])\nos.kill(os.getpid(), signal.SIGSTOP)",
+        "b": BEATS + "threading.Thread(target=beat_on).start(); ctypes.PyDLL(None).sleep(600)  # without the GIL",
+        "c": "say('imports'); time.sleep(600)",
+    }
+    supervised = start(parts, hung_s=0.3, look_s=0.05)
+
+    for part in ("a", "b"):
+        wait_for(lambda: len(supervised.delays(part)) >= 2, f"two new starts of {part}")  # noqa: B023 (called at once)
+        assert supervised.delays(part)[:2] == ["0.2", "0.4"]
+        assert f'part={part} reason="signal SIGKILL"' in supervised.output()
+        silent = re.findall(rf"does not respond part={part} silent_s=(\S+)", supervised.output())
+        assert min(map(float, silent)) >= 0.3
+    assert supervised.said().count("c imports") == 1
+    supervised.signal(signal.SIGTERM)
+    supervised.signal(signal.SIGTERM)
+    supervised.ends()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("how", [signal.SIGTSTP, signal.SIGSTOP])
+def test_no_part_is_killed_for_a_time_in_which_its_supervisor_did_not_run(start: Start, how: signal.Signals) -> None:
+    supervised = start(dict.fromkeys("ab", BEATS + 'say("serves")\nbeat_on()'), hung_s=4.0)
+    supervised.wait_for("a serves", "b serves")
+    members = [supervised.process.pid, *children_of(supervised.process.pid)]
+
+    for pid in members if how == signal.SIGSTOP else members[:1]:
+        os.kill(pid, how)
+    wait_for(lambda: all(map(is_stopped, members)), "all to stop")
+    until = time.monotonic() + 8.0
+    wait_for(lambda: time.monotonic() > until, "more than the time after which a part hangs")
+    for pid in members if how == signal.SIGSTOP else members[:1]:
+        os.kill(pid, signal.SIGCONT)
+    until = time.monotonic() + 6.0
+    wait_for(lambda: time.monotonic() > until, "the same once more")
+
+    assert "does not respond" not in supervised.output()
+    assert [line for line in supervised.stop() if line.endswith("starts")] == ["a starts", "b starts"]
+
+
+def test_the_supervisor_looks_around_also_while_it_stops(start: Start, tmp_path: Path) -> None:
+    looks = tmp_path / "looks"
+    supervised = start({"a": WAITS.format(go=str(tmp_path / "go"))}, look_s=0.05, looks=str(looks))
+    supervised.wait_for("a serves")
+
+    supervised.signal(signal.SIGTERM)
+    supervised.wait_for("a drains")
+    before = looks.stat().st_size
+    wait_for(lambda: looks.stat().st_size > before + 20, "more looks")
+    (tmp_path / "go").touch()
+
+    assert supervised.ends() == 0
 
 
 def test_other_signals_are_ignored_and_readiness_is_reported_once(start: Start) -> None:

@@ -131,7 +131,7 @@ INVALID: dict[Field[Any], dict[str, tuple[str, ...]]] = {
         "(it is blank)": ("  ",),
         "(it holds a control character)": ("a\nb",),
         "(it is longer than 10 characters)": ("x" * 11,),
-        "(a secret reference is resolved in API keys and dataset params only)": ("${ env:x }",),
+        "(a secret reference is resolved in API keys, dataset params and the headers of traces only)": ("${ env:x }",),
     },
 }
 

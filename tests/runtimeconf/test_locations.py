@@ -136,7 +136,10 @@ INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (f"ftp:{SECRET}", ""),
         ("snowflake:x", f"(the connector snowflake is not supported; the connectors are: {', '.join(CONNECTORS)})"),
         *((source, "(write file: before a path)") for source in ("FILE:a.csv", "data/a.csv", "file")),
-        ("file:${ env:x }", "(a secret reference is resolved in API keys and dataset params only)"),
+        (
+            "file:${ env:x }",
+            "(a secret reference is resolved in API keys, dataset params and the headers of traces only)",
+        ),
     ),
 }
 

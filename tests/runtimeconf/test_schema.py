@@ -14,12 +14,15 @@ from runtimeconf.model import (
     AccelerationConfig,
     DatasetConfig,
     FlightConfig,
+    HistoryConfig,
     HttpConfig,
     IndexConfig,
+    MetricsConfig,
     QueryConfig,
     ResultsCacheConfig,
     RuntimeConfig,
     TlsConfig,
+    TracesConfig,
     ViewConfig,
 )
 from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES
@@ -54,7 +57,11 @@ runtime:
     max_queued: 8
     queue_timeout: 500ms
     temp_directory_limit: 0
+    slow: 1s
   results_cache: {enabled: true, max_bytes: 1MiB}
+  metrics: {enabled: true, bind: "127.0.0.1:9091", upstream_names: true}
+  history: {enabled: false, sql: true, max_entries: 5, file: logs/../history.jsonl, file_max_bytes: 1MiB, files: 2}
+  traces: {endpoint: "http://127.0.0.1:4318", headers: {x-scope: a}, sample: 0.5, timeout: 2s}
   ready_state: on_registered
   shutdown_timeout: 10s
   compatibility: 1.10
@@ -106,8 +113,19 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
             max_queued=8,
             queue_timeout_s=0.5,
             temp_directory_limit_bytes=0,
+            slow_s=1.0,
         ),
         results_cache=ResultsCacheConfig(enabled=True, max_bytes=1024**2),
+        metrics=MetricsConfig(enabled=True, bind=Address("127.0.0.1", 9091), upstream_names=True),
+        history=HistoryConfig(
+            enabled=False,
+            sql=True,
+            max_entries=5,
+            file=tmp_path / "history.jsonl",
+            file_max_bytes=1024**2,
+            files=2,
+        ),
+        traces=TracesConfig(endpoint="http://127.0.0.1:4318", headers={"x-scope": "a"}, sample=0.5, timeout_s=2.0),
         ready_state="on_registered",
         shutdown_timeout_s=10.0,
         compatibility="1.10",
@@ -128,11 +146,11 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
                     primary_key="id",
                     indexes=(IndexConfig(column="carrier"), IndexConfig(column="Tail Number", unique=True)),
                 ),
-                line=31,
+                line=35,
                 yaml_path="datasets[0]",
             ),
         ),
-        views=(ViewConfig(name="delays", sql="SELECT 1", line=46, yaml_path="views[0].sql"),),
+        views=(ViewConfig(name="delays", sql="SELECT 1", line=50, yaml_path="views[0].sql"),),
         warnings=config.warnings,
     )
 
@@ -190,9 +208,22 @@ runtime: {results_cache: {max_bytes: 1KiB, item_ttl: 1s}}
 => 1: runtime.results_cache.max_bytes: must be SIZE, from 64KiB to 1TiB; found '1KiB'
 runtime: {results_cache: {}}
 => 1: runtime.results_cache: is empty: fill it in, or leave it out
+runtime: {metrics: {bind: "9090", port: 1}}
+=> 1: runtime.metrics.port: unknown field; the fields here are: enabled, bind, upstream_names
+=> 1: runtime.metrics: lacks the field enabled: true or false
+=> 1: runtime.metrics.bind: must be ADDRESS; found '9090'
+runtime: {metrics: {enabled: true, bind: "127.0.0.1:8090"}}
+=> 1: runtime.metrics.bind: has the port of runtime.http.bind (127.0.0.1:8090): each listener needs its own
+runtime: {metrics: {enabled: true, bind: "0.0.0.0:50051"}}
+=> 1: runtime.metrics.bind: has the port of runtime.flight.bind (127.0.0.1:50051): each listener needs its own
+runtime: {history: {max_entries: 0, file_max_bytes: 1KiB, files: 0, sql: 1}}
+=> 1: runtime.history.sql: must be true or false; found '1'
+=> 1: runtime.history.max_entries: must be a whole number from 1 to 1000000; found '0'
+=> 1: runtime.history.file_max_bytes: must be SIZE, from 1MiB to 1TiB; found '1KiB'
+=> 1: runtime.history.files: must be a whole number from 1 to 1000; found '0'
 # a field one level too high
 runtime: {timeout: 3s}
-=> 1: runtime.timeout: unknown field; did you mean runtime.query.timeout?
+=> 1: runtime.timeout: unknown field; did you mean runtime.query.timeout or runtime.traces.timeout?
 runtime: {http: {bnid: x}}
 => 1: runtime.http.bnid: unknown field; did you mean bind?
 name: "a\\nb"
@@ -236,7 +267,6 @@ runtime:
   task_history: {enabled: true}
   cors: {enabled: true}
   telemetry: {enabled: false}
-  metrics: []
   scheduler: {}
 datasets:
   - from: snowflake:a
@@ -253,14 +283,14 @@ views:
     assert [fault.yaml_path for fault in found if fault.message.startswith("unknown field")] == [
         *("models", "tools", "embeddings", "catalogs", "workers", "functions", "snapshots", "extensions"),
         "dependencies",
-        *(f"runtime.{name}" for name in ("caching", "task_history", "cors", "telemetry", "metrics", "scheduler")),
+        *(f"runtime.{name}" for name in ("caching", "task_history", "cors", "telemetry", "scheduler")),
         *("datasets[0].description", "datasets[0].time_format", "datasets[0].acceleration.engine"),
         *("datasets[0].acceleration.mode", "datasets[0].acceleration.refresh_cron"),
         "views[0].sql_ref",
     ]
     assert [str(fault).partition("runtime.yaml:")[2] for fault in found if "unknown field" not in fault.message] == [
-        f"22: datasets[0].from: must be {SOURCE}; found a text ({NO_SNOWFLAKE})",
-        "28: views[0]: lacks the field sql: one SELECT statement",
+        f"21: datasets[0].from: must be {SOURCE}; found a text ({NO_SNOWFLAKE})",
+        "27: views[0]: lacks the field sql: one SELECT statement",
     ]
 
 

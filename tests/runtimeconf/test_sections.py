@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runtimeconf.fields import Section
-from runtimeconf.model import AccelerationConfig, FlightConfig
+from runtimeconf.model import AccelerationConfig, FlightConfig, HistoryConfig
 from runtimeconf.schema import ROOT
 from tests.runtimeconf.configurations import Fault, Faults
 from tests.runtimeconf.test_documents import ROWS
@@ -15,8 +15,9 @@ SWITCHED = {
     path: setting for path, section in SECTIONS.items() for setting in section.settings if setting.name == "enabled"
 }
 #: Sections that are on by default.
-ON_BY_DEFAULT: dict[str, FlightConfig | AccelerationConfig] = {
+ON_BY_DEFAULT: dict[str, FlightConfig | HistoryConfig | AccelerationConfig] = {
     "runtime.flight": FlightConfig(),
+    "runtime.history": HistoryConfig(),
     "datasets[].acceleration": AccelerationConfig(),
 }
 

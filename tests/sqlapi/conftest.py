@@ -10,9 +10,11 @@ import authkeys.state
 import datasources.state
 import queryengine.state
 import runtimeconf.state
+import telemetry.state
 from authkeys.access import build
 from datasources.refresh.service import DatasetService
 from queryengine.pool.inprocess import InProcessEngine
+from runtime_site.watching import Memory
 from runtimeconf.model import AccelerationConfig, AuthConfig, DatasetConfig, QueryConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 from tests.datasources.support import wait_for
@@ -66,6 +68,15 @@ def runtime(config: RuntimeConfig, service: DatasetService, engine: InProcessEng
         datasources.state.set_datasets(service)
         queryengine.state.set_engine(engine)
         yield config
+
+
+@pytest.fixture
+def memory(runtime: RuntimeConfig) -> Iterator[Memory]:
+    """The whole runtime, which remembers the statements of the test."""
+    remembered = Memory(runtime)
+    telemetry.state.deliver_to(remembered.take, remembered.answer)
+    yield remembered
+    telemetry.state.disconnect()
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ import queryengine.errors
 import runtimeconf.errors
 import sqlapi.errors
 import system.errors
+import telemetry.errors
 from runtimeconf.errors import ConfigError, ConfigFault
 from sqlapi.error_table import HIDDEN_DETAIL, INTERNAL_CODE, STATUSES, code_of, refusal_of
 
-ROOMS = [queryengine, datasources, authkeys, runtimeconf, sqlapi, system]
+ROOMS = [queryengine, datasources, authkeys, runtimeconf, sqlapi, system, telemetry]
 BASES = [
     queryengine.errors.QueryError,
     datasources.errors.DatasetError,
@@ -22,6 +23,7 @@ BASES = [
     runtimeconf.errors.RuntimeConfError,
     sqlapi.errors.SqlApiError,
     system.errors.StateDirectoryError,
+    telemetry.errors.TelemetryError,
 ]
 
 

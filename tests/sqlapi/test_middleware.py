@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 import runtimeconf.state
+import telemetry.state
 from runtimeconf.model import HttpConfig, RuntimeConfig
 from sqlapi.problems import QUERY_ID, REQUEST_ID
+from telemetry.events import AuthenticationFailuresEvent, Event, RequestsEvent
 from tests.sqlapi.harness import WITH_KEY, Answer, Header, begin, call, environ_of, logged, sql
 from tests.system.harness import K1, WRONG
 
@@ -27,6 +29,28 @@ def every_kind_of_answer(*headers: Header) -> list[Answer]:
         sql("SELECT 1", *headers),
         call("GET", "/v1/catalogs", WITH_KEY, ("Host", "a@b"), *headers),
     ]
+
+
+def test_requests_and_failed_authentications_are_counted_by_route_and_status() -> None:
+    events: list[Event] = []
+    telemetry.state.deliver_to(events.append, dict)
+    every_kind_of_answer()
+    telemetry.state.disconnect()
+
+    counted = {(one.route, one.status): sum(one.buckets) for one in events if isinstance(one, RequestsEvent)}
+    assert counted == {
+        ("/health", 200): 1,
+        ("/v1/ready", 503): 1,
+        ("/v1/catalogs", 401): 1,
+        ("/v1/catalogs", 200): 1,
+        ("/v1/catalogs", 400): 1,
+        ("/v1/status", 200): 1,
+        ("unknown", 404): 1,
+        ("/v1/sql", 405): 1,
+        ("/v1/sql", 503): 1,
+    }
+    failures = {one.reason: one.times for one in events if isinstance(one, AuthenticationFailuresEvent)}
+    assert failures == {"missing_key": 1}
 
 
 def test_every_answer_has_the_common_headers() -> None:

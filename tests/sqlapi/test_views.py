@@ -206,6 +206,9 @@ def test_status_of_an_engine_with_its_own_processes(config: RuntimeConfig) -> No
             "status": "Ready",
             "workers_alive": config.query.workers,
             "workers_killed": 3,
+            "workers_busy": 0,
+            "statements_running": 0,
+            "statements_queued": 0,
         }
         wait_until(lambda: not client.is_alive(), within_s=30)
         assert status_of_components()["engine"] == "Error"

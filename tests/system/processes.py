@@ -40,6 +40,13 @@ def engine_workers(pid: int) -> list[int]:
     return [member for member in members if parents[member] in arbiters]
 
 
+def part(pid: int, name: str) -> list[int]:
+    """Return the ids of the first process of a part below the supervisor *pid*, and of its children."""
+    members = {member for member, text in family(pid).items() if f"run{name}" in text}
+    first = [member for member in members if _state_and_parent(member)[1] == pid]
+    return [*first, *sorted(members.difference(first))]
+
+
 def is_alive(pid: int) -> bool:
     """Say whether a process runs; one that has ended and was not waited for does not."""
     return _state_and_parent(pid)[0] != "Z"

@@ -120,6 +120,7 @@ def spilled_bytes(directory: Path) -> int:
     return total
 
 
+@pytest.mark.exhaustive
 def test_a_killed_worker_costs_its_statement_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     scratch = tmp_path / ".runtime" / "tmp"
 

@@ -103,6 +103,9 @@ def test_workers_are_counted(tmp_path: Path) -> None:
         "status": "Ready",
         "workers_alive": 2,
         "workers_killed": 0,
+        "workers_busy": 0,
+        "statements_running": 0,
+        "statements_queued": 0,
     }
     assert shown.stdout.splitlines()[-1] == "engine workers: 2 alive, 1 killed since the start"
 

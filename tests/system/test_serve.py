@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,13 @@ def test_a_part_that_dies_is_started_again_and_nothing_else_is(supervised: Serve
 
     os.kill(before[name], signal.SIGSEGV)
 
+    def is_there_again() -> bool:
+        with suppress(StopIteration):
+            return part_of(supervised, name) != before[name]
+        return False
+
     wait_for(lambda: not is_alive(before[name]), "its end")
+    wait_for(is_there_again, "another one")  # Nothing waits for `watch`.
     wait_for(lambda: is_right(supervised), "a right answer")
     wait_for(lambda: supervised.get("/v1/datasets", headers=KEYED).status_code == 200, "the datasets")
     wait_for(supervised.answers, "readiness")

@@ -8,11 +8,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 import runtimeconf.state
 from runtime_site.management.part import add_config_option, use_config
 from runtimeconf.errors import ConfigError
-from system.addresses import Address
 
 _TIMEOUT_S = 4.0
-#: Where this machine reaches a server that listens on all its addresses.
-_REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared with, not bound)
 
 
 class Command(BaseCommand):
@@ -32,9 +29,8 @@ class Command(BaseCommand):
             config = runtimeconf.state.get_config()
         except ConfigError as exc:
             raise CommandError(str(exc)) from exc
-        bind = config.http.bind
         scheme = "https" if config.tls.enabled else "http"
-        url = f"{scheme}://{Address(_REACHED_AT.get(bind.host, bind.host), bind.port)}/health"
+        url = f"{scheme}://{config.http.bind.local}/health"
         try:
             # The certificate is for the names that callers use. The request and its answer are no secret.
             answer = httpx.get(url, timeout=_TIMEOUT_S, trust_env=False, verify=False).raise_for_status()  # noqa: S501

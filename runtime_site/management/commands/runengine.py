@@ -9,12 +9,14 @@ from typing import Any
 from datasources.errors import DatasetError
 from datasources.refresh.control_socket import ControlClient
 from queryengine.pool import arbiter
-from runtime_site.management.part import PartBase
+from runtime_site.management.part import PartBase, heartbeat
 from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
+#: Seconds between two heartbeats during the wait for the data.
+_BEAT_S = 1.0
 
 
 class Command(PartBase):
@@ -25,13 +27,15 @@ class Command(PartBase):
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Run the arbiter and its workers until the process exits."""
+        beat = heartbeat(extra)
         if "verified" in extra:
             # Raised once for every engine that this supervisor starts, so it is not reset.
-            select.select([extra["verified"]], [], [])
+            while not select.select([extra["verified"]], [], [], _BEAT_S)[0]:
+                beat()
             os.close(extra["verified"])
         else:
             _wait_for_refresh(config)
-        arbiter.run_engine(config, several_keys=extra["several_keys"])
+        arbiter.run_engine(config, several_keys=extra["several_keys"], beat=beat)
 
 
 def _wait_for_refresh(config: RuntimeConfig) -> None:

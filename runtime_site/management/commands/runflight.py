@@ -8,9 +8,11 @@ from typing import Any
 import authkeys.state
 import queryengine.state
 import runtimeconf.state
+import telemetry.state
 from flightapi.server import FlightServer
-from runtime_site.following import Follower, Serving
-from runtime_site.management.part import PartBase, stop_event
+from runtime_site import tracing
+from runtime_site.following import Follower, Serving, tell
+from runtime_site.management.part import PartBase, heartbeat, stop_event
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from system.addresses import wait_until_bindable
@@ -39,18 +41,21 @@ class Command(PartBase):
         deadline = time.monotonic() + PREDECESSOR_WAIT_S
         wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
         raise_soft_limit()
+        tracing.connect(config, extra)
         serving = Serving(config, authkeys.state.ensure_built())
         queryengine.state.set_engine(serving.client)
         server = FlightServer(config, serving.client, serving.who)
+        tell(config)
+        live = handover.live()
+        if live is not None:
+            server.before_call(Follower(live, serving, extra["reports"], adopt=partial(_adopt, server)).check)
         # The lock shows other processes that Flight SQL is served.
         serves = StateLock(config.state_dir, FLIGHT_LOCK_NAME)
         if not serves.acquire(max(0.0, deadline - time.monotonic())):
             raise StateDirectoryError(f"Flight SQL of this state directory is served by {serves.holder()} already.")
         stop = stop_event()
-        live = handover.live()
-        if live is not None:
-            server.before_call(Follower(live, serving, extra["reports"], adopt=partial(_adopt, server)).check)
         server.start()
+        server.each_tick(heartbeat(extra))
         give_memory_back()
         while not stop.wait(_POLL_S):
             serves.keep()
@@ -62,6 +67,8 @@ def _adopt(server: FlightServer, serving: Serving) -> None:
     runtimeconf.state.set_config(serving.config)
     queryengine.state.set_engine(serving.client)
     server.adopt(serving.config, serving.client, serving.who)
+    tell(serving.config)
+    tracing.adopt(serving.config)
 
 
 def _end(server: FlightServer, limit_s: float) -> None:
@@ -74,3 +81,4 @@ def _end(server: FlightServer, limit_s: float) -> None:
         server.has_stopped(limit_s - grace_s)
     server.close()
     queryengine.state.cancel_statements()
+    telemetry.state.disconnect()

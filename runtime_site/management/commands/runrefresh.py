@@ -4,29 +4,38 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+import telemetry.state
 from datasources.errors import UnknownDatasetError
+from datasources.refresh.control_socket import ControlClient
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.refresher import MAX_LOADS
 from datasources.refresh.service import DatasetService, load_once
 from datasources.snapshots.snapshot import SnapshotBuilder
-from runtime_site.following import report
-from runtime_site.management.part import PartBase, stop_event
+from runtime_site import tracing
+from runtime_site.following import report, tell
+from runtime_site.management.part import PartBase, heartbeat, stop_event
 from runtime_site.startup import StartError
 from runtimeconf import handover
 from runtimeconf.handover import Handover
 from runtimeconf.model import RuntimeConfig
+from system.heartbeat import waits_for_disk
 from system.process_limits import give_memory_back
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between checks for a stop and for another configuration.
 _POLL_S = 0.1
+#: Seconds between two heartbeats.
+_BEAT_S = 1.0
 
 #: Added to the number of the signal that interrupted a load, this is the exit code, as in shells.
 _SIGNALLED = 128
@@ -88,9 +97,22 @@ class Command(PartBase):
             sys.exit(1)
 
 
+def _beat(beat: Callable[[], None], control: ControlClient) -> None:
+    """Call *beat* as long as this process answers on the control socket, or would once its disk has taken its data."""
+    while True:
+        if control.is_answered() or waits_for_disk():
+            beat()
+        time.sleep(_BEAT_S)
+
+
 def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderProcess]) -> None:
+    if "heartbeat" in extra:
+        beating = [heartbeat(extra), ControlClient(config.state_dir)]
+        threading.Thread(target=_beat, args=beating, name="heartbeat", daemon=True).start()
     # The first starts while the data is verified, the others when they are needed. An idle loader exits after a while.
     loaders[0].start()
+    tell(config)
+    tracing.connect(config, extra)
     service = DatasetService(config, exclusive=True, builders=loaders)
     service.start()
     if "verified" in extra:
@@ -121,12 +143,15 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
                 logger.error("The data cannot be loaded by another configuration: %s", error)  # noqa: TRY400
                 sys.exit(1)
     service.stop(config.shutdown_timeout_s)
+    telemetry.state.disconnect()
 
 
 def _change(live: Handover, number: int, service: DatasetService, loaders: list[LoaderProcess]) -> RuntimeConfig:
     """Load by the configuration *number* from now on, and return it."""
     config, extra = live.read(number)
     os.environ.update(extra["environ"])
+    tell(config)
+    tracing.adopt(config)
     former, loaders[:] = list(loaders), [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
     service.replace(config, list(loaders))
     for loader in former:

@@ -15,10 +15,12 @@ import authkeys.state
 import datasources.state
 import queryengine.state
 import runtimeconf.state
+import telemetry.state
 from httpserver import gunicorn_server
-from runtime_site import parts, supervisor
-from runtime_site.following import Follower, Serving
-from runtime_site.management.part import PartBase
+from runtime_site import parts, supervisor, tracing
+from runtime_site.following import Follower, Serving, tell
+from runtime_site.management.part import PartBase, heartbeat
+from runtime_site.uncaught import capture
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from sqlapi.readiness import is_ready
@@ -38,10 +40,11 @@ class Command(PartBase):
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Run the arbiter and its workers until the process exits."""
+        capture()
         if "listener" not in extra:
             wait_until_bindable(config.http.bind, "runtime.http.bind", time.monotonic() + PREDECESSOR_WAIT_S)
         try:
-            arbiter = gunicorn_server.WebArbiter(_Web(config, extra))
+            arbiter = gunicorn_server.WebArbiter(_Web(config, extra), heartbeat(extra))
             # Import once, before the fork, what every worker needs and what creates neither threads nor sockets.
             import_module("rest_framework.views")
             share_what_is_loaded()
@@ -68,12 +71,14 @@ class _Web(BaseApplication):
 
     def load(self) -> Any:
         """Connect this worker to the other parts, after gevent has patched threads and sockets."""
+        tracing.connect(self._config, self._extra)
         # Imported here, so that this module uses gevent's threads and sockets.
         from sqlapi.wsgi_handler import ApiHandler  # noqa: PLC0415
 
         live = handover.live()
         serving = Serving(self._config, authkeys.state.ensure_built()) if live is None else Serving.of(*live.current())
         _adopt(serving)
+        atexit.register(telemetry.state.disconnect)
         atexit.register(queryengine.state.cancel_statements)
         if self._ready is not None:
             threading.Thread(target=_report_ready, args=[self._ready], name="ready", daemon=True).start()
@@ -90,9 +95,17 @@ class _Web(BaseApplication):
 
     def limit_stop(self) -> None:
         """Let the requests under way take as long as the configuration in force says."""
-        if (live := handover.live()) is not None:
-            config, _ = live.current()
-            self.cfg.set("graceful_timeout", gunicorn_server.graceful_timeout(config))
+        self.cfg.set("graceful_timeout", gunicorn_server.graceful_timeout(self._in_force()))
+
+    def heartbeat_timeout(self) -> int:
+        """Return the seconds that a worker may be silent by the configuration in force."""
+        return gunicorn_server.heartbeat_timeout(self._in_force())
+
+    def _in_force(self) -> RuntimeConfig:
+        live = handover.live()
+        if live is not None and live.in_force != self._config.generation:
+            self._config, _ = live.current()
+        return self._config
 
 
 def _adopt(serving: Serving) -> None:
@@ -100,6 +113,8 @@ def _adopt(serving: Serving) -> None:
     authkeys.state.set_access(serving.who)
     queryengine.state.set_engine(serving.engine)
     datasources.state.set_datasets(serving.datasets)
+    tell(serving.config)
+    tracing.adopt(serving.config)
 
 
 def _report_ready(descriptor: int) -> None:

@@ -21,13 +21,14 @@ from system.addresses import activated, listen, wait_until_bindable
 from system.errors import StateDirectoryError
 from system.lock import PREDECESSOR_WAIT_S, SUPERVISOR_LOCK_NAME, StateLock
 from system.process_limits import give_memory_back
+from system.service_manager import ServiceManager
 
 logger = logging.getLogger(__name__)
 
-#: Statements finish first, then their answers are sent, and loads stop last.
-STOP_ORDER = ("reload", "engine", "flight", "web", "refresh")
+#: Statements finish first, then their answers are sent, then loads stop; what counts all of that stops last.
+STOP_ORDER = ("reload", "engine", "flight", "web", "refresh", "watch")
 #: The same if the next runtime inherits the socket: web leaves to it what it has not accepted, and refuses nothing.
-_STOP_ORDER_ACTIVATED = ("reload", "web", "flight", "engine", "refresh")
+_STOP_ORDER_ACTIVATED = ("reload", "web", "flight", "engine", "refresh", "watch")
 
 #: Seconds between two attempts to take the lock again.
 _KEEP_S = 1.0
@@ -51,11 +52,16 @@ class Command(PartBase):
         )
 
     def handed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what to print when the runtime is ready, and the descriptors of environment and listening socket."""
+        """Return what to print when the runtime is ready, two descriptors, and the address of the service manager."""
         environment = parts.keep_environment()
         os.set_inheritable(environment, True)
         listener = activated(os.environ)
-        return {"ready_message": options["ready_message"], "environment": environment, "listener": listener}
+        return {
+            "ready_message": options["ready_message"],
+            "environment": environment,
+            "listener": listener,
+            "notify": os.environ.get("NOTIFY_SOCKET", ""),
+        }
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Supervise the parts; exit with 0 after SIGTERM, with 1 if one cannot start or after a second SIGTERM."""
@@ -65,14 +71,20 @@ class Command(PartBase):
         lock = _take_state_dir(config, deadline)
         # That of an earlier runtime has times of another clock: of another machine, or of another start of this one.
         Report(state="done", began=0.0).write(config.state_dir)
-        listener, stop_order = extra["listener"], _STOP_ORDER_ACTIVATED
+        listener = extra["listener"]
+        stop_order: tuple[str, ...] = _STOP_ORDER_ACTIVATED
         if listener is None:
             stop_order = STOP_ORDER
             listener = listen(config.http.bind, "runtime.http.bind", deadline).detach()
         for descriptor in (extra["environment"], listener):
             os.set_inheritable(descriptor, False)
+        if config.traces is not None:  # It exports what the others send until they end.
+            stop_order = (*stop_order, "traces")
         if config.flight.enabled:
             wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
+        if config.metrics.enabled:
+            wait_until_bindable(config.metrics.bind, "runtime.metrics.bind", deadline)
+        manager = ServiceManager(extra["notify"])
         generations = Generations(config, authkeys.state.ensure_built(), listener, extra["environment"])
         self._announce(config)
 
@@ -93,10 +105,12 @@ class Command(PartBase):
             each_day=lambda: startup.log_expiring_keys(generations.who),
             on_hup=generations.ask,
             advance=advance,
+            each_look=manager.is_alive,
         )
         generations.supervise(supervisor)
         parts.leave_no_core()
         give_memory_back()
+        manager.is_ready()
         code = supervisor.run()
         generations.close()
         lock.release()
@@ -110,6 +124,7 @@ class Command(PartBase):
             f"Flight    {'grpc+tls' if config.tls.enabled else 'grpc'}://{config.flight.bind}"
             if config.flight.enabled
             else "Flight    off",
+            f"Metrics   http://{config.metrics.bind}/metrics" if config.metrics.enabled else "Metrics   off",
             f"Keys      {startup.describe_keys()}",
             f"Datasets  {names}",
         )

@@ -62,6 +62,18 @@ def test_what_differs_is_cached_by_itself(engine: CachedEngine, asked: list[tupl
     assert [ask(engine, *one) for one in asked] == [(answer, "hit") for answer, _ in answers]
 
 
+@pytest.mark.parametrize("sql", ["SELECT 1 AS a", "SELECT * FROM range(20000)"], ids=["small", "large"])
+def test_a_cached_result_keeps_the_digest_of_its_statement(engine: CachedEngine, sql: str) -> None:
+    seen = []
+    for _ in range(2):
+        with closing(engine.run(Query(sql=sql, cache="use"))) as result:
+            b"".join(result)
+            seen.append((result.timings.cache, result.timings.statement))
+
+    assert [state for state, _ in seen] == ["miss", "hit"]
+    assert seen[0][1] == seen[1][1] != ""
+
+
 def test_results_for_parameters_that_are_not_json_are_not_cached(engine: CachedEngine) -> None:
     with pytest.raises(QueryError):
         engine.run(Query(sql="SELECT $1", parameters=[object()], cache="use"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from queryengine.engine import GatedStatement
 from queryengine.errors import QueryError, SqlSyntaxError
-from queryengine.gate.fingerprint import fingerprint, normal_form, pattern
+from queryengine.gate.fingerprint import digest, fingerprint, normal_form, pattern
 from queryengine.gate.gate import _CACHED, Gate
 from queryengine.gate.lexer import Kind, Scan, scan
 from tests.queryengine.statements import DECLARED, READS, REFUSED, lines
@@ -237,3 +237,34 @@ def test_one_normal_form_is_one_tree(gate: Gate, data: st.DataObject, sql: str) 
 def parsed(gate: Gate, sql: str) -> Any:
     """Return the tree, or the kind of error, without places."""
     return without(json.loads(gate._serialized(scan(sql).text)), *PLACES)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT a FROM t WHERE id IN (1, 2, 3) AND name = 'x' LIMIT 10",
+        "select  A from T -- a trace\nwhere ID in (9)/**/and NAME = 'it''s' limit 7;;",
+        "SELECT a FROM t WHERE id IN (1.5, 'x', $$y$$) AND name = e'\\n' LIMIT 1e3",
+    ],
+)
+def test_statements_that_differ_in_values_have_one_digest(sql: str) -> None:
+    assert digest(scan(sql)) == digest(scan("SELECT a FROM t WHERE id IN (1) AND name = '' LIMIT 1"))
+    assert len(digest(scan(sql))) == 16
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ['SELECT "A" FROM t', "SELECT b FROM t", "SELECT a FROM t LIMIT 1", "SELECT (a) FROM t", "SELECT a, a FROM t"],
+)
+def test_other_statements_have_other_digests(sql: str) -> None:
+    assert digest(scan(sql)) != digest(scan("SELECT a FROM t"))
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT 1", "SHOW TABLES", "SHOW DATABASES", "EXPLAIN SELECT 1", f"SELECT {'1, ' * 2000} 1"]
+)
+def test_the_gate_gives_each_statement_that_it_admits_its_digest(sql: str) -> None:
+    with closing(Gate()) as gate:
+        admitted = [gate.admit(sql, frozenset()) for _ in range(2)]
+
+    assert {statement.digest for statement in admitted} == {digest(scan(sql))}

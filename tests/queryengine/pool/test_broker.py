@@ -73,16 +73,17 @@ def test_active_lists_a_keys_statements_of_all_processes_oldest_first(bench: Ben
 def test_the_status_comes_at_once_on_change_and_every_second(bench: Bench) -> None:
     client = bench.client()
     assert client.greeting == [{"is": "status", "alive": 0, "killed": 0, "stopping": False}]
+    status = {"is": "status", "alive": 2, "killed": 1, "stopping": False, "running": 0, "queued": 0}
 
     bench.broker.report(alive=2, killed=1)
-    assert client.everything() == [{"is": "status", "alive": 2, "killed": 1, "stopping": False}]
-    bench.broker.report(alive=2, killed=1)
+    assert client.everything() == [status | {"busy": 0}]
+    bench.broker.report(alive=2, killed=1, busy=1)
     assert client.everything() == []
     bench.broker._status_sent -= 1.0
-    bench.broker.report(alive=2, killed=1)
-    assert client.everything() == [{"is": "status", "alive": 2, "killed": 1, "stopping": False}]
+    bench.broker.report(alive=2, killed=1, busy=2)
+    assert client.everything() == [status | {"busy": 2}]
     bench.broker.drain()
-    assert client.everything() == [{"is": "status", "alive": 2, "killed": 1, "stopping": True}]
+    assert client.everything() == [status | {"busy": 2, "stopping": True}]
 
 
 def test_closing_in_a_forked_process_does_not_affect_the_broker(bench: Bench) -> None:

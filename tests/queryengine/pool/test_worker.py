@@ -216,10 +216,10 @@ def test_a_worker_with_an_unexpected_error_is_replaced(state_dir: Path, capfd: p
     with running(state_dir, constants={"_admitted": "not a function"}) as engine:
         worker = engine.worker()
 
-        answer = engine.ask("SELECT 1 AS a", call="admit", relations=[], query_id="q1", fingerprint="f1")
+        answer = engine.ask("SELECT 1 AS a", call="admit", relations=[], query_id="q1", fingerprint="f1", trace_id="t1")
 
         assert answer.error == {"code": "query_error", "message": "The statement could not be run."}
-        assert "engine worker failed query_id=q1 fingerprint=f1" in capfd.readouterr().err
+        assert "engine worker failed query_id=q1 fingerprint=f1 trace_id=t1" in capfd.readouterr().err
         wait_until(lambda: worker not in engine.workers())
         still_works(engine)
 

@@ -1,0 +1,178 @@
+"""The machine: limits, processors, the sandbox, the clock, and the installed versions."""
+
+import ctypes
+import os
+import platform
+import re
+import resource
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from runtime_site import startup
+from runtime_site.doctor.findings import Finding, error, note, ok, size, warning
+from runtimeconf.model import RuntimeConfig
+from system import sandbox
+from system.memory import memory_bytes
+from system.process_limits import STACK_BYTES, hard_limit
+
+PROJECT = "querykeep"
+_ROOT = Path(__file__).resolve().parents[2]
+
+#: The Python versions that are supported; `requires-python` of pyproject.toml.
+_OLDEST, _NEWEST = (3, 11), (3, 14)
+
+#: Distributions whose versions matter, of all that are installed.
+_NAMED = ("duckdb", "pyarrow", "django", "gunicorn", "grpcio")
+
+#: The answer of adjtimex(2) if the clock is not synchronised, and a size that no `struct timex` exceeds.
+_TIME_ERROR = 5
+_TIMEX_BYTES = 256
+
+#: More workers bring no benefit: docs/operations.md, Sizing.
+_WORKERS_PER_PROCESSOR = 2
+
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?(~=|>=)([0-9.]+)(?:\s*;.*\bextra == ['\"](\w+)['\"])?")
+
+
+def limits(config: RuntimeConfig) -> Iterator[Finding]:
+    """Yield what memory, descriptors, stacks and processors mean for *config*."""
+    sentences = startup.machine_warnings(config)
+    for sentence in sentences:
+        yield warning("limits", sentence, "See docs/operations.md, Sizing.")
+    if hard_limit(resource.RLIMIT_STACK) < STACK_BYTES:
+        yield warning(
+            "limits",
+            f"Stacks are limited to {size(hard_limit(resource.RLIMIT_STACK))}: deeply nested SQL may fail.",
+            f"Raise the limit to at least {STACK_BYTES // 1024} KiB: ulimit -Hs, or LimitSTACK= of the unit.",
+        )
+    if not sentences:
+        descriptors = hard_limit()
+        shown = "any number of" if descriptors == sys.maxsize else f"{descriptors:,}"
+        yield ok("limits", f"{size(memory_bytes())} of memory and {shown} file descriptors can be used.")
+    yield from processors_for(config.query.workers, len(os.sched_getaffinity(0)), processor_quota())
+
+
+def processors_for(workers: int, processors: int, quota: float | None) -> Iterator[Finding]:
+    """Yield whether *processors* suit so many engine *workers*; *quota* is as `processor_quota` returns it."""
+    if quota is not None and quota < processors:
+        yield warning(
+            "processors",
+            f"The control group allows the time of {quota:g} of {processors} processors: the runtime starts a web "
+            "process for each of them.",
+            "Restrict the processors too: cpuset of the container, or CPUAffinity= of the unit.",
+        )
+    if workers > _WORKERS_PER_PROCESSOR * processors:
+        yield note(
+            "processors",
+            f"runtime.query.workers is {workers}, and there are {processors} processors: more than "
+            f"{_WORKERS_PER_PROCESSOR} workers for each bring no benefit.",
+        )
+    elif quota is None or quota >= processors:
+        yield ok("processors", f"{processors} for {workers} engine workers.")
+
+
+def processor_quota() -> float | None:
+    """Return the number of processors whose time the control group of this process may use; None if all."""
+    quotas = []
+    with suppress(OSError):
+        line = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        root = Path("/sys/fs/cgroup")
+        group = root / line.removeprefix("0::").lstrip("/")
+        for directory in (group, *group.parents):
+            with suppress(OSError, ValueError):  # There is no such file, or no limit (`max`).
+                quota, period = (directory / "cpu.max").read_text().split()
+                quotas.append(int(quota) / int(period))
+            if directory == root:
+                break
+    return min(quotas, default=None)
+
+
+def kernel() -> Iterator[Finding]:
+    """Yield the features of the sandbox that the kernel lacks."""
+    lacks = sandbox.missing()
+    for feature in lacks:
+        yield warning(
+            "sandbox",
+            f"The kernel, {platform.release()}, lacks {feature}: engine workers are confined less.",
+            "Use Linux 6.2 or later with Landlock in the boot parameter lsm=; docs/security.md says what is missing.",
+        )
+    if not lacks:
+        yield ok("sandbox", f"Linux {platform.release()} has Landlock and seccomp filters.")
+
+
+def synchronised() -> Iterator[Finding]:
+    """Yield whether the kernel takes its clock for right."""
+    adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)
+    if adjtimex is not None and adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)) == _TIME_ERROR:
+        yield note(
+            "clock",
+            "The kernel says that its clock is not synchronised; the expiry of keys depends on it.",
+            "Run chrony or systemd-timesyncd, unless the host of this machine keeps the time.",
+        )
+
+
+def installed() -> Iterator[Finding]:
+    """Yield versions that are not supported, and libraries that are missing."""
+    version, requirements = project()
+    if not _OLDEST <= sys.version_info[:2] <= _NEWEST:
+        yield error(
+            "versions",
+            f"Python {platform.python_version()} is not supported.",
+            f"Use Python {'.'.join(map(str, _OLDEST))} to {'.'.join(map(str, _NEWEST))}.",
+        )
+    versions = library_versions()
+    yield from unfit(versions, requirements)
+    named = ", ".join(f"{name} {versions[name]}" for name in _NAMED if name in versions)
+    yield ok("versions", f"{PROJECT} {version or '(unknown)'}, Python {platform.python_version()}, {named}.")
+
+
+def unfit(versions: Mapping[str, str], requirements: Iterable[str]) -> Iterator[Finding]:
+    """Yield which of the *requirements* are missing, or have other *versions*."""
+    for requirement in requirements:
+        match = _REQUIREMENT.match(requirement)
+        if match is None or match[4] not in {None, "server", "sources"}:
+            continue
+        name, operator, wanted, extra = match.groups()
+        has = versions.get(name)
+        if has is None and extra != "sources":  # A source that needs one is a fault of the YAML.
+            yield error("versions", f"{name} is not installed.", f"python -m pip install '{name}{operator}{wanted}'")
+        elif has is not None and not _fits(has, operator, wanted):
+            yield warning(
+                "versions",
+                f"{name} {has} is installed, and this release is tested with {operator}{wanted}.",
+                f"python -m pip install '{name}{operator}{wanted}'",
+            )
+
+
+def project() -> tuple[str, list[str]]:
+    """Return the version of this project and its requirements; "" and none if unknown."""
+    with suppress(metadata.PackageNotFoundError, OSError):
+        found = metadata.distribution(PROJECT)
+        if Path(str(found.locate_file(f"{PROJECT}/manage.py"))).samefile(_ROOT / "manage.py"):
+            return found.version, found.requires or []
+    with suppress(OSError, ValueError, KeyError):
+        declared = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        extras = declared["optional-dependencies"]
+        required = [f"{item}; extra == '{extra}'" for extra in ("server", "sources") for item in extras[extra]]
+        return declared["version"], [*declared["dependencies"], *required]
+    return "", []
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the installed libraries of this project, by name."""
+    names = [match[1] for requirement in project()[1] if (match := _REQUIREMENT.match(requirement))]
+    versions = {}
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
+
+
+def _fits(installed: str, operator: str, wanted: str) -> bool:
+    """Return whether a version is at least *wanted*, and with `~=` also the same but for the last number of that."""
+    has, needs = ([int(number) for number in re.findall(r"[0-9]+", text)] for text in (installed, wanted))
+    return has >= needs and (operator != "~=" or has[: len(needs) - 1] == needs[:-1])

@@ -1,0 +1,252 @@
+"""
+What the part `watch` looks up for the page of metrics, every few seconds: datasets, engine, processes, disk.
+
+The page shows what was found last: no scrape waits for another process. Looking up takes at most two per cent of a
+processor, however many datasets there are.
+"""
+
+import logging
+import os
+import platform
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any, get_args
+
+from datasources.control import DatasetState
+from datasources.errors import DatasetsUnavailableError
+from datasources.refresh.control_socket import ControlClient
+from queryengine.pool.broker_client import TICK_S, BrokerLink
+from runtime_site.parts import PartName
+from runtimeconf.model import RuntimeConfig
+from system.process_usage import arguments, children, started_at, usage_of
+from system.wallclock import seconds_since
+from telemetry import metrics
+from telemetry.counters import Labels
+from telemetry.metrics import Metric
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two times that it looks; more if that takes long.
+LOOK_S = 2.0
+_REST = 50
+
+Series = dict[Labels, float]
+
+#: The name and the time of expiry, in seconds since 1970, of each key with a name.
+Keys = Sequence[tuple[str, float | None]]
+
+
+class Gauges:
+    """
+    What was found last. Looks in a thread of its own, from `adopt` to `stop`.
+
+    *supervisor* is the process id of the parent of all parts; None if there is none.
+    """
+
+    def __init__(self, supervisor: int | None) -> None:
+        self._supervisor = supervisor
+        self._found: dict[Metric, Series] = {}
+        self._checked: dict[str, float] = {}  # when each dataset was, in seconds since 1970
+        self._cpu = _ProcessorTime()
+        self._config: RuntimeConfig | None = None
+        self._keys: Keys = ()
+        self._control: ControlClient | None = None
+        self._link: BrokerLink | None = None
+        self._woken = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="gauges", daemon=True)
+        self._versions = (_version("querykeep"), platform.python_version(), _version("duckdb"))
+
+    def adopt(self, config: RuntimeConfig, keys: Keys) -> None:
+        """Look at the runtime of *config* from now on."""
+        former = self._link
+        self._config, self._keys = config, keys
+        self._control = ControlClient(config.state_dir)
+        self._link = BrokerLink(config.engine_dir, _NoStatements())
+        self._link.start()
+        if former is not None:
+            former.close()
+        self._woken.set()
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped = True
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._link is not None:
+            self._link.close()
+
+    def series(self) -> dict[Metric, Series]:
+        """Return what was found last, with the ages of datasets as of now."""
+        now = time.time()
+        ages: Series = {(name,): round(max(0.0, now - at), 3) for name, at in self._checked.items()}
+        return {**self._found, metrics.DATASET_AGE: ages, **self._engine()}
+
+    def _engine(self) -> dict[Metric, Series]:
+        if self._link is None or self._config is None:
+            return {}
+        status, limits = self._link.status, self._config.query
+        idle = max(0, status.workers_alive - status.workers_busy)
+        return {
+            metrics.STATEMENTS_RUNNING: {(): status.running},
+            metrics.STATEMENTS_QUEUED: {(): status.queued},
+            metrics.QUEUE_LIMIT: {(): limits.max_queued},
+            metrics.WORKERS: {
+                ("busy",): status.workers_busy,
+                ("idle",): idle,
+                ("missing",): max(0, limits.workers - status.workers_busy - idle),
+            },
+        }
+
+    def _run(self) -> None:
+        while not self._stopped:
+            began = time.monotonic()
+            try:
+                self._look()
+            except Exception:
+                logger.exception("What the page of metrics shows could not be looked up")
+            self._woken.wait(max(LOOK_S, _REST * (time.monotonic() - began)))
+            self._woken.clear()
+
+    def _look(self) -> None:
+        config, keys, control = self._config, self._keys, self._control
+        if config is None or control is None:
+            return
+        found: dict[Metric, Series] = {
+            metrics.BUILD: {self._versions: 1.0},
+            metrics.CONFIG: {_described(config): 1.0},
+            metrics.KEY_EXPIRES: {(name,): at for name, at in keys if at is not None},
+            metrics.DATASET_INTERVAL: {
+                (dataset.name,): dataset.acceleration.refresh_check_interval_s
+                for dataset in config.datasets
+                if dataset.acceleration.refresh_check_interval_s is not None
+            },
+            **self._processes(),
+            **_disk(config.state_dir),
+        }
+        try:
+            states = control.datasets()
+        except DatasetsUnavailableError:  # What was known still holds; the ages go on.
+            kept = (metrics.DATASET_ROWS, metrics.DATASET_BYTES, metrics.DATASET_STATE)
+            found |= {metric: self._found[metric] for metric in kept if metric in self._found}
+        else:
+            self._checked, found = {}, found | _datasets(states)
+            now = time.time()
+            self._checked = {
+                state.name: now - seconds_since(state.checked_at) for state in states if state.checked_at is not None
+            }
+        self._found = found
+
+    def _processes(self) -> dict[Metric, Series]:
+        parts: dict[str, list[int]] = {}
+        if self._supervisor is None:
+            parts["watch"] = [os.getpid()]
+        else:
+            for pid in children(self._supervisor):
+                parts.setdefault(_part_of(pid), []).append(pid)
+        usages = [(part, pid, usage_of(pid)) for part, pids in parts.items() for pid in pids]
+        resident, processes = Counter[Labels](), Counter[Labels]()
+        for part, pid, usage in usages:
+            self._cpu.add(part, pid, usage.cpu_s)
+            resident[part,] += usage.resident_bytes
+            processes[part,] += usage.processes
+        return {
+            metrics.CPU_SECONDS: self._cpu.seconds(),
+            metrics.MEMORY_BYTES: dict(resident),
+            metrics.PROCESSES: dict(processes),
+        }
+
+
+class _NoStatements:
+    """The listener of a link that only hears the status of the engine."""
+
+    def take(self, fields: Mapping[str, Any]) -> None:
+        """Ignore it."""
+
+    def lost(self) -> None:
+        """Nothing was agreed."""
+
+    def tick(self, now: float) -> float:
+        """Nothing is due."""
+        return TICK_S
+
+
+class _ProcessorTime:
+    """Adds up the processor time of the processes of a part, also of those that have ended."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, int, str | None], float] = {}
+        self._ended = Counter[str]()
+        self._seen: set[tuple[str, int, str | None]] = set()
+
+    def add(self, part: str, pid: int, cpu_s: float) -> None:
+        """Record what the process *pid* has used until now."""
+        life = (part, pid, started_at(pid))
+        self._of[life] = max(cpu_s, self._of.get(life, 0.0))
+        self._seen.add(life)
+
+    def seconds(self) -> Series:
+        """Return the sums. Whatever was not recorded since the last call has ended."""
+        for life in set(self._of) - self._seen:
+            self._ended[life[0]] += self._of.pop(life)  # type: ignore[assignment]  # seconds
+        self._seen = set()
+        sums: Series = {(part,): float(cpu_s) for part, cpu_s in self._ended.items()}
+        for (part, _, _), cpu_s in self._of.items():
+            sums[part,] = sums.get((part,), 0.0) + cpu_s
+        return sums
+
+
+def _datasets(states: Sequence[DatasetState]) -> dict[Metric, Series]:
+    return {
+        metrics.DATASET_ROWS: {(state.name,): state.rows for state in states if state.rows is not None},
+        metrics.DATASET_BYTES: {(state.name,): state.bytes for state in states if state.bytes is not None},
+        metrics.DATASET_STATE: {(state.name, state.status): 1 for state in states},
+    }
+
+
+def _disk(directory: Path) -> dict[Metric, Series]:
+    found: dict[Metric, Series] = {}
+    with suppress(OSError):
+        system = os.statvfs(directory)
+        found[metrics.DISK_FREE] = {(): system.f_bavail * system.f_frsize}
+        found[metrics.DISK_SIZE] = {(): system.f_blocks * system.f_frsize}
+        found[metrics.DISK_USED] = {(): _bytes_in(directory)}
+    return found
+
+
+def _bytes_in(directory: Path) -> int:
+    total = 0
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(OSError):  # It has been removed.
+                if entry.is_dir(follow_symlinks=False):
+                    total += _bytes_in(Path(entry.path))
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+def _part_of(pid: int) -> str:
+    """Return the part that the process *pid* is, a child of the supervisor."""
+    words = arguments(pid)
+    return next((name for name in get_args(PartName) if f"run{name}" in words), "serve")
+
+
+def _described(config: RuntimeConfig) -> Labels:
+    on = (config.auth.enabled, config.flight.enabled, config.tls.enabled, config.results_cache.enabled)
+    return (str(config.generation), *("on" if is_on else "off" for is_on in on))
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,29 @@
+"""The page of metrics: what was counted and what was looked up."""
+
+import time
+from typing import Any
+
+from runtime_site.gauges import Gauges
+from runtime_site.watching import Memory
+from telemetry import exposition, metrics
+from telemetry.upstream_names import aliases
+
+
+class MetricsPage:
+    """The page of metrics, for a `PageServer`."""
+
+    def __init__(self, memory: Memory, gauges: Gauges) -> None:
+        self._counters = memory.counters
+        self._gauges = gauges
+        self._began = round(time.time(), 3)
+        self.has_upstream_names = False
+
+    def __call__(self, accept: str) -> tuple[str, bytes]:
+        """Return the content type and the page for a request with this `Accept` header."""
+        content_type = exposition.preferred(accept)
+        found: dict[Any, Any] = {metrics.START_TIME: {(): self._began}}
+        found |= {**self._counters.counts(), **self._counters.histograms(), **self._gauges.series()}
+        families = [(metric, found[metric]) for metric in metrics.METRICS if metric in found]
+        if self.has_upstream_names:
+            families += aliases(found)
+        return content_type, exposition.page(families, content_type)

@@ -1,0 +1,57 @@
+"""Logs what Python would print to standard error in a format of its own: warnings, and exceptions nobody catches."""
+
+import logging.config
+import sys
+import threading
+import warnings
+from types import TracebackType
+from typing import TextIO
+
+from django.conf import settings
+
+logger = logging.getLogger(__name__)
+
+
+def begin_logging() -> None:
+    """Set up logging as Django would, for a process without Django's apps, and `capture`."""
+    if settings.LOGGING:  # A user's own settings may have none.
+        logging.config.dictConfig(settings.LOGGING)
+    capture()
+
+
+def capture() -> None:
+    """Log the warnings of Python and the exceptions that nobody catches, in this process and in its forks."""
+    warnings.showwarning = _warn  # type: ignore[assignment]  # `warnings` passes no keywords
+    sys.excepthook = _log
+    sys.unraisablehook = _log_unraisable
+    threading.excepthook = _log_of_thread
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    _file: TextIO | None = None,
+    _line: str | None = None,
+) -> None:
+    fields = {"category": category.__name__, "warning": str(message), "file": filename, "line": lineno}
+    logger.warning("Python warns", extra={"fields": fields})
+
+
+def _log(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if not issubclass(kind, KeyboardInterrupt):
+        logger.critical("an exception ended the process", exc_info=(kind, error, traceback))
+
+
+def _log_of_thread(arguments: threading.ExceptHookArgs) -> None:
+    if arguments.exc_value is not None and not isinstance(arguments.exc_value, SystemExit):
+        name = None if arguments.thread is None else arguments.thread.name
+        error = (arguments.exc_type, arguments.exc_value, arguments.exc_traceback)
+        logger.error("an exception ended a thread", exc_info=error, extra={"fields": {"thread": name}})
+
+
+def _log_unraisable(arguments: "sys.UnraisableHookArgs") -> None:
+    if arguments.exc_value is not None:
+        error = (arguments.exc_type, arguments.exc_value, arguments.exc_traceback)
+        logger.error("an exception could not be raised", exc_info=error, extra={"fields": {"in": arguments.err_msg}})

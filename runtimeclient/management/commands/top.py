@@ -1,0 +1,5 @@
+"""`manage.py top`."""
+
+from runtimeclient.management.django_command import DjangoCommand
+
+Command = DjangoCommand

@@ -1,0 +1,25 @@
+"""What the runtime tells systemd about itself: sd_notify(3), and the watchdog of a unit with `WatchdogSec=`."""
+
+import socket
+from contextlib import suppress
+
+
+class ServiceManager:
+    """The socket *address* from `NOTIFY_SOCKET`; without one, nobody is told anything."""
+
+    def __init__(self, address: str) -> None:
+        # A name that begins with @ is not in the file system.
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+
+    def is_ready(self) -> None:
+        """Tell that the start is complete."""
+        self._tell(b"READY=1")
+
+    def is_alive(self) -> None:
+        """Tell that this process works. systemd kills it if that is not told for too long."""
+        self._tell(b"WATCHDOG=1")
+
+    def _tell(self, state: bytes) -> None:
+        if self._address:
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notified:
+                notified.sendto(state, self._address)

@@ -1,0 +1,151 @@
+"""Counts events for the page of metrics. Nothing is ever subtracted."""
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+from telemetry import metrics
+from telemetry.events import (
+    BUCKETS_S,
+    AuthenticationFailuresEvent,
+    Cause,
+    DroppedEvent,
+    Event,
+    RefreshEvent,
+    RefreshOutcome,
+    RequestsEvent,
+    StatementEvent,
+    WorkerLostEvent,
+)
+from telemetry.metrics import Metric
+
+#: The values of labels are of known words and names, far fewer than this. If they ever are not, the rest are counted
+#: together, as `OTHER`.
+MAX_SERIES = 20_000
+OTHER = "other"
+
+Labels = tuple[str, ...]
+
+_PHASES = ("queue", "gate", "run", "encode", "send", "total")
+_BUCKETS_MS = tuple(limit * 1000 for limit in BUCKETS_S)
+
+
+class Distribution:
+    """The observations of a histogram's series: `counts` of each bucket, the last without a limit, and their `sum`."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self, counts: Iterable[int] = (0,) * (len(BUCKETS_S) + 1), total: float = 0.0) -> None:
+        self.counts = list(counts)
+        self.sum = total
+
+
+class Counters:
+    """The `Aggregate` with all counters and histograms. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[Metric, dict[Labels, float]] = {
+            metric: {} for metric in metrics.METRICS if metric.kind == "counter"
+        }
+        self._histograms: dict[Metric, dict[Labels, Distribution]] = {
+            metric: {} for metric in metrics.METRICS if metric.kind == "histogram"
+        }
+        self._phases = [Distribution() for _ in _PHASES]
+        for phase, distribution in zip(_PHASES, self._phases, strict=True):
+            self._histograms[metrics.STATEMENT_SECONDS][phase,] = distribution
+        self._histograms[metrics.REFRESH_SECONDS][()] = Distribution()
+        self._counts[metrics.EVENTS_DROPPED][()] = 0
+        # A series that begins at 0 shows its first event as an increase.
+        self.expect(metrics.WORKERS_LOST, [(cause,) for cause in get_args(Cause)])
+        for protocol in ("http", "flight-sql"):
+            self.expect(metrics.STATEMENTS, [(protocol, "ok")])
+            self.expect(metrics.RESULT_ROWS, [(protocol,)])
+            self.expect(metrics.RESULT_BYTES, [(protocol,)])
+        self._takers: dict[type, Callable[[Any], None]] = {
+            StatementEvent: self._statement,
+            RequestsEvent: self._requests,
+            AuthenticationFailuresEvent: lambda event: self._add(metrics.AUTH_FAILURES, (event.reason,), event.times),
+            WorkerLostEvent: lambda event: self._add(metrics.WORKERS_LOST, (event.cause,)),
+            RefreshEvent: self._refresh,
+            DroppedEvent: lambda event: self._add(metrics.EVENTS_DROPPED, (), event.times),
+        }
+
+    def expect(self, metric: Metric, series: Iterable[Labels]) -> None:
+        """Show the counters *series* of *metric* from now on, even while they are 0."""
+        with self._lock:
+            for labels in series:
+                self._counts[metric].setdefault(labels, 0)
+
+    def expect_datasets(self, names: Collection[str]) -> None:
+        """Show the refreshes of the datasets *names* from now on."""
+        outcomes = get_args(RefreshOutcome)
+        self.expect(metrics.DATASET_REFRESHES, [(name, outcome) for name in names for outcome in outcomes])
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Count *events*."""
+        takers = self._takers
+        with self._lock:
+            for event in events:
+                takers[type(event)](event)
+
+    def counts(self) -> Mapping[Metric, Mapping[Labels, float]]:
+        """Return a copy of all counters."""
+        with self._lock:
+            return {metric: dict(series) for metric, series in self._counts.items()}
+
+    def histograms(self) -> Mapping[Metric, Mapping[Labels, Distribution]]:
+        """Return a copy of all histograms."""
+        with self._lock:
+            return {
+                metric: {labels: Distribution(one.counts, one.sum) for labels, one in series.items()}
+                for metric, series in self._histograms.items()
+            }
+
+    def _add(self, metric: Metric, labels: Labels, amount: float = 1) -> None:
+        series = self._counts[metric]
+        try:
+            series[labels] += amount
+        except KeyError:
+            if len(series) >= MAX_SERIES:
+                labels = (OTHER,) * len(labels)
+            series[labels] = series.get(labels, 0) + amount
+
+    def _statement(self, event: StatementEvent) -> None:
+        # There is one for each statement, so this is written for speed.
+        protocol, fingerprint, key, code, _, total_ms, queued_ms, parse_ms, run_ms, encode_ms, rows, size, cache = (
+            event[2:15]
+        )
+        self._add(metrics.STATEMENTS, (protocol, code))
+        self._add(metrics.KEY_STATEMENTS, (key or fingerprint, "ok" if code == "ok" else "error"))
+        if rows:
+            self._add(metrics.RESULT_ROWS, (protocol,), rows)
+        if size:
+            self._add(metrics.RESULT_BYTES, (protocol,), size)
+        if cache:
+            self._add(metrics.CACHE_LOOKUPS, (cache,))
+        if queued_ms or parse_ms or run_ms:
+            times_ms = (queued_ms, parse_ms, run_ms, encode_ms, event.send_ms, total_ms)
+            for distribution, time_ms in zip(self._phases, times_ms, strict=True):
+                distribution.counts[bisect_left(_BUCKETS_MS, time_ms)] += 1
+                distribution.sum += time_ms / 1000
+        else:
+            total = self._phases[-1]
+            total.counts[bisect_left(_BUCKETS_MS, total_ms)] += 1
+            total.sum += total_ms / 1000
+
+    def _requests(self, event: RequestsEvent) -> None:
+        self._add(metrics.HTTP_REQUESTS, (event.route, f"{event.status // 100}xx"), sum(event.buckets))
+        series = self._histograms[metrics.HTTP_REQUEST_SECONDS]
+        labels = (event.route,) if (event.route,) in series or len(series) < MAX_SERIES else (OTHER,)
+        distribution = series.setdefault(labels, Distribution())
+        distribution.counts = [former + more for former, more in zip(distribution.counts, event.buckets, strict=True)]
+        distribution.sum += event.seconds
+
+    def _refresh(self, event: RefreshEvent) -> None:
+        self._add(metrics.DATASET_REFRESHES, (event.dataset, event.outcome))
+        if event.outcome == "succeeded":
+            distribution = self._histograms[metrics.REFRESH_SECONDS][()]
+            distribution.counts[bisect_left(BUCKETS_S, event.seconds)] += 1
+            distribution.sum += event.seconds

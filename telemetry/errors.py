@@ -1,0 +1,21 @@
+"""
+The errors of this package.
+
+TelemetryError
+    TelemetryUnavailableError   the process that remembers what happened cannot be reached
+"""
+
+
+class TelemetryError(Exception):
+    """The base of this package's errors."""
+
+    code = "telemetry_error"
+
+
+class TelemetryUnavailableError(TelemetryError):
+    """The process that remembers what happened does not answer, or remembers nothing."""
+
+    code = "telemetry_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("What the runtime remembers cannot be read at the moment: try again.")

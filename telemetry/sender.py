@@ -1,0 +1,175 @@
+"""
+Sends events to the process that collects them.
+
+Nothing here waits for the other side, and nothing raises. What the system does not take at once is kept, up to
+`MAX_UNSENT_BYTES`, and sent later; beyond that, events are dropped and counted.
+"""
+
+import _socket  # not `socket`, which gevent replaces: nothing here waits
+import _thread
+import threading
+from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from telemetry.events import (
+    BUCKETS_S,
+    AuthenticationFailuresEvent,
+    DroppedEvent,
+    Event,
+    RequestsEvent,
+    encode,
+)
+
+#: The name of the collector's socket in the state directory.
+WATCH_SOCKET = "watch.sock"
+
+#: Seconds between two times that sums and unsent events are sent.
+FLUSH_S = 0.25
+
+MAX_UNSENT_BYTES = 1024 * 1024
+
+#: What the system may hold of what the collector has not read; the system's own limit may be lower.
+_BUFFER_BYTES = 1024 * 1024
+
+
+class SocketLink:
+    """The connection to the collector's socket at *path*, made again after a loss. Thread-safe, also under gevent."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        # The real lock even under gevent: nothing under it waits or switches to another greenlet.
+        self._lock = _thread.allocate_lock()
+        self._socket: _socket.socket | None = None
+        self._unsent = bytearray()  # whole lines
+        self._sent = 0  # how much of its first line was sent
+        self._dropped = 0
+        self._connect()
+
+    def put(self, event: Event) -> None:
+        """Send *event*, or keep it."""
+        line = encode(event)
+        with self._lock:
+            if not self._unsent:
+                sent = self._send(line)
+                if sent == len(line):
+                    return
+                self._sent = sent
+            if len(self._unsent) + len(line) > MAX_UNSENT_BYTES:
+                self._dropped += 1
+                return
+            self._unsent += line
+
+    def flush(self) -> None:
+        """Send what was kept, as far as the system takes it; connect again if necessary."""
+        with self._lock:
+            if self._socket is None:
+                self._connect()
+            while self._unsent and (sent := self._send(self._unsent[self._sent :])):
+                end = self._sent + sent
+                whole = self._unsent.rfind(b"\n", 0, end) + 1
+                del self._unsent[:whole]
+                self._sent = end - whole
+            if self._dropped and not self._unsent:
+                line = encode(DroppedEvent(self._dropped))
+                if self._send(line) == len(line):  # else its beginning ends the connection's last line
+                    self._dropped = 0
+
+    def close(self) -> None:
+        """Close the connection. What was kept is lost."""
+        with self._lock:
+            self._lose()
+
+    def _send(self, data: bytes | bytearray) -> int:
+        if self._socket is None:
+            return 0
+        try:
+            return self._socket.send(data, _socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self._lose()
+            return 0
+
+    def _connect(self) -> None:
+        try:
+            connection = _socket.socket(
+                _socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC
+            )
+        except OSError:
+            return
+        try:
+            connection.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, _BUFFER_BYTES)
+            connection.connect(self._path)
+        except OSError:
+            connection.close()
+        else:
+            self._socket = connection
+
+    def _lose(self) -> None:
+        """Forget the connection. The collector ignores a line without an end, so that line is sent again."""
+        self._sent = 0
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+class Sender:
+    """
+    Passes events to *put*. Requests and failed authentications, of which there may be very many, are added up before.
+
+    Nothing is passed on between two calls of `flush` but what `send` gets. *keeps_sql* says whether events of
+    statements should hold their text.
+    """
+
+    def __init__(self, put: Callable[[Event], None], *, keeps_sql: bool = False) -> None:
+        self.send = put
+        self.keeps_sql = keeps_sql
+        self._lock = _thread.allocate_lock()  # as above
+        self._requests: dict[tuple[str, int], tuple[list[float], list[int]]] = {}
+        self._failures: dict[str, int] = {}
+
+    def count_request(self, route: str, status: int, seconds: float) -> None:
+        """Add an HTTP request that took *seconds*."""
+        with self._lock:
+            sums = self._requests.get((route, status))
+            if sums is None:
+                sums = self._requests[route, status] = [0.0], [0] * (len(BUCKETS_S) + 1)
+            sums[0][0] += seconds
+            sums[1][bisect_left(BUCKETS_S, seconds)] += 1
+
+    def count_failure(self, reason: str) -> None:
+        """Add a failed authentication."""
+        with self._lock:
+            self._failures[reason] = self._failures.get(reason, 0) + 1
+
+    def flush(self) -> None:
+        """Pass on what was added up."""
+        if self._requests or self._failures:
+            with self._lock:
+                requests, self._requests = self._requests, {}
+                failures, self._failures = self._failures, {}
+            for (route, status), (seconds, buckets) in requests.items():
+                self.send(RequestsEvent(route, status, seconds[0], buckets))
+            for reason, count in failures.items():
+                self.send(AuthenticationFailuresEvent(reason, count))
+
+
+class Flusher:
+    """Calls each of *flushes* every `FLUSH_S` seconds in a thread, which under gevent is a greenlet, until `stop`."""
+
+    def __init__(self, *flushes: Callable[[], None]) -> None:
+        self._flushes = flushes
+        self._stop = threading.Event()
+        threading.Thread(target=self._run, name="telemetry", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread soon."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(FLUSH_S):
+            for flush in self._flushes:
+                with suppress(Exception):  # Whatever happens, the next events are sent.
+                    flush()

@@ -1,0 +1,217 @@
+"""
+Exports spans to an OpenTelemetry collector (OTLP over HTTP).
+
+It imports the OpenTelemetry SDK and belongs into a process that answers no requests, or into threads of a runtime in
+one process. One thread reads the pipe of `telemetry.spans`, another exports. While the collector does not take spans,
+the newest are kept up to a limit, and the log says so once, and once more when it takes them again.
+"""
+
+import json
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import requests
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from runtimeconf.model import TracesConfig
+
+logger = logging.getLogger(__name__)
+
+#: Spans with their phases that wait for export, at most; then the oldest are dropped.
+MAX_QUEUED = 10_000
+#: Spans with their phases in one request to the collector, at most.
+MAX_BATCH = 256
+#: Seconds between two requests, so that a batch fills, and after one that failed.
+PAUSE_S = 0.5
+#: Seconds that a stop waits for the last batches.
+STOP_S = 2.0
+
+_READ_BYTES = 1024 * 1024
+#: Seconds between two looks at the pipe.
+_POLL_S = 0.05
+_KINDS = {"server": SpanKind.SERVER, "root": SpanKind.INTERNAL, "internal": SpanKind.INTERNAL}
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+
+# What the SDK logs about each attempt is said once here.
+logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
+logging.getLogger("opentelemetry").propagate = False
+
+
+class _Session(requests.Session):
+    """A session that neither follows redirects, which would pass the headers on, nor reads `.netrc` or proxies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trust_env = False
+        #: How the last request failed, in a few words.
+        self.fault = ""
+
+    def request(self, *args: Any, **options: Any) -> requests.Response:
+        self.fault = "no answer in time"
+        try:
+            response = super().request(*args, **{**options, "allow_redirects": False})
+        except requests.RequestException as error:
+            if not isinstance(error, requests.Timeout):
+                self.fault = "cannot be reached"
+            raise
+        if response.is_redirect:
+            response.status_code = 400
+            self.fault = "it redirects"
+        else:
+            self.fault = f"status {response.status_code}"
+        return response
+
+
+class SpanExporter:
+    """
+    Reads spans from the pipe *reader* and exports them by *config*, from `start` until `stop`.
+
+    Args:
+        config: The collector, which `configure` may replace.
+        reader: The descriptor of the pipe; it stays open.
+        service: The name of the service in each trace.
+        version: The version of the runtime.
+    """
+
+    def __init__(self, config: TracesConfig, reader: int, *, service: str, version: str) -> None:
+        os.set_blocking(reader, False)
+        self._reader = reader
+        self._resource = Resource({"service.name": service, "service.version": version})
+        self._scope = InstrumentationScope("querykeep", version)
+        self._queue: deque[bytes] = deque()
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._dropped = 0
+        self._fault = ""  # what the log has said
+        self.configure(config)
+        self._exporting = threading.Thread(target=self._export, name="spans-export", daemon=True)
+        self._reading = threading.Thread(target=self._read, name="spans-read", daemon=True)
+
+    def configure(self, config: TracesConfig) -> None:
+        """Export to this collector from the next batch on."""
+        session = _Session()
+        self._endpoint = config.endpoint
+        self._target = (
+            session,
+            OTLPSpanExporter(
+                endpoint=f"{config.endpoint}/v1/traces",
+                certificate_file=os.environ.get("SSL_CERT_FILE"),
+                headers=dict(config.headers),
+                timeout=config.timeout_s,
+                compression=Compression.Gzip,
+                session=session,
+            ),
+        )
+
+    def start(self) -> None:
+        """Begin."""
+        self._reading.start()
+        self._exporting.start()
+
+    def stop(self) -> None:
+        """Export what has been sent until now, for at most `STOP_S` seconds."""
+        self._stopping.set()
+        self._exporting.join(STOP_S)
+
+    def _read(self) -> None:
+        rest = b""
+        while True:
+            try:
+                data = os.read(self._reader, _READ_BYTES)
+            except BlockingIOError:
+                if self._stopping.is_set():
+                    return
+                # Not select: it would wake this process at each span, and take the CPU from those who send them.
+                self._stopping.wait(_POLL_S)
+                continue
+            *lines, rest = (rest + data).split(b"\n")
+            self._queue.extend(lines)
+            excess = len(self._queue) - MAX_QUEUED
+            for _ in range(excess):
+                with suppress(IndexError):
+                    self._queue.popleft()
+            if excess > 0:
+                self._tell("it is too slow", excess)
+
+    def _export(self) -> None:
+        while not self._stopping.wait(PAUSE_S):
+            while self._queue and self._sent() and not self._stopping.is_set():
+                pass
+        self._reading.join()
+        while self._queue and self._sent():
+            pass
+
+    def _sent(self) -> bool:
+        """Export a batch, and return whether the collector took it."""
+        lines = 0
+        batch: list[ReadableSpan] = []
+        with suppress(IndexError):  # The reader drops lines too.
+            while lines < MAX_BATCH:
+                batch.extend(self._spans(self._queue.popleft()))
+                lines += 1
+        session, exporter = self._target
+        try:
+            is_sent = exporter.export(batch) is SpanExportResult.SUCCESS
+        except Exception as error:  # noqa: BLE001 (whatever a library raises, the next batch may pass)
+            session.fault, is_sent = type(error).__name__, False
+        if not is_sent:
+            self._tell(session.fault, lines)
+        elif len(self._queue) < MAX_QUEUED / 2:
+            self._tell("")
+        return is_sent
+
+    def _tell(self, fault: str, dropped: int = 0) -> None:
+        """Count what was *dropped*, and log that the collector takes no spans, or takes them again, if that changed."""
+        with self._lock:
+            self._dropped += dropped
+            had_fault, self._fault = bool(self._fault), fault
+            if fault and not had_fault:
+                fields = {"endpoint": self._endpoint, "error": fault}
+                logger.warning("the collector takes no traces", extra={"fields": fields})
+            elif had_fault and not fault:
+                logger.info("the collector takes traces again", extra={"fields": {"dropped": self._dropped}})
+                self._dropped = 0
+
+    def _spans(self, line: bytes) -> Iterator[ReadableSpan]:
+        trace, own, parent, kind, name, end_ns, duration_s, attributes, phases, error, dropped = json.loads(line)
+        self._dropped += dropped
+        context, begin_ns = _context(trace, own), end_ns - int(duration_s * 1e9)
+        yield ReadableSpan(
+            name=name,
+            context=context,
+            parent=_context(trace, parent) if parent else None,
+            resource=self._resource,
+            attributes={**attributes, "error.type": error} if error else attributes,
+            kind=_KINDS[kind],
+            status=Status(StatusCode.ERROR, error) if error else Status(StatusCode.UNSET),
+            start_time=begin_ns,
+            end_time=end_ns,
+            instrumentation_scope=self._scope,
+        )
+        for phase, milliseconds in phases:
+            phase_end_ns = min(end_ns, begin_ns + int(milliseconds * 1e6))
+            yield ReadableSpan(
+                name=phase,
+                context=_context(trace, os.urandom(8).hex()),
+                parent=context,
+                resource=self._resource,
+                start_time=begin_ns,
+                end_time=phase_end_ns,
+                instrumentation_scope=self._scope,
+            )
+            begin_ns = phase_end_ns
+
+
+def _context(trace_id: str, span_id: str) -> SpanContext:
+    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=_SAMPLED)

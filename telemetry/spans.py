@@ -1,0 +1,122 @@
+"""
+Sends spans from any process to the exporter, through one pipe.
+
+A process begins the trace of each request and sends a span when the request, a statement or a refresh ends. Sending
+never blocks and never raises: a span for which the pipe has no room is dropped and counted. `telemetry.span_exporter`
+reads the pipe. Only that process imports OpenTelemetry and knows the headers of the collector.
+"""
+
+import json
+import os
+import select
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from telemetry.trace_context import Trace, is_sampled, new_span_id, new_trace_id, parse, trace_of_caller
+
+#: Attribute values of OpenTelemetry.
+Value = str | int | float | bool
+#: A "server" span is that of a request, a "root" one that of a refresh, an "internal" one a child of either.
+SpanKind = Literal["server", "root", "internal"]
+
+#: The parts of the time of a span: name and milliseconds, in their order.
+Phases = Sequence[tuple[str, float]]
+
+
+@dataclass(slots=True)
+class _Connection:
+    descriptor: int
+    ratio: float
+    dropped: int = 0
+
+
+_connection: _Connection | None = None
+
+
+def connect(descriptor: int | None, ratio: float = 1.0) -> None:
+    """
+    Send the spans of this process to the pipe *descriptor*; None: export nothing.
+
+    *ratio* is the share of traces without a parent that are exported, from 0 to 1.
+    """
+    global _connection  # noqa: PLW0603 (a process has one exporter)
+    if descriptor is not None:
+        os.set_blocking(descriptor, False)
+    _connection = None if descriptor is None else _Connection(descriptor, ratio)
+
+
+def sample(ratio: float) -> None:
+    """Export this share of the traces without a parent from now on."""
+    if _connection is not None:
+        _connection.ratio = ratio
+
+
+def begin(traceparents: Sequence[str]) -> Trace | None:
+    """
+    Return the trace of a request with these values of `traceparent`.
+
+    Without traces in the configuration it is the caller's, for the log; None if the caller has none.
+    """
+    connection = _connection
+    if connection is None:
+        return trace_of_caller(traceparents)
+    parent = parse(traceparents)
+    if parent is not None:
+        return Trace(parent.trace_id, new_span_id() if parent.is_sampled else "", parent.span_id)
+    trace_id = new_trace_id()
+    return Trace(trace_id, new_span_id() if is_sampled(trace_id, connection.ratio) else "")
+
+
+def send(  # noqa: PLR0913 (keywords)
+    trace: Trace | None,
+    name: str,
+    duration_s: float,
+    attributes: Mapping[str, Value | None],
+    *,
+    kind: SpanKind = "internal",
+    phases: Phases = (),
+    error: str = "",
+) -> None:
+    """
+    Send a span that ends now, if *trace* is exported.
+
+    Args:
+        trace: The trace.
+        name: The name of the span, one of few.
+        duration_s: How long it took, in seconds.
+        attributes: Attributes; those that are None are left out. They hold neither SQL nor keys.
+        kind: The kind of the span.
+        phases: Children of the span, one after the other from its beginning. Those without time are left out.
+        error: The stable code of the error that ended it; empty after success.
+    """
+    connection = _connection
+    if connection is None or trace is None or not trace.span_id:
+        return
+    is_own = kind != "internal"
+    line = json.dumps(
+        [
+            trace.trace_id,
+            trace.span_id if is_own else new_span_id(),
+            trace.parent_id if is_own else trace.span_id,
+            kind,
+            name,
+            time.time_ns(),
+            duration_s,
+            {key: value for key, value in attributes.items() if value is not None},
+            [phase for phase in phases if phase[1] > 0],
+            error,
+            connection.dropped,
+        ],
+        separators=(",", ":"),
+    ).encode()
+    # A write of at most PIPE_BUF bytes is atomic: whole or not at all, and never mixed with that of another process.
+    try:
+        if len(line) < select.PIPE_BUF:
+            os.write(connection.descriptor, line + b"\n")
+            connection.dropped = 0
+            return
+    except OSError:
+        pass
+    connection.dropped += 1

@@ -1,0 +1,176 @@
+"""What statements of one digest have in common: how often they ran, and how long each phase took."""
+
+import threading
+import time
+from array import array
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from system.wallclock import utc_at
+from telemetry.events import Event, StatementEvent
+from telemetry.fairness import Shares
+
+#: The question that `Statistics.answer` answers.
+STATISTICS: Final = "statistics"
+
+#: The number of statements that are remembered, over all keys.
+MAX_STATEMENTS: Final = 5000
+
+#: The phases of a statement. A cached result has no times of the first four.
+PHASES: Final = ("queued_ms", "parse_ms", "run_ms", "encode_ms", "total_ms")
+
+#: The fields of a row.
+COLUMNS: Final = (
+    *("statement", "calls", "errors", "cache_hits", "rows", "bytes", "last"),
+    *(f"{kind}_{phase}" for phase in PHASES for kind in ("mean", "p95")),
+    "sql",
+)
+
+#: The upper limits of the buckets of a histogram, in milliseconds: ten for each power of ten, up to a quarter of an
+#: hour. A percentile is off by at most a quarter.
+_PER_DECADE: Final = 10
+_LIMITS_MS: Final = tuple(0.01 * 10 ** (step / _PER_DECADE) for step in range(8 * _PER_DECADE))
+_PERCENTILE: Final = 0.95
+
+
+class _Times:
+    """The times of one phase."""
+
+    __slots__ = ("_buckets", "_count", "_most", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self._count = 0
+        self._most = 0.0
+        self._buckets = array("I", bytes(4 * (len(_LIMITS_MS) + 1)))
+
+    def add(self, time_ms: float) -> None:
+        self.total += time_ms
+        self._count += 1
+        self._most = max(self._most, time_ms)
+        self._buckets[bisect_left(_LIMITS_MS, time_ms)] += 1
+
+    def summary(self) -> tuple[float | None, float | None]:
+        """Return the mean, and an upper limit of the 95th percentile; None without any times."""
+        if not self._count:
+            return None, None
+        rank = _PERCENTILE * self._count
+        for index, count in enumerate(self._buckets):
+            rank -= count
+            if rank <= 0 and index < len(_LIMITS_MS):
+                return round(self.total / self._count, 3), round(min(_LIMITS_MS[index], self._most), 3)
+        return round(self.total / self._count, 3), self._most
+
+
+class _Statement:
+    """The statements of one key that have one digest."""
+
+    __slots__ = ("bytes", "cache_hits", "calls", "errors", "last", "rows", "sql", "times")
+
+    def __init__(self) -> None:
+        self.calls = self.errors = self.rows = self.bytes = self.cache_hits = 0
+        self.last = 0.0
+        self.sql: str | None = None
+        self.times = tuple(_Times() for _ in PHASES)
+
+    def add(self, event: StatementEvent) -> None:
+        self.calls += 1
+        self.errors += event.code != "ok"
+        self.rows += event.rows
+        self.bytes += event.bytes
+        self.last = max(self.last, event.started)
+        self.sql = event.sql
+        if event.cache == "hit":
+            self.cache_hits += 1
+            self.times[-1].add(event.total_ms)
+        else:
+            for times, phase in zip(self.times, PHASES, strict=True):
+                times.add(getattr(event, phase))
+
+    def row(self, digest: str) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "statement": digest or None,
+            "calls": self.calls,
+            "errors": self.errors,
+            "cache_hits": self.cache_hits,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "last": utc_at(self.last),
+        }
+        for times, phase in zip(self.times, PHASES, strict=True):
+            fields[f"mean_{phase}"], fields[f"p95_{phase}"] = times.summary()
+        return {**fields, "sql": self.sql}
+
+
+class Statistics:
+    """
+    Up to *max_statements* digests, counted for each key apart. Thread-safe.
+
+    If there are more, the key that has most of them loses the one that it has not used for longest.
+    """
+
+    def __init__(self, max_statements: int = MAX_STATEMENTS) -> None:
+        self._max_statements = max_statements
+        self._since = time.time()
+        self._lock = threading.Lock()
+        self._of_key: dict[str, OrderedDict[str, _Statement]] = {}
+        self._evicted: dict[str, int] = {}
+        self._shares = Shares()
+        self._size = 0
+
+    def forget_sql(self) -> None:
+        """Forget the text of all statements."""
+        with self._lock:
+            for of_key in self._of_key.values():
+                for statement in of_key.values():
+                    statement.sql = None
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Count the statements among *events*."""
+        with self._lock:
+            for event in events:
+                if isinstance(event, StatementEvent):
+                    self._count(event)
+
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Return the `limit` statements of the key with the fingerprint `key` that took the longest time in all.
+
+        `since` is when counting began, `evicted` how many of the key's statements were dropped.
+
+        Raises:
+            LookupError, TypeError: The *question* is malformed.
+        """
+        key, limit = question["key"], question["limit"]
+        with self._lock:
+            found = sorted(self._of_key.get(key, {}).items(), key=lambda item: item[1].times[-1].total, reverse=True)
+            return {
+                "since": utc_at(self._since),
+                "evicted": self._evicted.get(key, 0),
+                "statements": [statement.row(digest) for digest, statement in found[:limit]],
+            }
+
+    def _count(self, event: StatementEvent) -> None:
+        of_key = self._of_key.setdefault(event.fingerprint, OrderedDict())
+        statement = of_key.get(event.statement)
+        if statement is None:
+            statement = of_key[event.statement] = _Statement()
+            self._shares.add(event.fingerprint)
+            self._size += 1
+        else:
+            of_key.move_to_end(event.statement)
+        statement.add(event)
+        if self._size > self._max_statements:
+            self._evict_one()
+
+    def _evict_one(self) -> None:
+        key = self._shares.largest()
+        of_key = self._of_key[key]
+        of_key.popitem(last=False)
+        self._shares.remove(key)
+        self._size -= 1
+        self._evicted[key] = self._evicted.get(key, 0) + 1
+        if not of_key:
+            del self._of_key[key], self._evicted[key]

@@ -1,0 +1,38 @@
+"""What systemd is told."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from system.service_manager import ServiceManager
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+def test_systemd_is_told_of_the_start_and_that_the_process_works(tmp_path: Path, is_abstract: bool) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind("\0" + path if is_abstract else path)
+        manager = ServiceManager("@" + path if is_abstract else path)
+
+        manager.is_ready()
+        manager.is_alive()
+
+        assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
+
+
+@pytest.mark.parametrize("address", ["", "/nowhere/at/all"])
+def test_without_systemd_nobody_is_told(address: str) -> None:
+    manager = ServiceManager(address)
+
+    manager.is_ready()
+    manager.is_alive()
+
+
+def test_a_service_manager_that_does_not_read_delays_nothing(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        manager = ServiceManager(str(tmp_path / "notify"))
+
+        for _ in range(1000):
+            manager.is_alive()

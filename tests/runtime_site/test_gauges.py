@@ -1,0 +1,67 @@
+"""What the page of metrics looks up, with and without the other parts."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runtime_site.gauges import Gauges, _ProcessorTime
+from runtime_site.metrics_page import MetricsPage
+from runtime_site.watching import Memory
+from runtimeconf.model import AccelerationConfig, DatasetConfig, RuntimeConfig
+from telemetry import metrics
+from tests.system.harness import wait_for
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RuntimeConfig:
+    acceleration = AccelerationConfig(refresh_check_interval_s=60.0)
+    return RuntimeConfig(
+        file=tmp_path / "runtime.yaml",
+        state_dir=tmp_path,
+        datasets=(DatasetConfig(name="orders", from_="", acceleration=acceleration), DatasetConfig(name="b", from_="")),
+    )
+
+
+@pytest.fixture
+def gauges() -> Iterator[Gauges]:
+    made = Gauges(None)
+    yield made
+    made.stop()
+
+
+def test_without_the_other_parts_there_is_what_this_one_knows(config: RuntimeConfig, gauges: Gauges) -> None:
+    gauges.adopt(config, [("app", 1.5e9), ("forever", None)])
+    wait_for(lambda: metrics.BUILD in gauges.series(), "the first look")
+    found = gauges.series()
+
+    assert found[metrics.KEY_EXPIRES] == {("app",): 1.5e9}
+    assert found[metrics.DATASET_INTERVAL] == {("orders",): 60.0}
+    assert found[metrics.CONFIG] == {("1", "off", "on", "off", "off"): 1.0}
+    assert found[metrics.DATASET_AGE] == {}
+    assert found[metrics.STATEMENTS_QUEUED] == {(): 0}
+    assert found[metrics.WORKERS] == {("busy",): 0, ("idle",): 0, ("missing",): 4}
+    assert found[metrics.PROCESSES]["watch",] >= 1
+    assert found[metrics.DISK_FREE][()] <= found[metrics.DISK_SIZE][()]
+
+    gauges.adopt(replace(config, generation=2, datasets=()), [])
+    wait_for(lambda: gauges.series()[metrics.CONFIG] == {("2", "off", "on", "off", "off"): 1.0}, "the second look")
+    content_type, page = MetricsPage(Memory(config), gauges)("")
+    assert content_type.startswith("text/plain")
+    assert b"querykeep_key_expires" not in page
+
+
+def test_processor_time_never_falls_whoever_ends() -> None:
+    times = _ProcessorTime()
+    times.add("web", os.getpid(), 2.0)
+    times.add("web", 1, 3.0)
+    assert times.seconds() == {("web",): 5.0}
+
+    times.add("web", os.getpid(), 1.0)  # read while a child of it was being reaped
+
+    assert times.seconds() == {("web",): 5.0}
+    assert times.seconds() == {("web",): 5.0}
+    times.add("web", os.getpid(), 0.5)  # begun anew, for all that is known
+    assert times.seconds() == {("web",): 5.5}

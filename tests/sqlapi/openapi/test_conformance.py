@@ -1,0 +1,156 @@
+"""A runtime answers as its OpenAPI document says, whatever Schemathesis sends: valid and invalid, keyed and not."""
+
+import copy
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from sqlapi.openapi.document import document
+from sqlapi.wsgi_handler import ApiHandler
+from tests.system.harness import K1, KEYED, PYTHON, REPOSITORY, Server, clean_environ
+
+HERE = Path(__file__).parent
+HOOKS = "tests.sqlapi.openapi.schemathesis_hooks"
+CONFIGURATION = HERE / "schemathesis.toml"
+PROGRAM = "from schemathesis.cli import schemathesis; schemathesis()"
+
+
+def closed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document with closed objects, so that a field which is not described is a mismatch."""
+    changed = copy.deepcopy(dict(document))
+    for name, schema in changed["components"]["schemas"].items():
+        for node in (schema, *schema.get("properties", {}).values()):
+            if "properties" in node and name != "OpenApi":
+                node["additionalProperties"] = False
+    return changed
+
+
+def send_some(described: Mapping[str, Any], key: str | None, *, examples: int) -> int:
+    """Send cases of each operation to this process, compare the answers with the document, and return their number."""
+    # It takes a second of each process of tests to import.
+    import schemathesis  # noqa: PLC0415
+    from schemathesis.generation import GenerationMode  # noqa: PLC0415
+
+    import_module(HOOKS)
+
+    config = schemathesis.Config.from_path(CONFIGURATION)
+    schema = schemathesis.openapi.from_dict(closed(described), config=config)
+    schema.app = ApiHandler()
+    headers = {} if key is None else {"X-API-Key": key}
+    sent = 0
+
+    found: list[Any] = list(schema.get_all_operations())
+    for operation in (each.ok() for each in found):
+        # Any text is a valid header: only the query string and the body can be invalid.
+        modes = [GenerationMode.POSITIVE, *([GenerationMode.NEGATIVE] if list(operation.query) else [])]
+        for mode in modes:
+
+            @settings(max_examples=examples, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+            @given(case=operation.as_strategy(generation_mode=mode))
+            def send(case: Any) -> None:
+                nonlocal sent
+                sent += 1
+                case.call_and_validate(headers=headers)
+
+            send()
+    return sent
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize("key", [K1, None], ids=["keyed", "not_keyed"])
+def test_a_sample_of_cases_in_this_process(key: str | None) -> None:
+    assert send_some(document(), key, examples=1) >= 20
+
+
+def run_schemathesis(server: Server, key: str | None, *, examples: int) -> dict[str, Any]:
+    """Run all phases of Schemathesis against *server*, and return its counts of cases."""
+    described = server.directory / "openapi.json"
+    described.write_text(json.dumps(closed(server.get("/v1/openapi.json", headers=KEYED).json())))
+    reports = server.directory / ("keyed" if key else "not_keyed")
+    environ = clean_environ(
+        PYTHONPATH=os.pathsep.join([str(REPOSITORY), os.environ["PYTHONPATH"]]),
+        SCHEMATHESIS_HOOKS=HOOKS,
+        TESTED_URL=server.url,
+        TESTED_KEY=key or "",
+    )
+
+    done = subprocess.run(
+        [
+            PYTHON, "-c", PROGRAM, "--config-file", str(CONFIGURATION), "run", str(described), "--url", server.url,
+            *(["--header", f"X-API-Key: {key}"] if key else []),
+            "--max-examples", str(examples), "--seed", "1", "--generation-deterministic", "--continue-on-failure",
+            "--request-timeout", "60", "--report", "json",
+            "--report-dir", str(reports),
+        ],
+        cwd=server.directory, env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
+    (report,) = reports.glob("json-*.json")
+    return dict(json.loads(report.read_text())["test_cases"])
+
+
+@pytest.mark.exhaustive
+def test_five_thousand_cases_against_serve(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        keyed = run_schemathesis(server, K1, examples=200)
+        not_keyed = run_schemathesis(server, None, examples=40)
+
+        assert (keyed["with_failures"], not_keyed["with_failures"]) == (0, 0)
+        assert keyed["generated"] + not_keyed["generated"] >= 5_000, (keyed, not_keyed)
+        assert "Traceback" not in server.output()
+        assert not [run for run in server.refreshes() if run["error"] and "internal" in run["error"]]
+
+
+def lie_about_status(described: dict[str, Any]) -> None:
+    described["paths"]["/v1/sql"]["post"]["responses"].pop("400")
+
+
+def lie_about_a_field(described: dict[str, Any]) -> None:
+    described["components"]["schemas"]["Dataset"]["properties"].pop("age_s")
+    described["components"]["schemas"]["Dataset"]["required"].remove("age_s")
+
+
+def lie_about_a_type(described: dict[str, Any]) -> None:
+    described["components"]["schemas"]["Key"]["properties"]["name"] = {"type": "integer"}
+
+
+def lie_about_a_code(described: dict[str, Any]) -> None:
+    problem = described["components"]["responses"]["Unauthorized"]["content"]["application/problem+json"]["schema"]
+    problem["allOf"][1]["properties"]["code"]["enum"].remove("missing_key")
+
+
+def lie_about_a_header(described: dict[str, Any]) -> None:
+    described["components"]["headers"]["X-Request-Id"]["schema"]["pattern"] = "^never$"
+
+
+def lie_about_a_media_type(described: dict[str, Any]) -> None:
+    described["paths"]["/v1/catalogs"]["get"]["responses"]["200"]["content"].pop("application/json")
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lie_about_status,
+        lie_about_a_field,
+        lie_about_a_type,
+        lie_about_a_code,
+        lie_about_a_header,
+        lie_about_a_media_type,
+    ],
+)
+def test_a_document_that_differs_from_the_runtime_is_found_out(lie: Any) -> None:
+    described = json.loads(json.dumps(document()))
+    lie(described)
+
+    with pytest.raises(BaseExceptionGroup, match="Schemathesis found"):
+        send_some(described, None if lie is lie_about_a_code else K1, examples=5)

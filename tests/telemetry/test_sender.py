@@ -1,0 +1,312 @@
+"""What a process sends, whoever listens, and what reaches the collector."""
+
+import json
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from subprocess import PIPE, Popen
+
+import pytest
+
+import telemetry.state
+from telemetry import sender
+from telemetry.collector import Collector
+from telemetry.errors import TelemetryUnavailableError
+from telemetry.events import (
+    AuthenticationFailuresEvent,
+    DroppedEvent,
+    Event,
+    RefreshEvent,
+    RequestsEvent,
+    StatementEvent,
+    WorkerLostEvent,
+    decode,
+    encode,
+)
+from telemetry.sender import WATCH_SOCKET, Sender, SocketLink
+from tests.system.harness import REPOSITORY, wait_for
+
+STATEMENT = StatementEvent(
+    "q1", "r1", "http", "f1", "app", "ok", 1.5, 10.0, 1.0, 2.0, 3.0, 0.5, 7, 700, "miss", "s1", 'SELECT "\n"', "t1"
+)
+EVENTS: list[Event] = [
+    STATEMENT,
+    RequestsEvent("/v1/sql", 200, 0.5, [1] + [0] * 15),
+    AuthenticationFailuresEvent("unknown_key", 3),
+    WorkerLostEvent("time", -14, "q1"),
+    RefreshEvent("orders", "failed", 2.5, 0.25, None),
+    DroppedEvent(4),
+]
+
+
+class Recorder:
+    """Keeps every event."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def take(self, events: Sequence[Event]) -> None:
+        self.events += events
+
+
+class Faulty:
+    """Fails on every event."""
+
+    def take(self, events: Sequence[Event]) -> None:
+        raise RuntimeError("on purpose")
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def collector(tmp_path: Path, recorder: Recorder) -> Iterator[Collector]:
+    made = Collector(tmp_path / WATCH_SOCKET, [Faulty(), recorder], {"sum": lambda asked: sum(asked["of"])})
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(autouse=True)
+def _disconnected() -> Iterator[None]:
+    yield
+    telemetry.state.disconnect()
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.kind)
+def test_an_event_survives_its_line(event: Event) -> None:
+    line = encode(event)
+
+    assert line.count(b"\n") == 1
+    assert decode(json.loads(line)) == event
+
+
+def test_events_of_every_kind_arrive_in_order_though_another_aggregate_fails(
+    tmp_path: Path, collector: Collector, recorder: Recorder
+) -> None:
+    link = SocketLink(tmp_path / WATCH_SOCKET)
+
+    for event in EVENTS * 100:
+        link.put(event)
+
+    wait_for(lambda: len(recorder.events) >= 600, "the events")
+    assert recorder.events == EVENTS * 100
+    link.close()
+
+
+def test_requests_and_failures_are_added_up(tmp_path: Path, collector: Collector, recorder: Recorder) -> None:
+    telemetry.state.connect(tmp_path, has_thread=False)
+    for seconds in (0.0005, 0.3, 100.0):
+        telemetry.state.count_request("/v1/sql", 200, seconds)
+    telemetry.state.count_request("/health", 200, 0.0)
+    for _ in range(3):
+        telemetry.state.count_failure("missing_key")
+
+    telemetry.state.flush()
+
+    wait_for(lambda: len(recorder.events) == 3, "the sums")
+    sql, health, failures = recorder.events
+    assert isinstance(sql, RequestsEvent)
+    assert (sql.route, sql.status) == ("/v1/sql", 200)
+    assert sql.seconds == pytest.approx(100.3005)
+    assert (sum(sql.buckets), sql.buckets[0], sql.buckets[-1]) == (3, 1, 1)
+    assert isinstance(health, RequestsEvent)
+    assert failures == AuthenticationFailuresEvent("missing_key", 3)
+
+
+def test_a_thread_sends_the_sums_by_itself(tmp_path: Path, collector: Collector, recorder: Recorder) -> None:
+    telemetry.state.connect(tmp_path)
+    telemetry.state.count_failure("missing_key")
+
+    wait_for(lambda: recorder.events, "the sum")
+
+    assert recorder.events == [AuthenticationFailuresEvent("missing_key", 1)]
+    telemetry.state.connect(tmp_path, keeps_sql=True)
+    assert telemetry.state.keeps_sql()
+
+
+def test_what_was_sent_before_a_kill_arrives(tmp_path: Path, collector: Collector, recorder: Recorder) -> None:
+    program = f"""
+import sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+from pathlib import Path
+import telemetry.state
+from tests.telemetry.test_sender import STATEMENT
+telemetry.state.connect(Path({str(tmp_path)!r}))
+for number in range(50):
+    telemetry.state.send(STATEMENT._replace(query_id=str(number)))
+print("sent", flush=True)
+import time; time.sleep(600)
+"""
+    with Popen([sys.executable, "-c", program], stdout=PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"sent\n"
+        process.send_signal(signal.SIGKILL)
+
+    wait_for(lambda: len(recorder.events) >= 50, "the events of the dead")
+    assert [event.query_id for event in recorder.events if isinstance(event, StatementEvent)] == [
+        str(number) for number in range(50)
+    ]
+
+
+def test_events_wait_for_a_collector_that_starts_later_or_again(tmp_path: Path) -> None:
+    link = SocketLink(tmp_path / WATCH_SOCKET)
+    link.put(STATEMENT)
+
+    for _ in range(2):
+        recorder = Recorder()
+        collector = Collector(tmp_path / WATCH_SOCKET, [recorder], {})
+        collector.start()
+        link.flush()
+        wait_for(lambda events=recorder.events: events, "the event")  # type: ignore[misc]
+        assert recorder.events == [STATEMENT]
+        collector.stop()
+        link.put(STATEMENT)
+        if link._socket is not None:  # The system took it before it noticed the end.
+            link.put(STATEMENT)
+            link._unsent.clear()
+            link.put(STATEMENT)
+    link.close()
+
+
+def test_a_collector_that_does_not_read_costs_a_bound_and_the_rest_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "MAX_UNSENT_BYTES", 4096)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / WATCH_SOCKET))
+        listener.listen()
+        link = SocketLink(tmp_path / WATCH_SOCKET)
+        connection, _ = listener.accept()
+        sent = 0
+        while link._dropped < 10:
+            link.put(STATEMENT)
+            sent += 1
+        assert len(link._unsent) <= 4096
+
+        connection.setblocking(False)
+        received = b""
+        while link._unsent or link._dropped:
+            try:
+                received += connection.recv(1 << 20)
+            except BlockingIOError:
+                link.flush()
+        link.close()
+        connection.setblocking(True)
+        while data := connection.recv(1 << 20):
+            received += data
+        connection.close()
+
+    events = [decode(json.loads(line)) for line in received.splitlines()]
+    assert events == [*([STATEMENT] * (sent - 10)), DroppedEvent(10)]
+
+
+def test_a_line_that_was_cut_by_the_end_of_a_connection_is_sent_again(tmp_path: Path) -> None:
+    long = STATEMENT._replace(sql="x" * 1000)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / WATCH_SOCKET))
+        listener.listen()
+        link = SocketLink(tmp_path / WATCH_SOCKET)
+        first, _ = listener.accept()
+        while not link._unsent:
+            link.put(long)
+        link.put(STATEMENT)
+        kept = bytes(link._unsent)
+        first.close()
+        link.flush()  # finds out
+        link.flush()  # connects and sends
+        second, _ = listener.accept()
+
+        assert second.recv(1 << 20) == kept
+        second.close()
+        link.close()
+
+
+def test_without_a_receiver_nothing_happens(tmp_path: Path) -> None:
+    telemetry.state.send(STATEMENT)
+    telemetry.state.count_failure("missing_key")
+    telemetry.state.count_request("/health", 200, 0.0)
+    telemetry.state.flush()
+
+    assert not telemetry.state.is_on()
+    assert not telemetry.state.keeps_sql()
+    with pytest.raises(TelemetryUnavailableError):
+        telemetry.state.ask("sum", of=[1])
+
+
+def test_questions_are_answered(tmp_path: Path, collector: Collector) -> None:
+    telemetry.state.connect(tmp_path)
+
+    assert telemetry.state.ask("sum", of=[1, 2]) == 3
+    assert telemetry.state.ask("sum", of=[1] * 5000) == 5000
+    for what, of in (("product", [1]), ("sum", "x"), ("sum", None)):
+        with pytest.raises(TelemetryUnavailableError):
+            telemetry.state.ask(what, of=of)
+
+
+def test_a_single_process_counts_and_answers_itself(recorder: Recorder) -> None:
+    def answer(question: object) -> object:
+        assert question == {"what": "sum", "of": [1]}
+        raise LookupError
+
+    telemetry.state.deliver_to(lambda event: recorder.take([event]), answer)
+    telemetry.state.send(STATEMENT)
+    telemetry.state.count_failure("missing_key")
+
+    telemetry.state.flush()
+
+    assert recorder.events == [STATEMENT, AuthenticationFailuresEvent("missing_key", 1)]
+    with pytest.raises(TelemetryUnavailableError):
+        telemetry.state.ask("sum", of=[1])
+
+
+def test_many_threads_lose_and_mix_nothing(tmp_path: Path, collector: Collector, recorder: Recorder) -> None:
+    link = SocketLink(tmp_path / WATCH_SOCKET)
+    sums = Sender(link.put)
+
+    def work(number: int) -> None:
+        for _ in range(200):
+            link.put(STATEMENT._replace(query_id=f"q{number}"))
+            sums.count_request("/v1/sql", 200, 0.01)
+            sums.count_failure("missing_key")
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sums.flush()
+    link.flush()
+
+    wait_for(lambda: len(recorder.events) >= 802, "the events")
+    ids = [event.query_id for event in recorder.events if isinstance(event, StatementEvent)]
+    assert sorted(ids) == sorted(f"q{number}" for number in range(4) for _ in range(200))
+    assert {sum(event.buckets) for event in recorder.events if isinstance(event, RequestsEvent)} == {800}
+    link.close()
+
+
+def test_the_collector_survives_nonsense_and_a_clean_up(
+    tmp_path: Path, collector: Collector, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / WATCH_SOCKET
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(b'not json\n["of another release", "soon"]\n[]\n' + encode(STATEMENT))
+        wait_for(lambda: recorder.events, "the event between the nonsense")
+        client.sendall(b"x" * 70_000)
+        assert client.recv(1) == b""
+
+    tmp_path.rename(tmp_path.with_name("moved"))
+    wait_for(lambda: "cannot be made again" in caplog.text, "the report")
+    tmp_path.mkdir()
+    wait_for(path.exists, "another socket")
+    assert path.stat().st_mode & 0o777 == 0o600
+    link = SocketLink(path)
+    link.put(STATEMENT)
+    wait_for(lambda: len(recorder.events) == 2, "the event over the new socket")
+    link.close()
