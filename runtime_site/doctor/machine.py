@@ -3,7 +3,6 @@
 import ctypes
 import os
 import platform
-import re
 import resource
 import sys
 import tomllib
@@ -11,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from runtime_site import startup
 from runtime_site.doctor.findings import Finding, error, note, ok, size, warning
@@ -35,7 +36,8 @@ _TIMEX_BYTES = 256
 #: More workers bring no benefit: docs/operations.md, Sizing.
 _WORKERS_PER_PROCESSOR = 2
 
-_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?(~=|>=)([0-9.]+)(?:\s*;.*\bextra == ['\"](\w+)['\"])?")
+#: The extras that this looks at: what a server needs, and the libraries of connectors.
+_EXTRAS = ("server", "sources")
 
 
 def limits(config: RuntimeConfig) -> Iterator[Finding]:
@@ -132,20 +134,15 @@ def installed() -> Iterator[Finding]:
 
 def unfit(versions: Mapping[str, str], requirements: Iterable[str]) -> Iterator[Finding]:
     """Yield which of the *requirements* are missing, or have other *versions*."""
-    for requirement in requirements:
-        match = _REQUIREMENT.match(requirement)
-        if match is None or match[4] not in {None, "server", "sources"}:
-            continue
-        name, operator, wanted, extra = match.groups()
-        has = versions.get(name)
-        if has is None and extra != "sources":  # A source that needs one is a fault of the YAML.
-            yield error("versions", f"{name} is not installed.", f"python -m pip install '{name}{operator}{wanted}'")
-        elif has is not None and not _fits(has, operator, wanted):
-            yield warning(
-                "versions",
-                f"{name} {has} is installed, and this release is tested with {operator}{wanted}.",
-                f"python -m pip install '{name}{operator}{wanted}'",
-            )
+    for requirement in map(Requirement, requirements):
+        extra = _extra(requirement)
+        has = versions.get(requirement.name)
+        remedy = f"python -m pip install '{requirement.name}{requirement.specifier}'"
+        if has is None and extra in {"", "server"}:  # A source that needs a library is a fault of the YAML.
+            yield error("versions", f"{requirement.name} is not installed.", remedy)
+        elif has is not None and extra is not None and not requirement.specifier.contains(has, prereleases=True):
+            tested = f"this release is tested with {requirement.specifier}"
+            yield warning("versions", f"{requirement.name} {has} is installed, and {tested}.", remedy)
 
 
 def project() -> tuple[str, list[str]]:
@@ -157,22 +154,22 @@ def project() -> tuple[str, list[str]]:
     with suppress(OSError, ValueError, KeyError):
         declared = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         extras = declared["optional-dependencies"]
-        required = [f"{item}; extra == '{extra}'" for extra in ("server", "sources") for item in extras[extra]]
+        required = [f"{item}; extra == '{extra}'" for extra in _EXTRAS for item in extras[extra]]
         return declared["version"], [*declared["dependencies"], *required]
     return "", []
 
 
 def library_versions() -> dict[str, str]:
     """Return the versions of the installed libraries of this project, by name."""
-    names = [match[1] for requirement in project()[1] if (match := _REQUIREMENT.match(requirement))]
     versions = {}
-    for name in names:
+    for name in (Requirement(requirement).name for requirement in project()[1]):
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return versions
 
 
-def _fits(installed: str, operator: str, wanted: str) -> bool:
-    """Return whether a version is at least *wanted*, and with `~=` also the same but for the last number of that."""
-    has, needs = ([int(number) for number in re.findall(r"[0-9]+", text)] for text in (installed, wanted))
-    return has >= needs and (operator != "~=" or has[: len(needs) - 1] == needs[:-1])
+def _extra(requirement: Requirement) -> str | None:
+    """Return which of `_EXTRAS` needs *requirement*: "" if all need it, None if none does."""
+    if requirement.marker is None:
+        return ""
+    return next((extra for extra in _EXTRAS if requirement.marker.evaluate({"extra": extra})), None)
