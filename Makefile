@@ -77,7 +77,7 @@ format: $(VENV)/lint.stamp  ## Format the code.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
 lock: $(VENV)/dev.stamp  ## Compile pyproject.toml and requirements/*.in to pinned .txt with hashes.
 	$(LOCK) pyproject.toml --extra server -o requirements/base.txt
-	$(LOCK) pyproject.toml --extra server --extra sources -o requirements/sources.txt
+	$(LOCK) pyproject.toml --extra server --extra sources --extra traces -o requirements/sources.txt
 	$(LOCK) pyproject.toml --extra server --extra charts requirements/bench.in -o requirements/bench.txt
 	$(LOCK) pyproject.toml --all-extras requirements/test.in -o requirements/test.txt
 	for name in lint dev; do \
