@@ -21,7 +21,7 @@ from queryengine.bounded_dict import BoundedDict
 from queryengine.cache.results import Kept, Key, Remembered, ResultsCache, chunk_bytes, key_bytes
 from queryengine.cancellation import CancelSource
 from queryengine.engine import Admitted, Answer, CacheState, CancelToken, Query, QueryEngine, QueryResult, QueryTimings
-from queryengine.errors import QueryCancelledError, QueryTimeoutError
+from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutError
 from queryengine.gate.fingerprint import normal_form
 from queryengine.manifest import Pin, Signature, manifest_path, signature
 from runtimeconf.model import RuntimeConfig
@@ -256,8 +256,10 @@ class CachedEngine:
                 if size >= READ_AHEAD_BYTES:
                     self._uncoalesced[hash(key)] = None
                     return _Collected(self, result, ahead, data_version, key), None
-        except BaseException:
+        except BaseException as error:
             result.close()
+            if isinstance(error, QueryError):
+                error.timings = result.timings
             raise
         result.close()
         answer = _remembered((b"".join(ahead),), result.timings)

@@ -285,12 +285,13 @@ class ClientResult:
             try:
                 exchange.receive()
             except QueryError as error:
-                self._take_figures(exchange.fields)
                 self._check()
                 is_late = exchange.phase is Phase.CUT and time.monotonic() >= self._deadline
                 if is_late or isinstance(error, QueryTimeoutError):  # The worker knows only the rest of the limit.
                     raise self._timeout() from None
                 raise
+            finally:
+                self._take_figures(exchange.fields)
             self.data_version = exchange.data_version
             if exchange.phase is Phase.FINISHED:
                 self._complete(exchange)
@@ -308,7 +309,6 @@ class ClientResult:
 
     def _complete(self, exchange: Exchange) -> None:
         self.fields = exchange.fields
-        self._take_figures(self.fields)
         self._end(State.COMPLETE)
 
     def _take_figures(self, fields: Mapping[str, Any]) -> None:

@@ -62,7 +62,7 @@ class Exchange:
     def __init__(self, connection: socket.socket, *, reused: bool, wants_data_version: bool) -> None:
         self.phase = Phase.SENT
         self.chunks: deque[bytes] = deque()  # received and not taken yet
-        self.fields: dict[str, Any] = {}  # of the END or ERROR frame
+        self.fields: dict[str, Any] = {}  # of the END or ERROR frame, until then of the last PROGRESS
         self.data_version: Signature = None
         self._connection = connection
         self._decoder = FrameDecoder()
@@ -165,6 +165,8 @@ class Exchange:
                 match decode_json(payload):
                     case {"data_version": [int(mtime_ns), int(inode), int(size)]}:
                         self.data_version = mtime_ns, inode, size
+        elif kind is Kind.PROGRESS and self.phase is Phase.STREAMING:
+            self.fields = decode_json(payload)
         elif kind is Kind.END:
             self.phase = Phase.FINISHED
             self.fields = decode_json(payload)

@@ -5,9 +5,10 @@ A frame is one byte of kind, four bytes of payload length (unsigned, network ord
 UTF-8, or bytes for DATA.
 
 On a worker's connection the client sends a REQUEST. The worker answers with HEADER, any number of DATA and END, or with
-ERROR at any point; then the next REQUEST may follow. An answer without END or ERROR was cut. A worker that accepts no
-further REQUEST sends CLOSING. It has not started a REQUEST that crosses this frame, nor one sent to a connection that
-turns out to be closed or reset, because it reads a REQUEST to its end first.
+ERROR at any point; then the next REQUEST may follow. An answer without END or ERROR was cut; therefore each piece of a
+stream follows a PROGRESS, with the figures so far. A worker that accepts no further REQUEST sends CLOSING. It has not
+started a REQUEST that crosses this frame, nor one sent to a connection that turns out to be closed or reset, because it
+reads a REQUEST to its end first.
 
 A broker's connection carries MESSAGE frames in both directions.
 """
@@ -44,6 +45,7 @@ class Kind(enum.IntEnum):
     ERROR = 5
     MESSAGE = 6
     CLOSING = 7
+    PROGRESS = 8
 
 
 _KINDS = {int(kind): kind for kind in Kind}

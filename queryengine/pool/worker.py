@@ -403,7 +403,8 @@ def _run(runner: StatementRunner, request: Request, interruption: Interruption, 
             chunks.append(chunk)
             unsent += length(chunk)
             if not result.is_complete or unsent >= _SEND_BYTES:
-                send(*frames, *_framed(chunks, encoding))
+                progress = encode_json(Kind.PROGRESS, _figures(result.timings))
+                send(*frames, progress, *_framed(chunks, encoding))
                 frames, chunks, unsent = [], [], 0
     except QueryError as error:
         error.timings = result.timings

@@ -309,3 +309,32 @@ def test_a_result_that_fails_midway_has_the_timings_until_then(engine: QueryEngi
 
     assert result.timings.statement
     assert result.timings.rows > 0
+
+
+@pytest.mark.parametrize("stop", ["cancel", "close"])
+def test_a_stream_that_is_stopped_has_the_timings_until_then(engine: QueryEngine, stop: str) -> None:
+    result = engine.run(Query(sql="SELECT range, md5(range::VARCHAR) FROM range(200000000)"))
+    sizes = [len(next(iter(result))) for _ in range(3)]
+    getattr(result, stop)()
+    with pytest.raises(QueryCancelledError):
+        next(iter(result))
+    result.close()
+
+    timings = result.timings
+    assert timings.statement
+    assert timings.rows > 0
+    assert timings.bytes >= sum(sizes[:2])
+    assert timings.run_ms > 0
+
+
+def test_a_stream_that_is_closed_while_another_thread_reads_it_has_them_at_once(engine: QueryEngine) -> None:
+    result = engine.run(Query(sql=ENDLESS_AFTER_ROWS))
+    sizes: list[int] = []
+    reading = begin(lambda: sizes.extend(map(len, result)))
+    wait_until(lambda: sum(sizes) > 500_000)
+    result.close()
+
+    assert result.timings.statement
+    assert result.timings.rows > 0
+    assert result.timings.bytes > 500_000
+    assert error_of(reading) is QueryCancelledError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queryengine.cache.cached_engine import READ_AHEAD_BYTES, CachedEngine, remembering
-from queryengine.engine import ArrowParameters, Query, QueryEngine
+from queryengine.engine import ArrowParameters, Query, QueryEngine, timings_of
 from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutError, SqlError, StatementNotAllowedError
 from queryengine.manifest import manifest_path
 from queryengine.pool.inprocess import InProcessEngine
@@ -72,6 +72,16 @@ def test_a_cached_result_keeps_the_digest_of_its_statement(engine: CachedEngine,
 
     assert [state for state, _ in seen] == ["miss", "hit"]
     assert seen[0][1] == seen[1][1] != ""
+
+
+def test_a_result_that_fails_while_it_is_read_ahead_has_the_timings_until_then(engine: CachedEngine) -> None:
+    sql = "SELECT CASE WHEN range > 4000 THEN error('late') ELSE range END FROM range(5000)"
+    with pytest.raises(QueryError) as caught:
+        engine.run(Query(sql=sql, cache="use"))
+
+    timings = timings_of(caught.value)
+    assert timings is not None
+    assert timings.statement
 
 
 def test_results_for_parameters_that_are_not_json_are_not_cached(engine: CachedEngine) -> None:
