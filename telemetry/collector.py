@@ -66,6 +66,7 @@ def answer(answers: Mapping[str, Answer], question: Mapping[str, Any]) -> Any:
 class _Client:
     socket: socket.socket
     received: bytes = b""
+    is_foreign: bool = False
     unread: bytearray = field(default_factory=bytearray)
 
 
@@ -204,7 +205,9 @@ class Collector:
                 try:
                     events.append(decode(row))
                 except (LookupError, TypeError):
-                    logger.warning("an event of another release is ignored")
+                    if not client.is_foreign:
+                        logger.warning("the events of another release are ignored")
+                    client.is_foreign = True
         for aggregate in self._aggregates:
             try:
                 aggregate.take(events)
@@ -239,9 +242,9 @@ def _rows(lines: bytes) -> list[Any]:
     """Decode all lines at once, which is much faster; one by one if one of them is damaged."""
     try:
         rows: list[Any] = json.loads(b"[" + lines.replace(b"\n", b",") + b"]")
-    except ValueError:
+    except (ValueError, RecursionError):
         rows = []
         for line in lines.split(b"\n"):
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 rows.append(json.loads(line))
     return rows

@@ -8,7 +8,9 @@ and a tuple is made of an array at once. The last element names the kind of even
 import json
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from itertools import product
+from types import UnionType
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 #: Why an engine worker ended: at the time limit of its statement, for lack of memory, at the request of its client,
 #: without a heartbeat, by a signal from elsewhere, or by itself.
@@ -65,7 +67,7 @@ class RequestsEvent(NamedTuple):
     route: str
     status: int
     seconds: float
-    buckets: Sequence[int]
+    buckets: list[int]
     kind: str = "requests"
 
 
@@ -118,6 +120,18 @@ _KINDS: dict[str, Any] = {
     )
 }
 
+
+def _types(hint: Any) -> tuple[type, ...]:
+    if hint is float:
+        return int, float
+    return get_args(hint) if isinstance(hint, UnionType) else (get_origin(hint) or hint,)
+
+
+#: The types that the elements of an event may have, by its kind.
+_SHAPES: dict[str, frozenset[tuple[type, ...]]] = {
+    name: frozenset(product(*map(_types, get_type_hints(kind).values()))) for name, kind in _KINDS.items()
+}
+
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
@@ -152,5 +166,8 @@ def decode(row: Sequence[Any]) -> Event:
     Raises:
         LookupError, TypeError: It is none.
     """
-    event: Event = _KINDS[row[-1]]._make(row)
+    kind = row[-1]
+    if tuple(map(type, row)) not in _SHAPES[kind]:
+        raise TypeError(f"no event of the kind {kind}")
+    event: Event = _KINDS[kind]._make(row)
     return event

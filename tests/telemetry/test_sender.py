@@ -296,10 +296,18 @@ def test_the_collector_survives_nonsense_and_a_clean_up(
     path = tmp_path / WATCH_SOCKET
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
-        client.sendall(b'not json\n["of another release", "soon"]\n[]\n' + encode(STATEMENT))
+        for nonsense in (b"not json", b"[" * 60_000, b'["of another release", "soon"]', b"[]", b"7"):
+            client.sendall(nonsense + b"\n")
+        of_other_types = json.loads(encode(STATEMENT))
+        of_other_types[5:8] = None, 1.0, "soon"
+        client.sendall(json.dumps(of_other_types).encode() + b"\n" + encode(STATEMENT))
         wait_for(lambda: recorder.events, "the event between the nonsense")
         client.sendall(b"x" * 70_000)
         assert client.recv(1) == b""
+    assert [one.getMessage() for one in caplog.records if "another release" in one.getMessage()] == [
+        "the events of another release are ignored"
+    ]
+    assert recorder.events == [STATEMENT]
 
     tmp_path.rename(tmp_path.with_name("moved"))
     wait_for(lambda: "cannot be made again" in caplog.text, "the report")
