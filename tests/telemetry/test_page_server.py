@@ -3,7 +3,8 @@
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from datetime import timedelta
 
 import httpx
 import pytest
@@ -86,6 +87,15 @@ def test_silent_clients_cost_seconds_and_no_more(server: PageServer, monkeypatch
     finally:
         for connection in silent:
             connection.close()
+
+
+@pytest.mark.exhaustive
+def test_a_hundred_silent_clients_delay_a_scrape_by_less_than_its_time_out(server: PageServer) -> None:
+    with ExitStack() as silent:
+        for _ in range(100):
+            silent.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+
+        assert ask(server).elapsed < timedelta(seconds=8)
 
 
 def test_many_scrapers_at_once(server: PageServer) -> None:
