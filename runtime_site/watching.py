@@ -57,6 +57,7 @@ class _Kept:
         former, self.file = self.file, None
         if config.file is not None:
             self.file = HistoryFile(config.file, config.file_max_bytes, config.files)
+            self.file.open()
         if former is not None:
             former.close()
 

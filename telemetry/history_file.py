@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 _MODE = 0o600
 
+#: The beginning of each line, by which a file of something else is told.
+_BEGINNING = b'{"key":'
+
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
@@ -28,7 +31,7 @@ class HistoryFile:
     Appends to the file at *path* of up to *max_bytes*, and keeps *files* of them: older ones are `path.1` and so on.
 
     Nothing here raises. Lines that cannot be written are lost, with one warning until writing succeeds again. The file
-    is never a link, and belongs to the user of this process. Thread-safe.
+    is never a link, belongs to the user of this process, and holds nothing but such lines. Thread-safe.
     """
 
     def __init__(self, path: Path, max_bytes: int, files: int) -> None:
@@ -38,13 +41,20 @@ class HistoryFile:
         self._lock = threading.Lock()
         self._descriptor: int | None = None
         self._size = 0
+        self._fails = False
         self._lost = 0
 
     def take(self, events: Sequence[Event]) -> None:
         """Append the statements among *events*."""
         lines = [_line(event) for event in events if isinstance(event, StatementEvent)]
+        if lines:
+            with self._lock:
+                self._write(lines)
+
+    def open(self) -> None:
+        """Open the file now, so that a warning need not wait for the first statement."""
         with self._lock:
-            self._write(lines)
+            self._write([])
 
     def close(self) -> None:
         """Close the file. A further statement opens it again."""
@@ -54,19 +64,21 @@ class HistoryFile:
     def _write(self, lines: Sequence[bytes]) -> None:
         written = 0
         try:
+            self._opened()
             while written < len(lines):
                 written += self._append(lines[written:])
         except OSError as error:
             self._close()
-            if not self._lost:
+            if not self._fails:
                 fields = {"file": str(self._path), "error": error.strerror or str(error)}
                 logger.warning("statements cannot be written to the history file", extra={"fields": fields})
+            self._fails = True
             self._lost += len(lines) - written
         else:
-            if lines and self._lost:
+            if lines and self._fails:
                 fields = {"file": str(self._path), "lost": str(self._lost)}
                 logger.warning("statements are written to the history file again", extra={"fields": fields})
-                self._lost = 0
+                self._fails, self._lost = False, 0
 
     def _close(self) -> None:
         if self._descriptor is not None:
@@ -100,7 +112,7 @@ class HistoryFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         descriptor = os.open(self._path, flags, _MODE)
         try:
-            self._size = _checked(os.fstat(descriptor)).st_size
+            self._size = _checked(descriptor).st_size
             if self._size and os.pread(descriptor, 1, self._size - 1) != b"\n":  # A crash has cut the last line.
                 self._size += os.write(descriptor, b"\n")
         except BaseException:
@@ -119,9 +131,12 @@ class HistoryFile:
                 older.rename(newer)
 
 
-def _checked(status: os.stat_result) -> os.stat_result:
+def _checked(descriptor: int) -> os.stat_result:
+    status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, "it is not a regular file of the runtime's user")
+    if status.st_size and os.pread(descriptor, len(_BEGINNING), 0) != _BEGINNING:
+        raise PermissionError(errno.EPERM, "it holds something else than a history")
     return status
 
 

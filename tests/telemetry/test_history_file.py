@@ -120,6 +120,21 @@ def test_what_is_not_a_regular_file_is_refused_with_one_warning(
     assert messages(caplog) == [LOST, again(4)]
 
 
+@pytest.mark.parametrize("content", ["version: v1\n", "PAR1", '{"id":1}\n', "\n", '{"key'])
+def test_a_file_of_something_else_stays_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    path = tmp_path / "runtime.yaml"
+    path.write_text(content)
+    with closing(HistoryFile(path, 10, 2)) as file:
+        file.open()
+        assert messages(caplog) == [LOST]
+        file.take([statement(1), statement(2)])
+
+    assert [(found.name, found.read_text()) for found in tmp_path.iterdir()] == [("runtime.yaml", content)]
+    assert messages(caplog) == [LOST]
+
+
 @contextmanager
 def full_disk(bytes_left: int) -> Iterator[None]:
     """Let no file of this process become larger than *bytes_left*."""
