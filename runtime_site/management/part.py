@@ -21,6 +21,7 @@ from runtime_site import parts, startup
 from runtime_site.reloading import needs_restart
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
+from system.addresses import wait_until_bindable
 from system.heartbeat import Heartbeat
 from system.state_directory import prepare_state_dir
 
@@ -66,6 +67,9 @@ def _prepare(preparation: parts.Preparation) -> None:
         if restarts:
             sys.exit(_refused(preparation, "\n".join(restarts)))
         config = startup.checked_config()
+        before, after = preparation.running.metrics, config.metrics
+        if after.enabled and not (before.enabled and before.bind.port == after.bind.port):
+            wait_until_bindable(after.bind, "runtime.metrics.bind", time.monotonic())
         startup.log_warnings(config)
         parts.answer(preparation, config, authkeys.state.get_access())
     except startup.StartError as error:

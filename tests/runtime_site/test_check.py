@@ -38,6 +38,13 @@ def checked(directory: Path, text: str, fail_level: str = "ERROR") -> list[str]:
     return [line.removeprefix("?: ") for line in said.getvalue().splitlines() if line.startswith("?: ")]
 
 
+@pytest.mark.parametrize(("is_on", "is_fault"), [("true", True), ("false", False)])
+def test_the_metrics_need_an_address_of_this_machine(tmp_path: Path, is_on: str, is_fault: bool) -> None:
+    messages = checked(tmp_path, f"runtime:\n  metrics: {{enabled: {is_on}, bind: '192.0.2.1:80'}}\n{KEYS}", "ERROR")
+
+    assert any("Cannot listen on 192.0.2.1:80: " in message for message in messages) is is_fault
+
+
 @pytest.mark.parametrize(
     ("runtime", "found"),
     [

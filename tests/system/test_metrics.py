@@ -24,7 +24,19 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from flightapi.protocol import messages
 from tests.clients.runtime import FlightServer, endpoint_of
 from tests.flightapi.endpoint import Endpoint, Refused, descriptor, ticket_of
-from tests.system.harness import K1, K2, KEYED, NO_ROOTS, PATIENCE_S, REPOSITORY, WRONG, Program, free_port, wait_for
+from tests.system.harness import (
+    K1,
+    K2,
+    KEYED,
+    NO_ROOTS,
+    PATIENCE_S,
+    REPOSITORY,
+    WRONG,
+    Program,
+    free_port,
+    taken_port,
+    wait_for,
+)
 from tests.system.processes import engine_workers, is_alive
 from tests.system.test_reload import change, reload, set_keys
 from tests.system.test_serve import part_of
@@ -302,6 +314,13 @@ def test_counters_go_on_after_a_reload_and_begin_at_0_with_another_part(tmp_path
         wait_for(lambda: 'querykeep_config_info{generation="2",' in page_of(server), "the new generation")
         assert server.sql("SELECT 1", K2).status_code == 401
         wait_for(lambda: total(values_of(server), name) == 2, "the failure after the reload")
+
+        port = int(yaml.safe_load(server.file.read_text())["runtime"]["metrics"]["bind"].rpartition(":")[2])
+        with taken_port() as taken:
+            change(server, lambda config: config["runtime"]["metrics"].update(bind=f"127.0.0.1:{taken}"))
+            refused = reload(server)
+        assert (refused.returncode, f"Cannot listen on 127.0.0.1:{taken}" in refused.stderr) == (1, True), refused
+        assert listens(port), "the page stays where it was"
 
         port = free_port()
         moved = {"bind": f"127.0.0.1:{port}", "upstream_names": True}

@@ -64,6 +64,7 @@ def _start_problems(config: RuntimeConfig) -> Iterator[str]:
             salt.load(config.state_dir)
     except (StateDirectoryError, SaltError) as error:
         yield str(error)
-    for address, is_used in ((config.http.bind, True), (config.flight.bind, config.flight.enabled)):
-        if is_used and (problem := bind_problem(address)) is not None:
+    used = ((config.http, True), (config.flight, config.flight.enabled), (config.metrics, config.metrics.enabled))
+    for listener, is_used in used:
+        if is_used and (problem := bind_problem(listener.bind)) is not None:
             yield problem

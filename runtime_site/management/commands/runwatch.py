@@ -79,6 +79,7 @@ class _Page:
                 listener = listen(address, _SETTING, time.monotonic())
             except OSError as error:
                 logger.error("There is no page of metrics: %s", error)  # noqa: TRY400 (the message says it)
+                return
         self._address = address
         if listener is not None:
             self._server = PageServer(listener, self._page)
@@ -88,4 +89,4 @@ class _Page:
         """Serve no more."""
         if self._server is not None:
             self._server.stop()
-            self._server = None
+            self._server = self._address = None
