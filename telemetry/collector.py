@@ -139,14 +139,15 @@ class Collector:
                 self._stop.wait(_CHECK_S)
 
     def _poll(self, timeout_s: float) -> bool:
-        """Wait for events and questions, read all of them, and return whether there were any."""
+        """Wait for events and questions, and read all of them. Return whether to wait for more before the next time."""
         ready = self._selector.select(timeout_s)
         for key, _ in ready:
             if isinstance(key.data, _Client):
                 self._serve(key.data)
             elif key.data is not None:
                 key.data()
-        return bool(ready)
+        # Whoever reads a long answer needs the next piece of it, which is as large as the buffer of a socket.
+        return bool(ready) and not any(events & selectors.EVENT_WRITE for _, events in ready)
 
     def _restore_socket(self) -> None:
         """Make the socket again if a clean-up has removed it."""
@@ -218,7 +219,7 @@ class Collector:
         reply = {"ask": question.get("ask")}
         with suppress(LookupError):
             reply["answer"] = answer(self._answers, question)
-        return json.dumps(reply, separators=(",", ":")).encode("ascii") + b"\n"
+        return json.dumps(reply, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
     def _send(self, client: _Client) -> None:
         if client.unread:

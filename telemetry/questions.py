@@ -12,6 +12,7 @@ from telemetry.errors import TelemetryUnavailableError
 TIMEOUT_S = 2.0
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
+_BUFFER_BYTES = 256 * 1024
 
 
 def ask_at(path: Path, question: Mapping[str, Any]) -> Any:
@@ -26,7 +27,7 @@ def ask_at(path: Path, question: Mapping[str, Any]) -> Any:
             connection.settimeout(TIMEOUT_S)
             connection.connect(str(path))
             connection.sendall(json.dumps({"ask": 1, **question}).encode("ascii") + b"\n")
-            with connection.makefile("rb") as stream:
+            with connection.makefile("rb", _BUFFER_BYTES) as stream:
                 line = stream.readline(MAX_ANSWER_BYTES)
         return json.loads(line)["answer"]
     except (OSError, ValueError, LookupError, TypeError):

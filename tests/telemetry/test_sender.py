@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -26,6 +27,7 @@ from telemetry.events import (
     decode,
     encode,
 )
+from telemetry.questions import ask_at
 from telemetry.sender import WATCH_SOCKET, Sender, SocketLink
 from tests.system.harness import REPOSITORY, wait_for
 
@@ -247,6 +249,19 @@ def test_questions_are_answered(tmp_path: Path, collector: Collector) -> None:
     for what, of in (("product", [1]), ("sum", "x"), ("sum", None)):
         with pytest.raises(TelemetryUnavailableError):
             telemetry.state.ask(what, of=of)
+
+
+def test_a_long_answer_takes_no_pause_for_each_piece(tmp_path: Path) -> None:
+    text = "\n\x85\u2028\U0001f600" + "x" * (12 * 1024 * 1024)
+    collector = Collector(tmp_path / WATCH_SOCKET, [], {"text": lambda _: text})
+    collector.start()
+    try:
+        began = time.monotonic()
+        assert ask_at(tmp_path / WATCH_SOCKET, {"what": "text"}) == text
+        # With one pause for each buffer of a socket it would take 3 s at least.
+        assert time.monotonic() - began < 2
+    finally:
+        collector.stop()
 
 
 def test_a_single_process_counts_and_answers_itself(recorder: Recorder) -> None:
