@@ -125,15 +125,14 @@ class Counters:
             self._add(metrics.RESULT_BYTES, (protocol,), size)
         if cache:
             self._add(metrics.CACHE_LOOKUPS, (cache,))
-        if queued_ms or parse_ms or run_ms:
+        # Zeros of statements that were refused would make each phase look faster than it is.
+        times_ms: tuple[float | None, ...] = (queued_ms or None, None, None, None, None, total_ms)
+        if parse_ms or run_ms:
             times_ms = (queued_ms, parse_ms, run_ms, encode_ms, event.send_ms, total_ms)
-            for distribution, time_ms in zip(self._phases, times_ms, strict=True):
+        for distribution, time_ms in zip(self._phases, times_ms, strict=True):
+            if time_ms is not None:
                 distribution.counts[bisect_left(_BUCKETS_MS, time_ms)] += 1
                 distribution.sum += time_ms / 1000
-        else:
-            total = self._phases[-1]
-            total.counts[bisect_left(_BUCKETS_MS, total_ms)] += 1
-            total.sum += total_ms / 1000
 
     def _requests(self, event: RequestsEvent) -> None:
         self._add(metrics.HTTP_REQUESTS, (event.route, f"{event.status // 100}xx"), sum(event.buckets))

@@ -45,7 +45,7 @@ STATEMENT_SECONDS = Metric(
     "querykeep_statement_seconds",
     "histogram",
     "Time of statements by phase: queue, gate, run, encode, send, and total. A statement that did not begin to run "
-    "counts in total only.",
+    "counts in total only, and in queue if it waited.",
     ("phase",),
 )
 KEY_STATEMENTS = Metric(

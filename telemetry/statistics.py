@@ -29,7 +29,7 @@ COLUMNS: Final = (
 )
 
 #: The upper limits of the buckets of a histogram, in milliseconds: ten for each power of ten, up to a quarter of an
-#: hour. A percentile is off by at most a quarter.
+#: hour. A percentile is off by at most 26 %.
 _PER_DECADE: Final = 10
 _LIMITS_MS: Final = tuple(0.01 * 10 ** (step / _PER_DECADE) for step in range(8 * _PER_DECADE))
 _PERCENTILE: Final = 0.95

@@ -72,6 +72,18 @@ def test_statements_are_counted_by_all_that_they_are() -> None:
         assert found["querykeep_statement_seconds_sum", phase] == pytest.approx(2 * milliseconds / 1000)
 
 
+def test_a_statement_that_only_waited_counts_in_queue_and_total() -> None:
+    counters = Counters()
+
+    counters.take([STATEMENT._replace(code="engine_busy", queued_ms=5000.0, parse_ms=0.0, run_ms=0.0, encode_ms=0.0)])
+
+    found = shown(counters)
+    counts = {
+        phase: found["querykeep_statement_seconds_count", phase] for phase in ("queue", "gate", "run", "send", "total")
+    }
+    assert counts == {"queue": 1, "gate": 0, "run": 0, "send": 0, "total": 1}
+
+
 def test_everything_else_is_counted_too() -> None:
     counters = Counters()
     counters.expect_datasets(["orders"])
