@@ -228,6 +228,6 @@ def test_systemd_hears_of_the_start_and_that_the_supervisor_works(tmp_path: Path
             told = [systemd.recvmsg(100, 100) for _ in range(5)]
             for pid in family(server.process.pid):
                 assert (b"NOTIFY_SOCKET" in Path(f"/proc/{pid}/environ").read_bytes()) is False
-    assert [data for data, *_ in told] == [b"READY=1", *[b"WATCHDOG=1"] * 4]
+    assert [data for data, *_ in told] == [b"READY=1", *[b"READY=1\nWATCHDOG=1"] * 4]
     senders = {struct.unpack("3i", ancillary[0][2])[0] for _, ancillary, *_ in told}
     assert senders == {server.process.pid}
