@@ -63,8 +63,9 @@ class _Session(requests.Session):
     Of an answer, it reads no more than the collector has to say within the time-out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float) -> None:
         super().__init__()
+        self._timeout_s = timeout_s
         self.trust_env = False
         self.headers["Accept-Encoding"] = "identity"
         #: How the last request failed, in a few words.
@@ -72,6 +73,8 @@ class _Session(requests.Session):
 
     def request(self, *args: Any, **options: Any) -> requests.Response:
         self.fault = "cannot be reached"
+        # The SDK computes its time-out from the time of day, which may be set while it waits.
+        options["timeout"] = min(max(options["timeout"], 0.001), self._timeout_s)
         until = time.monotonic() + options["timeout"]
         try:
             response = super().request(*args, **{**options, "allow_redirects": False, "stream": True})
@@ -130,7 +133,7 @@ class SpanExporter:
 
     def configure(self, config: TracesConfig) -> None:
         """Export to this collector from the next batch on."""
-        session = _Session()
+        session = _Session(config.timeout_s)
         self._quiet_until = 0.0
         self._endpoint = config.endpoint
         self._target = (

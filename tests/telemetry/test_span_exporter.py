@@ -1,5 +1,6 @@
 """Spans go through the pipe to the collector, and whatever the collector does, nobody waits for it."""
 
+import gzip
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
     ExportTraceServiceResponse,
@@ -195,6 +197,17 @@ def test_a_collector_that_keeps_failing_and_recovering_is_told_once_in_a_while(
         assert messages(caplog) == [DOWN, UP]
 
 
+@pytest.mark.parametrize("timeout_s", [3600.0, 0.0])
+def test_a_clock_that_is_set_changes_no_timeout(timeout_s: float) -> None:
+    with collecting() as collector:
+        collector.delay_s = 2.0
+        # The SDK asks for such a time-out if the time of day was set meanwhile.
+        session = span_exporter._Session(0.2)
+        with pytest.raises(requests.Timeout):
+            session.request("POST", collector.url, data=gzip.compress(b""), timeout=timeout_s)
+        collector.delay_s = 0.0
+
+
 def test_a_line_that_is_no_span_does_not_end_the_export(pipe: int, caplog: pytest.LogCaptureFixture) -> None:
     assert spans._connection is not None
     os.write(spans._connection.descriptor, b"no span\n")
@@ -265,3 +278,24 @@ def test_only_the_exporter_imports_opentelemetry(tmp_path: Path) -> None:
     done = run_program(str(tmp_path / "program.py"), PYTHONPATH=".", DJANGO_SETTINGS_MODULE="runtime_site.settings")
 
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.exhaustive
+def test_libraries_that_are_not_all_there_are_named_with_what_installs_them(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "sys.modules['opentelemetry.sdk'] = None\n"
+        "from runtime_site.tracing import exporter_of\n"
+        "from runtimeconf.model import RuntimeConfig, TracesConfig\n"
+        "traces = TracesConfig(endpoint='http://127.0.0.1:1')\n"
+        "try:\n"
+        "    exporter_of(traces, RuntimeConfig(file=Path('a'), state_dir=Path('b'), traces=traces), 0)\n"
+        "except OSError as error:\n"
+        "    print(error)\n"
+    )
+
+    done = run_program(str(tmp_path / "program.py"), PYTHONPATH=".", DJANGO_SETTINGS_MODULE="runtime_site.settings")
+
+    assert "opentelemetry.sdk" in done.stdout, done.stderr
+    assert "python -m pip install 'opentelemetry-exporter-otlp-proto-http" in done.stdout
