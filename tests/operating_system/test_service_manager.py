@@ -18,8 +18,9 @@ def test_systemd_is_told_of_the_start_and_that_the_process_works(tmp_path: Path,
 
         manager.is_ready()
         manager.is_alive()
+        manager.is_stopping()
 
-        assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"READY=1\nWATCHDOG=1"]
+        assert [systemd.recv(100) for _ in range(3)] == [b"READY=1", b"READY=1\nWATCHDOG=1", b"STOPPING=1"]
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/at/all"])
@@ -28,6 +29,7 @@ def test_without_systemd_nobody_is_told(address: str) -> None:
 
     manager.is_ready()
     manager.is_alive()
+    manager.is_stopping()
 
 
 def test_a_service_manager_that_does_not_read_delays_nothing_and_hears_of_the_start_later(tmp_path: Path) -> None:
