@@ -29,6 +29,7 @@ def addresses(config: RuntimeConfig, own: frozenset[int]) -> Iterator[Finding]:
     for setting, address, is_used in (
         ("runtime.http.bind", config.http.bind, True),
         ("runtime.flight.bind", config.flight.bind, config.flight.enabled),
+        ("runtime.metrics.bind", config.metrics.bind, config.metrics.enabled),
     ):
         if not is_used:
             continue
