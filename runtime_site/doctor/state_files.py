@@ -31,17 +31,18 @@ _FIX_OWNER = "Set runtime.state_dir to a directory that is the runtime's alone, 
 
 def check(state_dir: Path) -> Iterator[Finding]:
     """Yield what is wrong with the state directory; nothing in it is created or changed."""
-    about = "state directory"
+    about, is_own = "state directory", True
     try:
         judge_state_dir(state_dir)
     except StateDirectoryError as exc:
+        is_own = False
         yield error(about, str(exc), _FIX_OWNER)
     if not os.access(state_dir, os.F_OK):
         yield note(about, f"{state_dir} does not exist: the first start creates it.")
     elif not os.access(state_dir, os.R_OK | os.X_OK):
         yield error(about, f"{state_dir} cannot be read by this user.", "Run this command as the runtime's user.")
         return
-    elif stat.S_IMODE(state_dir.stat().st_mode) & _OTHERS:
+    elif is_own and stat.S_IMODE(state_dir.stat().st_mode) & _OTHERS:  # Of others, such as /tmp, it must stay so.
         yield warning(about, f"Other users have rights on {state_dir}.", f"chmod 700 {state_dir}")
     manifest = Manifest(generation=0)
     try:
