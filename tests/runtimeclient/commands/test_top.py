@@ -178,7 +178,9 @@ def test_a_runtime_that_goes_away_and_comes_back_is_shown(top: Remote) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("how", "status"), [(CTRL_C, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["Ctrl-C", "TERM", "HUP"]
+    ("how", "status"),
+    [(CTRL_C, 130), ("\x1c", 131), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["Ctrl-C", "QUIT", "TERM", "HUP"],
 )
 def test_the_terminal_is_given_back(top: Remote, how: str | signal.Signals, status: int) -> None:
     with terminal_of(top) as terminal:
