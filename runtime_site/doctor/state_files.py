@@ -1,4 +1,4 @@
-"""The state directory: whether it can be used, its disk, and what is left over in it."""
+"""The state directory: whether it can be used, its disk, and what is left over in it; and the file of the history."""
 
 import itertools
 import os
@@ -14,10 +14,12 @@ from datasources.refresh.loader_process import room
 from datasources.snapshots.snapshot import SNAPSHOT_FILES
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Manifest, ManifestError, read_manifest, snapshot_path
 from runtime_site.doctor.findings import Finding, error, note, ok, size, warning
+from runtimeconf.model import HistoryConfig
 from system.errors import StateDirectoryError
 from system.lock import StateLock
 from system.state_directory import judge_state_dir
 from system.wallclock import utc_in
+from telemetry import history_file
 
 #: A directory with more entries is not read to its end.
 MAX_ENTRIES = 20_000
@@ -60,6 +62,19 @@ def check(state_dir: Path) -> Iterator[Finding]:
             f"The newest data was loaded at {newest}, which is still to come: the clock was set back.",
             "Set the clock; the expiry of keys and the refresh intervals depend on it.",
         )
+
+
+def check_history(config: HistoryConfig) -> Iterator[Finding]:
+    """Yield whether statements can be written to the file of the history, if there is one."""
+    if not config.enabled or config.file is None:
+        return
+    try:
+        history_file.check(config.file)
+    except OSError as exc:
+        text = f"No statement can be written to {config.file}: {(exc.strerror or 'the system refuses it').lower()}."
+        yield error("history", text, "Create its directory, or give both to the runtime's user.")
+    else:
+        yield ok("history", f"Statements can be written to {config.file}.")
 
 
 def _disk(state_dir: Path, manifest: Manifest) -> Iterator[Finding]:

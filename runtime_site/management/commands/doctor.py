@@ -73,6 +73,7 @@ class Examination:
             return
         yield from run("sql", read.check_sql, _LIMIT_S)
         yield from run("limits", lambda: machine.limits(config), _LIMIT_S)
+        yield from run("history", lambda: state_files.check_history(config.history), _LIMIT_S)
         yield from run("addresses", lambda: listeners.addresses(config, self.runtime.own), _LIMIT_S)
         yield from run("certificate", lambda: listeners.certificate(config), _LIMIT_S)
         yield from run("runtime", lambda: running.Running(self.runtime, config).check(), _LIMIT_S)

@@ -146,6 +146,18 @@ def test_addresses(tmp_path: Path) -> None:
     assert foreign.startswith("error addresses: Cannot listen on 192.0.2.1:80: ")
 
 
+def test_the_file_of_the_history(tmp_path: Path) -> None:
+    (tmp_path / "link.jsonl").symlink_to("elsewhere")
+    said = {}
+    for name in ("new.jsonl", "absent/a.jsonl", "link.jsonl"):
+        _, found = examine(write(tmp_path, runtime=f"{SMALL}{KEYED}  history: {{file: {name}}}\n"))
+        (said[name],) = shown(found, "history")
+
+    assert said["new.jsonl"] == f"ok history: Statements can be written to {tmp_path}/new.jsonl."
+    assert "absent/a.jsonl: no such file or directory. Create its directory" in said["absent/a.jsonl"]
+    assert "link.jsonl: it is not a regular file of the runtime's user." in said["link.jsonl"]
+
+
 def state_directory(directory: Path, mode: int = 0o700) -> Path:
     (directory / ".runtime").mkdir(mode=0o700)
     (directory / ".runtime").chmod(mode)
