@@ -34,7 +34,7 @@ def addresses(config: RuntimeConfig, own: frozenset[int]) -> Iterator[Finding]:
         if not is_used:
             continue
         if (problem := bind_problem(address)) is not None:
-            yield error("addresses", problem, f"Set {setting} to an address of this machine.")
+            yield error("addresses", problem, f"Set {setting} to an address of this machine that this user may use.")
         elif address.port and is_listening(address.port):
             yield _held(setting, address, frozenset(holders(address.port)), own)
         else:

@@ -128,7 +128,8 @@ class Command(BaseCommand):
             except OSError as error:
                 shown = escaped(str(target))
                 raise CommandError(f"The bundle {shown} cannot be created: {error.strerror}.", returncode=2) from error
-        former = {number: signal.signal(number, _end) for number in _ENDS}
+        caught = [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]  # not by nohup
+        former = {number: signal.signal(number, _end) for number in caught}
         try:
             findings = list(self._shown(examination, options))
             if descriptor is not None:

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -414,21 +415,43 @@ def test_an_output_that_cannot_be_written(tmp_path: Path, options: list[str]) ->
     assert not (tmp_path / "b.gz").exists()
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+@contextmanager
+def doctor_at_work(file: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A doctor that asks a source which never answers."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        source = f"http://127.0.0.1:{silent.getsockname()[1]}/a.csv"
-        file = write(tmp_path, f"datasets: [{{from: '{source}', name: a}}]\n")
-        before = sorted(tmp_path.iterdir())
-        doctor = doctor_to(subprocess.DEVNULL, file, "--timeout", "60")
+        with file.open("a") as text:
+            text.write(f"datasets: [{{from: 'http://127.0.0.1:{silent.getsockname()[1]}/a.csv', name: a}}]\n")
+        doctor = doctor_to(subprocess.DEVNULL, file, *options)
         connection, _ = silent.accept()
+        with connection:
+            yield doctor
 
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    file = write(tmp_path)
+    before = sorted(tmp_path.iterdir())
+
+    with doctor_at_work(file, "--timeout", "60") as doctor:
         doctor.send_signal(number)
         _, errors = doctor.communicate(timeout=30)
-        connection.close()
 
     assert (doctor.returncode, errors) == (128 + number, "")
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.exhaustive
+def test_nohup_is_respected(tmp_path: Path) -> None:
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited
+    try:
+        with doctor_at_work(write(tmp_path), "--timeout", "1") as doctor:
+            doctor.send_signal(signal.SIGHUP)
+            doctor.communicate(timeout=30)
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+    assert doctor.returncode == 1
+    assert (tmp_path / "b.gz").stat().st_size > 0
