@@ -139,18 +139,29 @@ class Scrubber:
     def __init__(self, secrets: Iterable[str] = (), hidden: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets if len(secret) >= _MIN_CHARACTERS for form in _forms(secret)}
         words = {form for text in hidden if len(text) >= _MIN_CHARACTERS for form in _shown(text)}
-        # The longest first: another may be part of it.
-        self._forms = sorted(forms, key=len, reverse=True)
-        self._words = sorted(words, key=len, reverse=True)
+        self._forms = _by_beginning(forms)
+        self._words = _by_beginning(words)
 
     def scrubbed(self, text: str) -> str:
         """Return *text* without them."""
-        for form in self._forms:
+        for form in _possible(self._forms, text):
             text = text.replace(form, REDACTED)
-        for word in self._words:
-            if word in text:
-                text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", REDACTED, text)
+        for word in _possible(self._words, text):
+            text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", REDACTED, text)
         return text
+
+
+def _by_beginning(texts: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        found.setdefault(text[:_MIN_CHARACTERS], []).append(text)
+    return found
+
+
+def _possible(known: dict[str, list[str]], text: str) -> list[str]:
+    """Return those of the *known* texts whose beginning is in *text*, the longest first: another may be part of it."""
+    beginnings = {text[at : at + _MIN_CHARACTERS] for at in range(len(text))}
+    return sorted((one for beginning in beginnings for one in known.get(beginning, ())), key=len, reverse=True)
 
 
 def _forms(secret: str) -> Iterator[str]:
