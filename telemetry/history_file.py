@@ -119,6 +119,15 @@ class HistoryFile:
                 older.rename(newer)
 
 
+def check(path: Path) -> None:
+    """Raise OSError if `HistoryFile` could not append to *path*; nothing is created or changed."""
+    with suppress(FileNotFoundError):
+        _checked(path.lstat())
+    path.parent.stat()
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def _checked(status: os.stat_result) -> os.stat_result:
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, "it is not a regular file of the runtime's user")
