@@ -173,6 +173,7 @@ class Supervisor:
         on_hup: Called on SIGHUP.
         advance: Called after each signal, and at the latest after the seconds that it returned the last time.
         each_look: Called at least every `LOOK_S` seconds, also during the stop.
+        on_stop: Called when the stop begins.
     """
 
     def __init__(  # noqa: PLR0913 (keywords)
@@ -187,6 +188,7 @@ class Supervisor:
         on_hup: Callable[[], None] = lambda: None,
         advance: Callable[[], float] = lambda: math.inf,
         each_look: Callable[[], None] = lambda: None,
+        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self.parts = [Part(command) for command in parts]
         self._stop_order = stop_order
@@ -198,6 +200,7 @@ class Supervisor:
         self._advance = advance
         self._advance_s = math.inf
         self._each_look = each_look
+        self._on_stop = on_stop
         self._day_ends = time.monotonic() + DAY_S
         self._was_ready = False
         self._poll_intervals_s = poll_intervals_s()
@@ -297,7 +300,7 @@ class Supervisor:
         if number in _STOP:
             if self._stop_at is None:
                 logger.info("The runtime stops", extra={"fields": {"signal": number.name}})
-                self._stop_at = time.monotonic() + self.shutdown_timeout_s
+                self._begin_stop()
             else:
                 logger.warning("The runtime is stopped immediately", extra={"fields": {"signal": number.name}})
                 self._code = 1
@@ -306,6 +309,10 @@ class Supervisor:
             self._on_hup()
         elif number == signal.SIGTSTP:
             self._suspend()
+
+    def _begin_stop(self) -> None:
+        self._stop_at = time.monotonic() + self.shutdown_timeout_s
+        self._on_stop()
 
     def _suspend(self) -> None:
         """Suspend all parts and this process until SIGCONT, like any job of a shell (Ctrl-Z, `fg`)."""
@@ -337,7 +344,7 @@ class Supervisor:
         elif part.starts == 1 and code == part.command.fatal:
             logger.critical("A part of the runtime cannot start", extra={"fields": _fields(part, reason)})
             self._code = 1
-            self._stop_at = time.monotonic() + self.shutdown_timeout_s
+            self._begin_stop()
         else:
             part.start_later(reason)
 

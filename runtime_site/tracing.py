@@ -6,6 +6,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from runtimeconf.model import RuntimeConfig, TracesConfig
+from runtimeconf.traces import EXPORTER
 from telemetry import spans
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where traces are exported.
@@ -25,8 +26,18 @@ def adopt(config: RuntimeConfig) -> None:
 
 
 def exporter_of(traces: TracesConfig, config: RuntimeConfig, reader: int) -> "SpanExporter":
-    """Return the exporter of the spans in the pipe *reader*."""
-    from telemetry.span_exporter import SpanExporter  # noqa: PLC0415 (as above)
+    """
+    Return the exporter of the spans in the pipe *reader*.
+
+    Raises:
+        OSError: The libraries it needs are not installed, or do not fit together.
+    """
+    try:
+        from telemetry.span_exporter import SpanExporter  # noqa: PLC0415 (as above)
+    except ImportError as error:
+        raise OSError(
+            f"runtime.traces: the OpenTelemetry exporter cannot be imported ({error}): {EXPORTER.install_command}"
+        ) from error
 
     try:
         version = metadata.version("querykeep")

@@ -15,9 +15,14 @@ class ServiceManager:
         """Tell that the start is complete."""
         self._tell(b"READY=1")
 
+    def is_stopping(self) -> None:
+        """Tell that the stop has begun, which systemd may not have asked for."""
+        self._tell(b"STOPPING=1")
+
     def is_alive(self) -> None:
         """Tell that this process works. systemd kills it if that is not told for too long."""
-        self._tell(b"WATCHDOG=1")
+        # `systemctl start` would wait for ever if the socket had no room when the start was complete.
+        self._tell(b"READY=1\nWATCHDOG=1")
 
     def _tell(self, state: bytes) -> None:
         if self._address:

@@ -19,6 +19,7 @@ from telemetry.history import entry
 logger = logging.getLogger(__name__)
 
 _MODE = 0o600
+_NEVER_A_LINK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 #: The beginning of each line, by which a file of something else is told.
 _BEGINNING = b'{"key":'
@@ -109,8 +110,7 @@ class HistoryFile:
                 if os.path.samestat(os.lstat(self._path), os.fstat(self._descriptor)):
                     return self._descriptor
             self._close()
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        descriptor = os.open(self._path, flags, _MODE)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _NEVER_A_LINK, _MODE)
         try:
             self._size = _checked(descriptor).st_size
             if self._size and os.pread(descriptor, 1, self._size - 1) != b"\n":  # A crash has cut the last line.
@@ -131,12 +131,30 @@ class HistoryFile:
                 older.rename(newer)
 
 
+def check(path: Path) -> None:
+    """Raise OSError if `HistoryFile` could not append to *path*; nothing is created or changed."""
+    with suppress(FileNotFoundError):
+        _checked_type(path.lstat())
+        descriptor = os.open(path, os.O_RDWR | _NEVER_A_LINK)
+        try:
+            _checked(descriptor)
+        finally:
+            os.close(descriptor)
+    path.parent.stat()
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def _checked(descriptor: int) -> os.stat_result:
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-        raise PermissionError(errno.EPERM, "it is not a regular file of the runtime's user")
+    status = _checked_type(os.fstat(descriptor))
     if status.st_size and os.pread(descriptor, len(_BEGINNING), 0) != _BEGINNING:
         raise PermissionError(errno.EPERM, "it holds something else than a history")
+    return status
+
+
+def _checked_type(status: os.stat_result) -> os.stat_result:
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "it is not a regular file of the runtime's user")
     return status
 
 

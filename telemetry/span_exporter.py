@@ -10,14 +10,17 @@ import json
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import requests
+from google.protobuf.message import DecodeError
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
@@ -37,6 +40,11 @@ PAUSE_S = 0.5
 #: Seconds that a stop waits for the last batches.
 STOP_S = 2.0
 
+#: Seconds after a recovery in which a collector that fails again is not worth another line.
+QUIET_S = 60.0
+
+#: The longest answer of a collector that is read.
+_MAX_ANSWER_BYTES = 64 * 1024
 _READ_BYTES = 1024 * 1024
 #: Seconds between two looks at the pipe.
 _POLL_S = 0.05
@@ -49,28 +57,53 @@ logging.getLogger("opentelemetry").propagate = False
 
 
 class _Session(requests.Session):
-    """A session that neither follows redirects, which would pass the headers on, nor reads `.netrc` or proxies."""
+    """
+    A session that neither follows redirects, which would pass the headers on, nor reads `.netrc` or proxies.
 
-    def __init__(self) -> None:
+    Of an answer, it reads no more than the collector has to say within the time-out.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
         super().__init__()
+        self._timeout_s = timeout_s
         self.trust_env = False
+        self.headers["Accept-Encoding"] = "identity"
         #: How the last request failed, in a few words.
         self.fault = ""
 
     def request(self, *args: Any, **options: Any) -> requests.Response:
-        self.fault = "no answer in time"
+        self.fault = "cannot be reached"
+        # The SDK computes its time-out from the time of day, which may be set while it waits.
+        options["timeout"] = min(max(options["timeout"], 0.001), self._timeout_s)
+        until = time.monotonic() + options["timeout"]
         try:
-            response = super().request(*args, **{**options, "allow_redirects": False})
-        except requests.RequestException as error:
-            if not isinstance(error, requests.Timeout):
-                self.fault = "cannot be reached"
+            response = super().request(*args, **{**options, "allow_redirects": False, "stream": True})
+        except requests.Timeout:
+            self.fault = "no answer in time"
             raise
-        if response.is_redirect:
+        except requests.exceptions.SSLError:
+            self.fault = "no connection by TLS"
+            raise
+        with response:
+            self.fault = "it redirects" if response.is_redirect else f"status {response.status_code}"
+            if response.ok and _rejected(response, until):
+                self.fault = "it rejects spans"
+                response.status_code = 400
+        if 300 <= response.status_code < 400:  # The SDK takes it for success.
             response.status_code = 400
-            self.fault = "it redirects"
-        else:
-            self.fault = f"status {response.status_code}"
         return response
+
+
+def _rejected(response: requests.Response, until: float) -> int:
+    """Return how many spans the collector has not taken, as far as it says so until then."""
+    body = bytearray()
+    with suppress(requests.RequestException, DecodeError):
+        for byte in response.iter_content(1):  # More at once could take until the end of time.
+            body += byte
+            if len(body) > _MAX_ANSWER_BYTES or time.monotonic() > until:
+                return 0
+        return int(ExportTraceServiceResponse.FromString(bytes(body)).partial_success.rejected_spans)
+    return 0
 
 
 class SpanExporter:
@@ -100,7 +133,8 @@ class SpanExporter:
 
     def configure(self, config: TracesConfig) -> None:
         """Export to this collector from the next batch on."""
-        session = _Session()
+        session = _Session(config.timeout_s)
+        self._quiet_until = 0.0
         self._endpoint = config.endpoint
         self._target = (
             session,
@@ -156,12 +190,13 @@ class SpanExporter:
         """Export a batch, and return whether the collector took it."""
         lines = 0
         batch: list[ReadableSpan] = []
-        with suppress(IndexError):  # The reader drops lines too.
-            while lines < MAX_BATCH:
-                batch.extend(self._spans(self._queue.popleft()))
-                lines += 1
         session, exporter = self._target
         try:
+            with suppress(IndexError):  # The reader drops lines too.
+                while lines < MAX_BATCH:
+                    line = self._queue.popleft()
+                    lines += 1
+                    batch.extend(self._spans(line))
             is_sent = exporter.export(batch) is SpanExportResult.SUCCESS
         except Exception as error:  # noqa: BLE001 (whatever a library raises, the next batch may pass)
             session.fault, is_sent = type(error).__name__, False
@@ -175,11 +210,13 @@ class SpanExporter:
         """Count what was *dropped*, and log that the collector takes no spans, or takes them again, if that changed."""
         with self._lock:
             self._dropped += dropped
-            had_fault, self._fault = bool(self._fault), fault
-            if fault and not had_fault:
+            now = time.monotonic()
+            if fault and not self._fault and now >= self._quiet_until:
+                self._fault = fault
                 fields = {"endpoint": self._endpoint, "error": fault}
                 logger.warning("the collector takes no traces", extra={"fields": fields})
-            elif had_fault and not fault:
+            elif self._fault and not fault:
+                self._fault, self._quiet_until = "", now + QUIET_S
                 logger.info("the collector takes traces again", extra={"fields": {"dropped": self._dropped}})
                 self._dropped = 0
 

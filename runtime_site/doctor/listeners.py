@@ -29,11 +29,12 @@ def addresses(config: RuntimeConfig, own: frozenset[int]) -> Iterator[Finding]:
     for setting, address, is_used in (
         ("runtime.http.bind", config.http.bind, True),
         ("runtime.flight.bind", config.flight.bind, config.flight.enabled),
+        ("runtime.metrics.bind", config.metrics.bind, config.metrics.enabled),
     ):
         if not is_used:
             continue
         if (problem := bind_problem(address)) is not None:
-            yield error("addresses", problem, f"Set {setting} to an address of this machine.")
+            yield error("addresses", problem, f"Set {setting} to an address of this machine that this user may use.")
         elif address.port and is_listening(address.port):
             yield _held(setting, address, frozenset(holders(address.port)), own)
         else:

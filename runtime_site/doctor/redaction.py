@@ -43,6 +43,10 @@ _FROM = "datasets[].from"
 #: Spellings of fields besides that of the schema.
 _ALIASES = {"api_key": "api-key"}
 
+#: Parameters whose values of headers and fields are secrets too. A part of another, such as the scheme of a URL, is
+#: in many texts.
+_WITH_PARTS = frozenset({"http_headers", "http_query"})
+
 #: Shorter texts are not searched for: they would be found everywhere.
 _MIN_CHARACTERS = 4
 #: A fault shows at most the beginning of a longer value: `validation.shown`.
@@ -85,6 +89,8 @@ class Redaction:
         connector, separator, _ = node.text.partition(":")
         if path == _FROM and separator and connector in CONNECTORS:
             return f"{connector}:{REDACTED}"
+        if path == _FROM:
+            self.hidden.add(connector)  # A fault names it.
         if field is ADDRESS:
             with suppress(InvalidValueError, ValueError):
                 address = ADDRESS.convert(node)
@@ -106,18 +112,21 @@ def _accepts(field: ScalarField[Any], node: Scalar) -> bool:
 
 
 def secrets_of(config: RuntimeConfig) -> Iterator[str]:
-    """Yield every secret that *config* was given: keys, and all parameters of datasets that may hold one."""
+    """Yield every secret that *config* was given: keys, headers, and parameters of datasets that may hold one."""
     for key in (*config.auth.keys, *(named.key for named in config.auth.named_keys)):
         if key is not None:
             yield key.reveal()
+    for value in config.traces.headers.values() if config.traces is not None else ():
+        yield from (value, *value.split())
     for dataset in config.datasets:
         connector = CONNECTORS.get(dataset.connector)
         for param in connector.params if connector is not None else ():
             if (param.is_secret or param.is_hidden) and param.name in dataset.params:
                 value = dataset.params[param.name]
                 yield value
-                yield from value.splitlines()
-                yield from re.split(r"[\s:=&]+", value)  # the values of headers and of a query
+                if param.name in _WITH_PARTS:
+                    yield from value.splitlines()
+                    yield from re.findall(r"(?<=[:=\s])[^\s=&;]+", value)
 
 
 class Scrubber:
@@ -130,18 +139,29 @@ class Scrubber:
     def __init__(self, secrets: Iterable[str] = (), hidden: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets if len(secret) >= _MIN_CHARACTERS for form in _forms(secret)}
         words = {form for text in hidden if len(text) >= _MIN_CHARACTERS for form in _shown(text)}
-        # The longest first: another may be part of it.
-        self._forms = sorted(forms, key=len, reverse=True)
-        self._words = sorted(words, key=len, reverse=True)
+        self._forms = _by_beginning(forms)
+        self._words = _by_beginning(words)
 
     def scrubbed(self, text: str) -> str:
         """Return *text* without them."""
-        for form in self._forms:
+        for form in _possible(self._forms, text):
             text = text.replace(form, REDACTED)
-        for word in self._words:
-            if word in text:
-                text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", REDACTED, text)
+        for word in _possible(self._words, text):
+            text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", REDACTED, text)
         return text
+
+
+def _by_beginning(texts: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        found.setdefault(text[:_MIN_CHARACTERS], []).append(text)
+    return found
+
+
+def _possible(known: dict[str, list[str]], text: str) -> list[str]:
+    """Return those of the *known* texts whose beginning is in *text*, the longest first: another may be part of it."""
+    beginnings = {text[at : at + _MIN_CHARACTERS] for at in range(len(text))}
+    return sorted((one for beginning in beginnings for one in known.get(beginning, ())), key=len, reverse=True)
 
 
 def _forms(secret: str) -> Iterator[str]:

@@ -27,7 +27,7 @@ _MISSED = 3
 #: A process in one of these states (proc(5)) does not run.
 _STOPPED = frozenset("TtZ")
 #: A word of a command line that names the part of the runtime.
-_PART = re.compile(r"(?:run|.*\.)?(serve|web|engine|flight|refresh|watch|loader)(?:r|_process)?")
+_PART = re.compile(r"(?:run|.*\.)?(serve|web|engine|flight|refresh|watch|traces|loader)(?:r|_process)?")
 _CODE = Path(__file__).resolve().parents[2]
 _PACKAGES = ("runtime_site", "httpserver", "sqlapi", "flightapi", "datasources", "queryengine", "authkeys", "system")
 
@@ -169,7 +169,7 @@ class Running:
         judged = [finding for state in states for finding in _judged(state, declared.get(state.name))]
         yield from judged
         if not judged:
-            yield ok("runtime", f"All of its {len(states)} datasets are loaded and current.")
+            yield ok("runtime", "All of its datasets are loaded and current.")
 
     def _is_current(self, first: Process) -> Iterator[Finding]:
         about, read_at = "runtime", first.started

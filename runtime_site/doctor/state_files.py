@@ -1,4 +1,4 @@
-"""The state directory: whether it can be used, its disk, and what is left over in it."""
+"""The state directory: whether it can be used, its disk, and what is left over in it; and the file of the history."""
 
 import itertools
 import os
@@ -14,10 +14,12 @@ from datasources.refresh.loader_process import room
 from datasources.snapshots.snapshot import SNAPSHOT_FILES
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Manifest, ManifestError, read_manifest, snapshot_path
 from runtime_site.doctor.findings import Finding, error, note, ok, size, warning
+from runtimeconf.model import HistoryConfig
 from system.errors import StateDirectoryError
 from system.lock import StateLock
 from system.state_directory import judge_state_dir
 from system.wallclock import utc_in
+from telemetry import history_file
 
 #: A directory with more entries is not read to its end.
 MAX_ENTRIES = 20_000
@@ -31,17 +33,18 @@ _FIX_OWNER = "Set runtime.state_dir to a directory that is the runtime's alone, 
 
 def check(state_dir: Path) -> Iterator[Finding]:
     """Yield what is wrong with the state directory; nothing in it is created or changed."""
-    about = "state directory"
+    about, is_own = "state directory", True
     try:
         judge_state_dir(state_dir)
     except StateDirectoryError as exc:
+        is_own = False
         yield error(about, str(exc), _FIX_OWNER)
     if not os.access(state_dir, os.F_OK):
         yield note(about, f"{state_dir} does not exist: the first start creates it.")
     elif not os.access(state_dir, os.R_OK | os.X_OK):
         yield error(about, f"{state_dir} cannot be read by this user.", "Run this command as the runtime's user.")
         return
-    elif stat.S_IMODE(state_dir.stat().st_mode) & _OTHERS:
+    elif is_own and stat.S_IMODE(state_dir.stat().st_mode) & _OTHERS:  # Of others, such as /tmp, it must stay so.
         yield warning(about, f"Other users have rights on {state_dir}.", f"chmod 700 {state_dir}")
     manifest = Manifest(generation=0)
     try:
@@ -59,6 +62,19 @@ def check(state_dir: Path) -> Iterator[Finding]:
             f"The newest data was loaded at {newest}, which is still to come: the clock was set back.",
             "Set the clock; the expiry of keys and the refresh intervals depend on it.",
         )
+
+
+def check_history(config: HistoryConfig) -> Iterator[Finding]:
+    """Yield whether statements can be written to the file of the history, if there is one."""
+    if not config.enabled or config.file is None:
+        return
+    try:
+        history_file.check(config.file)
+    except OSError as exc:
+        text = f"No statement can be written to {config.file}: {(exc.strerror or 'the system refuses it').lower()}."
+        yield error("history", text, "Create its directory, or give both to the runtime's user.")
+    else:
+        yield ok("history", f"Statements can be written to {config.file}.")
 
 
 def _disk(state_dir: Path, manifest: Manifest) -> Iterator[Finding]:

@@ -23,8 +23,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _call(invocation: Invocation) -> None:
     with invocation.connect() as client:
-        keys = invocation.console.stdin
-        if invocation.options.once or keys is None or not invocation.console.is_interactive:
+        console, keys = invocation.console, invocation.console.stdin
+        if invocation.options.once or keys is None or not console.is_interactive or console.is_dumb:
             _print_once(invocation, client)
         else:
             _show(invocation, client, keys)

@@ -15,7 +15,7 @@ from runtimeclient.output.humanize import age, duration, elapsed, size
 from runtimeclient.output.terminal_text import one_line, visible
 
 _COLORS = {"Ready": "green", "Refreshing": "cyan", "Initializing": "yellow", "Error": "bold red", "Disabled": "dim"}
-HELP = "↑ ↓ choose    c cancel    q leave"
+HELP = "↑ ↓ choose · c cancel · q leave"
 
 #: The rows that each table keeps on a small screen.
 _LEAST_ROWS = 2

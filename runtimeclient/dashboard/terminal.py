@@ -23,7 +23,7 @@ _KEYS = {"\x1b[A": UP, "\x1bOA": UP, "k": UP, "\x1b[B": DOWN, "\x1bOB": DOWN, "j
 _ESCAPE_S = 0.05
 
 #: Signals that end the program.
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
+_ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class FullScreen:

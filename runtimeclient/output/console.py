@@ -47,7 +47,9 @@ class Console:
         self.is_quiet: bool = getattr(options, "quiet", False)
         self._environ = environ
         is_plain = getattr(options, "no_color", False) or environ.get("NO_COLOR")  # https://no-color.org
-        self._may_color = not is_plain and environ.get("TERM") != "dumb"
+        #: The terminal, if any, cannot move its cursor.
+        self.is_dumb = environ.get("TERM") == "dumb"
+        self._may_color = not is_plain and not self.is_dumb
         self._has_pager = not getattr(options, "no_pager", False)
         #: Hidden in messages and from the programs started here.
         self.api_key: str | None = None
@@ -111,7 +113,7 @@ class Console:
 
     def progress(self, text: Callable[[float], str]) -> AbstractContextManager[Callable[[], None]]:
         """Show a progress line on standard error while the block is slow, if that is a terminal; yield its eraser."""
-        if not _is_terminal(self.stderr) or self.is_quiet or self._environ.get("TERM") == "dumb":
+        if not _is_terminal(self.stderr) or self.is_quiet or self.is_dumb:
             return nullcontext(lambda: None)
         return progress_line(self.stderr, text, self.size)
 

@@ -67,7 +67,7 @@ def document() -> Node:
             if hasattr(route.view, method):
                 paths.setdefault(route.template, {})[method] = _operation(route, OPERATIONS[route.name, method.upper()])
     shared = {
-        _name(status): _problem(status, codes, needs_key=True) for status, codes in by_status(KEYED_CODES).items()
+        _name(status): _problem(status, codes, (), needs_key=True) for status, codes in by_status(KEYED_CODES).items()
     }
     return {
         "openapi": "3.1.1",
@@ -120,7 +120,7 @@ def _responses(operation: Operation, *, needs_key: bool) -> Node:
     for status, codes in by_status((*(KEYED_CODES if needs_key else OPEN_CODES), *operation.codes)).items():
         is_shared = needs_key and codes == common.get(status)
         problem = {"$ref": f"#/components/responses/{_name(status)}"} if is_shared else None
-        found[str(status)] = problem or _problem(status, codes, needs_key=needs_key)
+        found[str(status)] = problem or _problem(status, codes, operation.error_headers, needs_key=needs_key)
     return dict(sorted(found.items()))
 
 
@@ -132,8 +132,9 @@ def _success(success: Success, *, needs_key: bool) -> Node:
     }
 
 
-def _problem(status: int, codes: list[str], *, needs_key: bool) -> Node:
+def _problem(status: int, codes: list[str], optional_headers: Iterable[str], *, needs_key: bool) -> Node:
     always, sometimes = headers_of_error(status, codes)
+    sometimes = (*sometimes, *optional_headers)
     narrowed = {"properties": {"status": {"const": status}, "code": {"enum": codes}}}
     return {
         "description": f"{title(status)}: {', '.join(f'`{code}`' for code in codes)}",

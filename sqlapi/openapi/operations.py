@@ -62,6 +62,7 @@ class Operation:
         body: The content of its request body; None if it reads none.
         body_required: Whether an empty body is an error.
         successes: The responses that are no errors.
+        error_headers: The names of headers, of `RESPONSE_HEADERS`, that its own errors may have.
         codes: The error codes beside those that every route sends (`OPEN_CODES`, `KEYED_CODES`).
     """
 
@@ -74,6 +75,7 @@ class Operation:
     body: Content | None = None
     body_required: bool = False
     successes: tuple[Success, ...]
+    error_headers: tuple[str, ...] = ()
     codes: tuple[str, ...] = field(default=())
 
 
@@ -190,6 +192,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
                 optional_headers=("X-Cache",),
             ),
         ),
+        error_headers=("X-Query-Id",),
         codes=(NotPermittedError.code, *codes_of(NotAcceptableError), *_BODY_CODES, *_STATEMENT_CODES),
     ),
     ("active", "GET"): Operation(

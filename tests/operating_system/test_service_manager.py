@@ -1,6 +1,7 @@
 """What systemd is told."""
 
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ def test_systemd_is_told_of_the_start_and_that_the_process_works(tmp_path: Path,
 
         manager.is_ready()
         manager.is_alive()
+        manager.is_stopping()
 
-        assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
+        assert [systemd.recv(100) for _ in range(3)] == [b"READY=1", b"READY=1\nWATCHDOG=1", b"STOPPING=1"]
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/at/all"])
@@ -27,12 +29,22 @@ def test_without_systemd_nobody_is_told(address: str) -> None:
 
     manager.is_ready()
     manager.is_alive()
+    manager.is_stopping()
 
 
-def test_a_service_manager_that_does_not_read_delays_nothing(tmp_path: Path) -> None:
+def test_a_service_manager_that_does_not_read_delays_nothing_and_hears_of_the_start_later(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         manager = ServiceManager(str(tmp_path / "notify"))
 
         for _ in range(1000):
             manager.is_alive()
+        manager.is_ready()
+
+        systemd.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                systemd.recv(100)
+        manager.is_alive()
+
+        assert b"READY=1" in systemd.recv(100).splitlines()

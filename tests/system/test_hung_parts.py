@@ -217,7 +217,7 @@ def test_a_part_that_hangs_in_a_reload_leaves_one_whole_runtime(tmp_path: Path, 
         assert accepts(server, K2)
 
 
-def test_systemd_hears_of_the_start_and_that_the_supervisor_works(tmp_path: Path) -> None:
+def test_systemd_hears_of_the_start_and_the_stop_and_that_the_supervisor_works(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -228,6 +228,8 @@ def test_systemd_hears_of_the_start_and_that_the_supervisor_works(tmp_path: Path
             told = [systemd.recvmsg(100, 100) for _ in range(5)]
             for pid in family(server.process.pid):
                 assert (b"NOTIFY_SOCKET" in Path(f"/proc/{pid}/environ").read_bytes()) is False
-    assert [data for data, *_ in told] == [b"READY=1", *[b"WATCHDOG=1"] * 4]
+            server.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: systemd.recv(100) == b"STOPPING=1", "the news of the stop")
+    assert [data for data, *_ in told] == [b"READY=1", *[b"READY=1\nWATCHDOG=1"] * 4]
     senders = {struct.unpack("3i", ancillary[0][2])[0] for _, ancillary, *_ in told}
     assert senders == {server.process.pid}

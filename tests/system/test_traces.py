@@ -230,15 +230,16 @@ def test_traces_cannot_be_turned_off_by_a_reload(server: FlightServer) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["gunicorn", "runserver"])
-def test_a_single_process_exports_from_threads(tmp_path: Path, mode: Mode, collector: Collector) -> None:
+def test_a_single_process_exports_from_threads(tmp_path: Path, mode: Mode) -> None:
     trace_id, traceparent = caller()
 
-    with Server(tmp_path, mode=mode, changes=traced(collector.url), environ={"LOG_FORMAT": "json"}) as server:
-        server.sql("SELECT 1", traceparent=traceparent)
-        server.stop()
+    with collecting() as collector:
+        with Server(tmp_path, mode=mode, changes=traced(collector.url), environ={"LOG_FORMAT": "json"}) as server:
+            server.sql("SELECT 1", traceparent=traceparent)
+            server.stop()
 
-    wait_for(lambda: {"POST /v1/sql", "statement"} <= set(spans_of(collector, trace_id)), "the spans")
-    assert collector.named("refresh")
+        wait_for(lambda: {"POST /v1/sql", "statement"} <= set(spans_of(collector, trace_id)), "the spans")
+        assert collector.named("refresh")
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import gzip
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -15,7 +15,8 @@ class Collector(ThreadingHTTPServer):
     """
     A collector on a port of 127.0.0.1.
 
-    `delay_s` passes before each answer, whose status is `status`. `spans` are those of the requests that it accepted.
+    `delay_s` passes before each answer, whose status is `status` and whose body is `body`. If it `is_endless`, the body
+    is sent again and again, with pauses of `pause_s`. `spans` are those of the requests that it accepted.
     """
 
     daemon_threads = True
@@ -25,6 +26,9 @@ class Collector(ThreadingHTTPServer):
         self.delay_s = 0.0
         self.status = 200
         self.location = ""
+        self.body = b""
+        self.is_endless = False
+        self.pause_s = 0.0
         self.spans: list[Any] = []
         self.services: set[str] = set()
         self.requests: list[dict[str, str]] = []
@@ -61,10 +65,17 @@ class _Handler(BaseHTTPRequestHandler):
                 server.services |= {one.value.string_value for one in resource.resource.attributes}
                 server.spans += [span for scope in resource.scope_spans for span in scope.spans]
         self.send_response(server.status)
-        self.send_header("Content-Length", "0")
+        if not server.is_endless:
+            self.send_header("Content-Length", str(len(server.body)))
         if server.location:
             self.send_header("Location", server.location)
         self.end_headers()
+        self.wfile.write(server.body)
+        with suppress(ConnectionError):
+            while server.is_endless:
+                self.wfile.write(server.body)
+                time.sleep(server.pause_s)
+        self.close_connection = server.is_endless
 
     def log_message(self, *_: object) -> None:
         pass

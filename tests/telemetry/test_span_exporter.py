@@ -1,5 +1,6 @@
 """Spans go through the pipe to the collector, and whatever the collector does, nobody waits for it."""
 
+import gzip
 import json
 import logging
 import os
@@ -11,6 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceResponse,
+)
 
 from runtimeconf.model import TracesConfig
 from telemetry import span_exporter, spans
@@ -20,6 +26,7 @@ from tests.system.harness import free_port, run_program, wait_for
 from tests.telemetry.collectors import Collector, attributes, collecting
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+REJECTING = ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=1)).SerializeToString()
 UNSAMPLED = f"{PARENT[:-2]}00"
 DOWN = "the collector takes no traces"
 UP = "the collector takes traces again"
@@ -130,6 +137,9 @@ def failing(collector: Collector, kind: str) -> str:
     if kind == "silent":
         collector.delay_s = 1.0
         return "no answer in time"
+    if kind == "rejects":
+        collector.body = REJECTING
+        return "it rejects spans"
     collector.status = int(kind)
     if kind == "307":
         collector.location = "http://127.0.0.1:1/"
@@ -137,7 +147,7 @@ def failing(collector: Collector, kind: str) -> str:
     return f"status {kind}"
 
 
-@pytest.mark.parametrize("kind", ["silent", "500", "503", "401", "307"])
+@pytest.mark.parametrize("kind", ["silent", "500", "503", "401", "307", "304", "302", "rejects"])
 def test_a_collector_that_fails_is_told_once_and_once_when_it_recovers(
     pipe: int, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,13 +157,64 @@ def test_a_collector_that_fails_is_told_once_and_once_when_it_recovers(
         with exporting(pipe, collector.url):
             wait_for(lambda: send() or len(collector.requests) > 2, "three requests")
             wait_for(lambda: DOWN in messages(caplog), "the warning")
-            collector.status, collector.delay_s = 200, 0.0
+            collector.status, collector.delay_s, collector.body = 200, 0.0, b""
             wait_for(lambda: send() or UP in messages(caplog), "the recovery")
 
     assert messages(caplog) == [DOWN, UP]
     assert records(caplog)[0].fields == {"endpoint": collector.url, "error": reason}  # type: ignore[attr-defined]
     assert records(caplog)[1].fields["dropped"] >= 1  # type: ignore[attr-defined]
     assert collector.spans
+
+
+@pytest.mark.parametrize(("body", "pause_s"), [(b"x" * 65536, 0.0), (b"x", 0.1)], ids=["fast", "slow"])
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_without_an_end_is_left_unread(
+    pipe: int, body: bytes, pause_s: float, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with collecting() as collector, exporting(pipe, collector.url):
+        collector.status, collector.body, collector.is_endless, collector.pause_s = status, body, True, pause_s
+        wait_for(lambda: send() or len(collector.requests) > 2, "three requests", 10.0)
+        collector.is_endless = False
+
+    assert messages(caplog) == ([] if status == 200 else [DOWN])
+
+
+def test_a_collector_that_keeps_failing_and_recovering_is_told_once_in_a_while(
+    pipe: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with collecting() as collector, exporting(pipe, collector.url):
+
+        def fails_and_recovers() -> None:
+            taken, collector.status = len(collector.requests), 500
+            wait_for(lambda: send() or len(collector.requests) > taken + 1, "a failure")
+            taken, collector.status = len(collector.spans), 200
+            wait_for(lambda: send() or len(collector.spans) > taken + 1, "a success")
+
+        for _ in range(5):
+            fails_and_recovers()
+        wait_for(lambda: UP in messages(caplog), "the recovery")
+        assert messages(caplog) == [DOWN, UP]
+
+
+@pytest.mark.parametrize("timeout_s", [3600.0, 0.0])
+def test_a_clock_that_is_set_changes_no_timeout(timeout_s: float) -> None:
+    with collecting() as collector:
+        collector.delay_s = 2.0
+        # The SDK asks for such a time-out if the time of day was set meanwhile.
+        session = span_exporter._Session(0.2)
+        with pytest.raises(requests.Timeout):
+            session.request("POST", collector.url, data=gzip.compress(b""), timeout=timeout_s)
+        collector.delay_s = 0.0
+
+
+def test_a_line_that_is_no_span_does_not_end_the_export(pipe: int, caplog: pytest.LogCaptureFixture) -> None:
+    assert spans._connection is not None
+    os.write(spans._connection.descriptor, b"no span\n")
+
+    with collecting() as collector, exporting(pipe, collector.url):
+        wait_for(lambda: DOWN in messages(caplog), "the warning")
+        wait_for(lambda: send() or collector.spans, "a span")
 
 
 def test_a_collector_that_is_down_is_told_once_and_another_one_is_used(
@@ -217,3 +278,24 @@ def test_only_the_exporter_imports_opentelemetry(tmp_path: Path) -> None:
     done = run_program(str(tmp_path / "program.py"), PYTHONPATH=".", DJANGO_SETTINGS_MODULE="runtime_site.settings")
 
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.exhaustive
+def test_libraries_that_are_not_all_there_are_named_with_what_installs_them(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "sys.modules['opentelemetry.sdk'] = None\n"
+        "from runtime_site.tracing import exporter_of\n"
+        "from runtimeconf.model import RuntimeConfig, TracesConfig\n"
+        "traces = TracesConfig(endpoint='http://127.0.0.1:1')\n"
+        "try:\n"
+        "    exporter_of(traces, RuntimeConfig(file=Path('a'), state_dir=Path('b'), traces=traces), 0)\n"
+        "except OSError as error:\n"
+        "    print(error)\n"
+    )
+
+    done = run_program(str(tmp_path / "program.py"), PYTHONPATH=".", DJANGO_SETTINGS_MODULE="runtime_site.settings")
+
+    assert "opentelemetry.sdk" in done.stdout, done.stderr
+    assert "python -m pip install 'opentelemetry-exporter-otlp-proto-http" in done.stdout

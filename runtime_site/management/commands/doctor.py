@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from argparse import ArgumentTypeError
 from collections import Counter
@@ -9,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import no_style
@@ -28,6 +30,9 @@ _LIMIT_S = 30.0
 #: Seconds for each source, unless `--timeout` says otherwise.
 _SOURCE_LIMIT_S = 10.0
 
+#: Signals that end the program; the bundle and the scratch files are removed first.
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
+
 _STYLES = {"ok": "SUCCESS", "note": "HTTP_INFO", "warning": "WARNING", "error": "ERROR"}
 
 
@@ -36,6 +41,10 @@ def _seconds(text: str) -> float:
         if 0 < (seconds := float(text)) <= 3600:
             return seconds
     raise ArgumentTypeError("seconds, more than 0 and at most 3600")
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 class Examination:
@@ -64,6 +73,7 @@ class Examination:
             return
         yield from run("sql", read.check_sql, _LIMIT_S)
         yield from run("limits", lambda: machine.limits(config), _LIMIT_S)
+        yield from run("history", lambda: state_files.check_history(config.history), _LIMIT_S)
         yield from run("addresses", lambda: listeners.addresses(config, self.runtime.own), _LIMIT_S)
         yield from run("certificate", lambda: listeners.certificate(config), _LIMIT_S)
         yield from run("runtime", lambda: running.Running(self.runtime, config).check(), _LIMIT_S)
@@ -116,20 +126,34 @@ class Command(BaseCommand):
             try:
                 descriptor = bundle.create(target)
             except OSError as error:
-                raise CommandError(f"The bundle {target} cannot be created: {error.strerror}.", returncode=2) from error
+                shown = escaped(str(target))
+                raise CommandError(f"The bundle {shown} cannot be created: {error.strerror}.", returncode=2) from error
+        caught = [number for number in _ENDS if signal.getsignal(number) is not signal.SIG_IGN]  # not by nohup
+        former = {number: signal.signal(number, _end) for number in caught}
         try:
             findings = list(self._shown(examination, options))
             if descriptor is not None:
                 with os.fdopen(descriptor, "wb") as stream:
                     stream.write(bundle.content(examination.read, findings, examination.runtime))
-        except BaseException:
+            counts = Counter(finding.level for finding in findings)
+            self._conclude(findings, counts, options)
+        except BaseException as error:
             if target is not None:
                 target.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                self._discard()
+                raise CommandError(f"The findings cannot be written: {error.strerror}.", returncode=2) from error
             raise
-        counts = Counter(finding.level for finding in findings)
-        self._conclude(findings, counts, options)
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
         if counts["error"] or (options["strict"] and counts["warning"]):
             sys.exit(1)
+
+    def _discard(self) -> None:
+        """Discard what standard output has not taken: Python would try again at exit, and print a traceback."""
+        with suppress(OSError, AttributeError):  # It is no file.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())
 
     def _shown(self, examination: Examination, options: dict[str, Any]) -> Iterator[Finding]:
         """Yield the findings, and print each unless all are printed as JSON."""
@@ -153,7 +177,9 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps({"counts": {level: counts[level] for level in LEVELS}, "findings": listed}))
         else:
             self.stdout.write(", ".join(f"{counts[level]} {level}" for level in LEVELS[::-1]))
+        self.stdout.flush()
         if options["bundle"] is not None:
             self.stderr.write(
-                f"The bundle is in {options['bundle']}. Look through it before you send it.", no_style().ERROR
+                f"The bundle is in {escaped(str(options['bundle']))}. Look through it before you send it.",
+                no_style().ERROR,
             )

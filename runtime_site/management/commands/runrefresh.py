@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -97,18 +96,19 @@ class Command(PartBase):
             sys.exit(1)
 
 
-def _beat(beat: Callable[[], None], control: ControlClient) -> None:
+def _beat(beat: Callable[[], None], control: ControlClient, stop: threading.Event) -> None:
     """Call *beat* as long as this process answers on the control socket, or would once its disk has taken its data."""
-    while True:
+    while not stop.wait(_BEAT_S):
         if control.is_answered() or waits_for_disk():
             beat()
-        time.sleep(_BEAT_S)
 
 
 def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderProcess]) -> None:
-    if "heartbeat" in extra:
-        beating = [heartbeat(extra), ControlClient(config.state_dir)]
-        threading.Thread(target=_beat, args=beating, name="heartbeat", daemon=True).start()
+    stopped = threading.Event()
+    beating = threading.Thread(
+        target=_beat, args=[heartbeat(extra), ControlClient(config.state_dir), stopped], name="heartbeat", daemon=True
+    )
+    beating.start()
     # The first starts while the data is verified, the others when they are needed. An idle loader exits after a while.
     loaders[0].start()
     tell(config)
@@ -144,6 +144,8 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
                 sys.exit(1)
     service.stop(config.shutdown_timeout_s)
     telemetry.state.disconnect()
+    stopped.set()
+    beating.join(_BEAT_S)
 
 
 def _change(live: Handover, number: int, service: DatasetService, loaders: list[LoaderProcess]) -> RuntimeConfig:

@@ -106,6 +106,7 @@ class Command(PartBase):
             on_hup=generations.ask,
             advance=advance,
             each_look=manager.is_alive,
+            on_stop=manager.is_stopping,
         )
         generations.supervise(supervisor)
         parts.leave_no_core()

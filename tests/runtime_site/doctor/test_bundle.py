@@ -10,11 +10,12 @@ from urllib.parse import quote
 
 import pytest
 import yaml
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Manifest, Snapshot, write_manifest
-from runtime_site.doctor.redaction import REDACTED, Redaction, Scrubber
+from runtime_site.doctor.redaction import REDACTED, Redaction, Scrubber, secrets_of
 from runtime_site.reloading import Report
+from runtimeconf.loader import load
 from runtimeconf.references import without_literals
 from runtimeconf.yaml_reader import read_document
 from tests.runtime_site.doctor.examining import SMALL, examine, write
@@ -244,6 +245,35 @@ def test_a_scrubber_finds_a_secret_in_each_form() -> None:
     assert Scrubber().scrubbed("a") == "a"
 
 
+def test_an_unknown_connector_may_be_a_secret(tmp_path: Path) -> None:
+    """A fault names it without the rest of the value."""
+    file = tmp_path / "runtime.yaml"
+    file.write_text("datasets: [{from: 'canary0123://host/a', name: d}]\n")
+
+    examine(file, bundle=tmp_path / "bundle.tar.gz")
+
+    for text in files_of(tmp_path / "bundle.tar.gz").values():
+        assert b"canary0123" not in text.lower()
+
+
+def test_secrets_are_values_and_not_the_words_around_them(tmp_path: Path) -> None:
+    """Otherwise `http` would be left out of each text once an endpoint is a URL."""
+    params = "{s3_endpoint: 'http://127.0.0.1:1', s3_auth: public, s3_region: r, allow_http: 'true'}"
+    headers = "{http_headers: 'X-Token: some-value', http_query: 'name=other-value'}"
+    datasets = (
+        f"datasets:\n  - {{from: 's3://bucket/a.csv', name: a, params: {params}}}\n"
+        f"  - {{from: 'https://127.0.0.1:1/a.csv', name: b, params: {headers}}}\n"
+    )
+    traces = "  traces: {endpoint: 'http://127.0.0.1:1', headers: {authorization: 'Bearer canary0123'}}\n"
+    config = load(write(tmp_path, datasets, runtime=SMALL + traces), {})
+
+    scrubbed = Scrubber(secrets_of(config)).scrubbed
+
+    text = "runtime.http.bind: name, X-Token"
+    assert scrubbed(text) == text
+    assert scrubbed("some-value other-value canary0123") == f"{REDACTED} {REDACTED} {REDACTED}"
+
+
 def test_only_references_are_kept() -> None:
     assert without_literals("Bearer ${ secrets:a }${b:c}!", "-") == "-${ secrets:a }${b:c}-"
     assert without_literals("", "-") == without_literals("plain", "-") == "-"
@@ -256,7 +286,8 @@ def test_a_failed_bundle_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    with pytest.raises(BrokenPipeError):
+    with pytest.raises(CommandError, match="The findings cannot be written") as failure:
         call_command("doctor", config=write(tmp_path), bundle=tmp_path / "b.tar.gz", stdout=Closed())
 
+    assert failure.value.returncode == 2
     assert not (tmp_path / "b.tar.gz").exists()

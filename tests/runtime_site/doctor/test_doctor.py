@@ -4,9 +4,13 @@ import io
 import json
 import os
 import re
+import signal
+import socket
 import stat
+import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ from runtime_site.doctor.findings import duration, ok, run, size
 from runtime_site.doctor.sources import clock_findings
 from runtimeconf.model import AccelerationConfig, DatasetConfig, QueryConfig, RuntimeConfig
 from tests.runtime_site.doctor.examining import KEYED, SMALL, examine, shown, write
-from tests.system.harness import REPOSITORY, run_program, taken_port
+from tests.system.harness import PYTHON, REPOSITORY, clean_environ, run_program, taken_port
 
 
 def test_all_is_well(tmp_path: Path) -> None:
@@ -131,14 +135,28 @@ def test_refused_sql_and_views_that_do_not_fit(tmp_path: Path) -> None:
 def test_addresses(tmp_path: Path) -> None:
     with taken_port() as port:
         binds = f"  http: {{bind: '127.0.0.1:{port}'}}\n  flight: {{bind: '192.0.2.1:80'}}\n"
-        _, found = examine(write(tmp_path, runtime=SMALL + KEYED + binds))
+        metrics = f"  metrics: {{enabled: true, bind: '127.0.0.2:{port}'}}\n"
+        _, found = examine(write(tmp_path, runtime=SMALL + KEYED + binds + metrics))
 
-    taken, foreign = shown(found, "addresses")
+    taken, foreign, page = shown(found, "addresses")
+    assert page.startswith("error addresses: runtime.metrics.bind: ")
     assert taken == (
         f"error addresses: runtime.http.bind: process {os.getpid()} has 127.0.0.1:{port}. "
         "Stop that server, or change runtime.http.bind."
     )
     assert foreign.startswith("error addresses: Cannot listen on 192.0.2.1:80: ")
+
+
+def test_the_file_of_the_history(tmp_path: Path) -> None:
+    (tmp_path / "link.jsonl").symlink_to("elsewhere")
+    said = {}
+    for name in ("new.jsonl", "absent/a.jsonl", "link.jsonl"):
+        _, found = examine(write(tmp_path, runtime=f"{SMALL}{KEYED}  history: {{file: {name}}}\n"))
+        (said[name],) = shown(found, "history")
+
+    assert said["new.jsonl"] == f"ok history: Statements can be written to {tmp_path}/new.jsonl."
+    assert "absent/a.jsonl: no such file or directory. Create its directory" in said["absent/a.jsonl"]
+    assert "link.jsonl: it is not a regular file of the runtime's user." in said["link.jsonl"]
 
 
 def state_directory(directory: Path, mode: int = 0o700) -> Path:
@@ -164,6 +182,18 @@ def test_a_state_directory_with_faults_is_left_as_it_is(tmp_path: Path) -> None:
     assert salt == f"warning keys: Other users may read or change {state_dir}/key-salt. chmod 600 {state_dir}/key-salt"
     leftover = "note disk: 1 files of interrupted loads take 2.0 KiB: the next start deletes them."
     assert leftover in shown(found)
+
+
+def test_a_state_directory_that_is_a_link_to_one_of_all_users(tmp_path: Path) -> None:
+    """`chmod 700` would take it from them."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    (tmp_path / ".runtime").symlink_to("shared")
+
+    _, found = examine(write(tmp_path))
+
+    assert "is shared with other users" in shown(found, "state directory", "error")[0]
+    assert not any("chmod" in line for line in shown(found))
 
 
 @pytest.mark.exhaustive
@@ -363,3 +393,65 @@ def test_exit_codes_of_the_program(tmp_path: Path) -> None:
     broken = run_program("manage.py", "doctor", "--json", RUNTIME_CONFIG=f"{tmp_path}/absent.yaml")
     assert (broken.returncode, broken.stderr) == (1, "")
     assert json.loads(broken.stdout)["counts"]["error"] == 1
+
+
+def doctor_to(stdout: int, file: Path, *options: str) -> subprocess.Popen[str]:
+    command = [PYTHON, "manage.py", "doctor", "--config", str(file), "--bundle", str(file.parent / "b.gz"), *options]
+    environ = clean_environ(TMPDIR=str(file.parent))
+    return subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdout=stdout, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_an_output_that_cannot_be_written(tmp_path: Path, options: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        doctor = doctor_to(full.fileno(), write(tmp_path), *options)
+        _, errors = doctor.communicate()
+
+    assert (doctor.returncode, errors.strip()) == (
+        2,
+        "CommandError: The findings cannot be written: No space left on device.",
+    )
+    assert not (tmp_path / "b.gz").exists()
+
+
+@contextmanager
+def doctor_at_work(file: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A doctor that asks a source which never answers."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with file.open("a") as text:
+            text.write(f"datasets: [{{from: 'http://127.0.0.1:{silent.getsockname()[1]}/a.csv', name: a}}]\n")
+        doctor = doctor_to(subprocess.DEVNULL, file, *options)
+        connection, _ = silent.accept()
+        with connection:
+            yield doctor
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    file = write(tmp_path)
+    before = sorted(tmp_path.iterdir())
+
+    with doctor_at_work(file, "--timeout", "60") as doctor:
+        doctor.send_signal(number)
+        _, errors = doctor.communicate(timeout=30)
+
+    assert (doctor.returncode, errors) == (128 + number, "")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.exhaustive
+def test_nohup_is_respected(tmp_path: Path) -> None:
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited
+    try:
+        with doctor_at_work(write(tmp_path), "--timeout", "1") as doctor:
+            doctor.send_signal(signal.SIGHUP)
+            doctor.communicate(timeout=30)
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+    assert doctor.returncode == 1
+    assert (tmp_path / "b.gz").stat().st_size > 0

@@ -121,6 +121,14 @@ def test_a_pipe_gets_one_screen(top: Remote, arguments: list[str]) -> None:
         assert part in done.out
 
 
+def test_a_terminal_that_cannot_move_its_cursor_gets_one_screen(top: Remote) -> None:
+    environ = {"RUNTIME_HTTP_ENDPOINT": top.url, "RUNTIME_API_KEY": API_KEY, "TERM": "dumb"}
+    with Terminal("top", environ=environ) as terminal:
+        terminal.shows("key analyst")
+        assert terminal.leaves() == 0
+        assert "\x1b" not in terminal.output
+
+
 def test_what_the_key_may_not_see_is_left_out_with_the_reason(top: Remote) -> None:
     top.on("GET", "/v1/sql/statistics", problem(404, "history_disabled", "The runtime remembers no statements."))
 
@@ -178,7 +186,9 @@ def test_a_runtime_that_goes_away_and_comes_back_is_shown(top: Remote) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("how", "status"), [(CTRL_C, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["Ctrl-C", "TERM", "HUP"]
+    ("how", "status"),
+    [(CTRL_C, 130), ("\x1c", 131), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["Ctrl-C", "QUIT", "TERM", "HUP"],
 )
 def test_the_terminal_is_given_back(top: Remote, how: str | signal.Signals, status: int) -> None:
     with terminal_of(top) as terminal:

@@ -96,3 +96,20 @@ def a_valid_body_is_refused_for_its_meaning_only(
     is_too_long = problem["code"] == "invalid_json" and "from 0s to 365d" in problem["detail"]
     assert is_json or is_too_long or problem["code"] in OF_THE_STATEMENT | OF_THE_DATASET, problem
     return None
+
+
+@schemathesis.check
+def each_header_of_ours_is_described_for_this_response(
+    context: schemathesis.CheckContext, response: schemathesis.Response, case: Any
+) -> bool | None:
+    """Schemathesis compares those that are described, and does not miss others."""
+    described: Any = case.operation.schema.raw_schema
+    answer = described["paths"][case.operation.path][case.operation.method]["responses"].get(str(response.status_code))
+    if answer is None:  # `status_code_conformance` says so.
+        return None
+    if "$ref" in answer:
+        answer = described["components"]["responses"][answer["$ref"].rpartition("/")[2]]
+    ours, these = ({name.lower() for name in node["headers"]} for node in (described["components"], answer))
+    extra = ours & set(response.headers) - these
+    assert not extra, (response.status_code, extra)
+    return None
