@@ -150,13 +150,15 @@ def test_addresses(tmp_path: Path) -> None:
 def test_the_file_of_the_history(tmp_path: Path) -> None:
     (tmp_path / "link.jsonl").symlink_to("elsewhere")
     said = {}
-    for name in ("new.jsonl", "absent/a.jsonl", "link.jsonl"):
+    (tmp_path / "orders.csv").write_text("id\n1\n")
+    for name in ("new.jsonl", "absent/a.jsonl", "link.jsonl", "orders.csv"):
         _, found = examine(write(tmp_path, runtime=f"{SMALL}{KEYED}  history: {{file: {name}}}\n"))
         (said[name],) = shown(found, "history")
 
     assert said["new.jsonl"] == f"ok history: Statements can be written to {tmp_path}/new.jsonl."
     assert "absent/a.jsonl: no such file or directory. Create its directory" in said["absent/a.jsonl"]
     assert "link.jsonl: it is not a regular file of the runtime's user." in said["link.jsonl"]
+    assert "orders.csv: it holds something else than a history." in said["orders.csv"]
 
 
 def state_directory(directory: Path, mode: int = 0o700) -> Path:
