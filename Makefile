@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOAK_TESTS ?= tests/system/test_soak.py tests/system/test_kills.py tests/system/test_many_refreshes.py \
-  tests/system/test_named_keys.py tests/datasources/test_injected_faults.py
+  tests/system/test_named_keys.py tests/system/test_metrics.py tests/datasources/test_injected_faults.py
 ROOMS := runtime_site httpserver sqlapi flightapi datasources queryengine authkeys telemetry runtimeconf system runtimeclient
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes
 

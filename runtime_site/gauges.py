@@ -22,6 +22,7 @@ from datasources.errors import DatasetsUnavailableError
 from datasources.refresh.control_socket import ControlClient
 from queryengine.pool.broker_client import TICK_S, BrokerLink
 from runtime_site.parts import PartName
+from runtime_site.project import project
 from runtimeconf.model import RuntimeConfig
 from system.process_usage import arguments, children, started_at, usage_of
 from system.wallclock import seconds_since
@@ -60,7 +61,7 @@ class Gauges:
         self._woken = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="gauges", daemon=True)
-        self._versions = (_version("querykeep"), platform.python_version(), _version("duckdb"))
+        self._versions = (project()[0] or "unknown", platform.python_version(), metadata.version("duckdb"))
 
     def adopt(self, config: RuntimeConfig, keys: Keys) -> None:
         """Look at the runtime of *config* from now on."""
@@ -243,10 +244,3 @@ def _part_of(pid: int) -> str:
 def _described(config: RuntimeConfig) -> Labels:
     on = (config.auth.enabled, config.flight.enabled, config.tls.enabled, config.results_cache.enabled)
     return (str(config.generation), *("on" if is_on else "off" for is_on in on))
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "unknown"

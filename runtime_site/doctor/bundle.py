@@ -26,6 +26,7 @@ from runtime_site.doctor.configuration import Configuration
 from runtime_site.doctor.findings import Finding
 from runtime_site.doctor.redaction import Redaction, Scrubber, secrets_of
 from runtime_site.doctor.state_files import listed
+from runtime_site.project import PROJECT, project
 from runtime_site.reloading import Report
 from system import sandbox
 from system.memory import memory_bytes
@@ -94,9 +95,9 @@ def _plain(finding: Finding) -> dict[str, str]:
 
 
 def _versions() -> dict[str, str]:
-    version, _ = machine.project()
+    version, _ = project()
     return {
-        machine.PROJECT: version,
+        PROJECT: version,
         "python": sys.version,
         "platform": platform.platform(),
         **machine.library_versions(),

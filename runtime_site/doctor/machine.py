@@ -5,7 +5,6 @@ import os
 import platform
 import resource
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
@@ -15,13 +14,11 @@ from packaging.requirements import Requirement
 
 from runtime_site import startup
 from runtime_site.doctor.findings import Finding, error, note, ok, size, warning
+from runtime_site.project import EXTRAS, PROJECT, project
 from runtimeconf.model import RuntimeConfig
 from system import sandbox
 from system.memory import memory_bytes
 from system.process_limits import STACK_BYTES, hard_limit
-
-PROJECT = "querykeep"
-_ROOT = Path(__file__).resolve().parents[2]
 
 #: The Python versions that are supported; `requires-python` of pyproject.toml.
 _OLDEST, _NEWEST = (3, 11), (3, 14)
@@ -35,9 +32,6 @@ _TIMEX_BYTES = 256
 
 #: More workers bring no benefit: docs/operations.md, Sizing.
 _WORKERS_PER_PROCESSOR = 2
-
-#: The extras that this looks at: what a server needs, and the libraries of connectors.
-_EXTRAS = ("server", "sources")
 
 
 def limits(config: RuntimeConfig) -> Iterator[Finding]:
@@ -145,20 +139,6 @@ def unfit(versions: Mapping[str, str], requirements: Iterable[str]) -> Iterator[
             yield warning("versions", f"{requirement.name} {has} is installed, and {tested}.", remedy)
 
 
-def project() -> tuple[str, list[str]]:
-    """Return the version of this project and its requirements; "" and none if unknown."""
-    with suppress(metadata.PackageNotFoundError, OSError):
-        found = metadata.distribution(PROJECT)
-        if Path(str(found.locate_file(f"{PROJECT}/manage.py"))).samefile(_ROOT / "manage.py"):
-            return found.version, found.requires or []
-    with suppress(OSError, ValueError, KeyError):
-        declared = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        extras = declared["optional-dependencies"]
-        required = [f"{item}; extra == '{extra}'" for extra in _EXTRAS for item in extras[extra]]
-        return declared["version"], [*declared["dependencies"], *required]
-    return "", []
-
-
 def library_versions() -> dict[str, str]:
     """Return the versions of the installed libraries of this project, by name."""
     versions = {}
@@ -169,7 +149,7 @@ def library_versions() -> dict[str, str]:
 
 
 def _extra(requirement: Requirement) -> str | None:
-    """Return which of `_EXTRAS` needs *requirement*: "" if all need it, None if none does."""
+    """Return which of `EXTRAS` needs *requirement*: "" if all need it, None if none does."""
     if requirement.marker is None:
         return ""
-    return next((extra for extra in _EXTRAS if requirement.marker.evaluate({"extra": extra})), None)
+    return next((extra for extra in EXTRAS if requirement.marker.evaluate({"extra": extra})), None)

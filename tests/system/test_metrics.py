@@ -22,6 +22,7 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from flightapi.protocol import messages
+from runtime_site.project import project
 from tests.clients.runtime import FlightServer, endpoint_of
 from tests.flightapi.endpoint import Endpoint, Refused, descriptor, ticket_of
 from tests.system.harness import (
@@ -291,6 +292,7 @@ def test_counters_equal_what_callers_counted(tmp_path: Path) -> None:
             assert values["querykeep_process_resident_memory_bytes", part] > 1e7
         assert values["querykeep_state_directory_used_bytes",] > 1000
         assert K1 not in page_of(server)
+        assert f'querykeep_build_info{{version="{project()[0]}",' in page_of(server)
         promtool("check", "metrics", stdin=page_of(server, "text/plain"))
     assert "Traceback" not in server.output()
 
@@ -347,14 +349,20 @@ def test_counters_go_on_after_a_reload_and_begin_at_0_with_another_part(tmp_path
     assert "Traceback" not in server.output()
 
 
-@pytest.mark.exhaustive
-def test_10000_statements_of_twelve_kinds_with_200_workers_killed_on_the_way(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("statements", "kills"),
+    [pytest.param(2_000, 40, marks=pytest.mark.exhaustive), pytest.param(10_000, 200, marks=pytest.mark.soak)],
+)
+def test_statements_of_twelve_kinds_with_workers_killed_on_the_way(tmp_path: Path, statements: int, kills: int) -> None:
     with watched(tmp_path) as server:
-        load(server, 10_000, 200)
+        load(server, statements, kills)
 
 
-@pytest.mark.exhaustive
-def test_100000_hostile_paths_keys_and_statements_do_not_grow_the_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "times",
+    [pytest.param(20_000, marks=pytest.mark.exhaustive), pytest.param(100_000, marks=pytest.mark.soak)],
+)
+def test_hostile_paths_keys_and_statements_do_not_grow_the_page(tmp_path: Path, times: int) -> None:
     with watched(tmp_path) as server:
         wait_for(lambda: ("querykeep_dataset_rows", "orders") in values_of(server), "the datasets")
 
@@ -378,8 +386,8 @@ def test_100000_hostile_paths_keys_and_statements_do_not_grow_the_page(tmp_path:
         wait_for(lambda: total(values_of(server), "querykeep_auth_failures_total") == 20, "the first attacks")
         before = values_of(server)
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(attacks, [range(60 + part, 100_000, 4) for part in range(4)]))
-        expected = len(range(1, 100_000, 3))
+            list(pool.map(attacks, [range(60 + part, times, 4) for part in range(4)]))
+        expected = len(range(1, times, 3))
         wait_for(lambda: total(values_of(server), "querykeep_auth_failures_total") == expected, "the attacks")
 
         # A few verdicts may come late: a statement that works by chance, or finds no worker free.
