@@ -69,9 +69,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(server.body)))
         if server.location:
             self.send_header("Location", server.location)
-        self.end_headers()
-        self.wfile.write(server.body)
         with suppress(ConnectionError):
+            self.end_headers()
+            self.wfile.write(server.body)
             while server.is_endless:
                 self.wfile.write(server.body)
                 time.sleep(server.pause_s)
