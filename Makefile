@@ -3,12 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOAK_TESTS ?= tests/system/test_soak.py tests/system/test_kills.py tests/system/test_many_refreshes.py \
-  tests/system/test_named_keys.py tests/system/test_metrics.py tests/datasources/test_injected_faults.py
+  tests/system/test_named_keys.py tests/system/test_metrics.py tests/datasources/test_injected_faults.py \
+  tests/system/test_cluster_kills.py tests/sqlapi/openapi/test_conformance.py
 ROOMS := runtime_site httpserver sqlapi flightapi datasources queryengine authkeys telemetry runtimeconf system runtimeclient
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes
 
+# Tests and servers start hundreds of interpreters. Without bytecode files each one compiles the whole runtime.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all check format lock reference dist bench soak
+.PHONY: help install run test test-all cluster-test check format lock reference datafusion dist bench soak
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,11 +50,21 @@ $(VENV)/helm.stamp: tests/deploy/helm/package-lock.json $(VENV)/test.stamp
 	@touch $@
 
 test: $(VENV)/test.stamp $(VENV)/node.stamp  ## Test every room and every promise, in less than 8 minutes on two cores.
-	$(BIN)/python -m pytest -n 2 $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
+
+# Spark takes 400 MB and needs Java 17: it has an environment of its own.
+$(VENV)/spark.stamp: requirements/spark.txt | $(BIN)/python
+	$(BIN)/python -m venv $(VENV)/spark
+	$(VENV)/spark/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r $<
+	@touch $@
+
+cluster-test: $(VENV)/test.stamp $(VENV)/spark.stamp  ## Run the tests of a cluster on Apache Spark, with a master and two workers.
+	SPARK_HOME="$$($(VENV)/spark/bin/python -c 'import importlib.util; print(*importlib.util.find_spec("pyspark").submodule_search_locations)')" \
+	  $(BIN)/python -m pytest tests/system/test_spark.py tests/queryengine/remote -m cluster $(TEST_ARGS)
 
 # A test that takes examples runs again here, with as many as it may take.
 test-all: $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Run what make test leaves out: whole matrices, large data, kills, more examples.
-	$(BIN)/python -m pytest -n 2 -m "not soak and (exhaustive or hypothesis)" --hypothesis-profile=full $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak and not cluster and (exhaustive or hypothesis)" --hypothesis-profile=full $(TEST_ARGS)
 
 check: $(VENV)/lint.stamp  ## Format, lint, types, imports, audit, tests with coverage: what CI runs.
 	$(BIN)/ruff format --check .
@@ -74,20 +88,24 @@ format: $(VENV)/lint.stamp  ## Format the code.
 	$(BIN)/ruff format .
 
 # What the runtime needs is in pyproject.toml; each .in file adds what one of these environments needs on top of it.
-LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-strip-extras
 lock: $(VENV)/dev.stamp  ## Compile pyproject.toml and requirements/*.in to pinned .txt with hashes.
 	$(LOCK) pyproject.toml --extra server -o requirements/base.txt
-	$(LOCK) pyproject.toml --extra server --extra sources --extra traces -o requirements/sources.txt
-	$(LOCK) pyproject.toml --extra server --extra charts requirements/bench.in -o requirements/bench.txt
+	$(LOCK) pyproject.toml --extra server --extra sources --extra traces --extra nodes --extra cluster -o requirements/sources.txt
+	$(LOCK) pyproject.toml --extra server --extra charts --extra cluster requirements/bench.in -o requirements/bench.txt
 	$(LOCK) pyproject.toml --all-extras requirements/test.in -o requirements/test.txt
 	for name in lint dev; do \
 	  $(LOCK) pyproject.toml --all-extras -c requirements/test.txt requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done
 	$(LOCK) -c requirements/test.txt requirements/dist.in -o requirements/dist.txt
 	$(LOCK) requirements/peers.in -o requirements/peers.txt
+	$(LOCK) requirements/spark.in -o requirements/spark.txt
 
-reference: install  ## Write docs/reference/ from the routes: the OpenAPI document, and a page made from it.
+reference: install  ## Write docs/reference/: the OpenAPI document, a page made from it, and the comparison with DataFusion.
 	$(BIN)/python -m docs.reference.make
+
+datafusion: $(VENV)/peers.stamp  ## Record the answers of DataFusion that the comparison shows.
+	$(VENV)/peers/bin/python -m docs.reference.datafusion.record
 
 # Reproducible: the same commit gives the same bytes, wherever and whenever it is built.
 # What the sdist unpacks has the time of its commit.

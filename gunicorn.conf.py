@@ -16,7 +16,7 @@ fault = chosen_settings.settings_fault()
 if fault is None:
     uncaught.begin_logging()  # for gunicorn's own lines, from the first one on
 try:
-    globals().update(gunicorn_server.options(startup.checked_config()))
+    globals().update(gunicorn_server.options(startup.checked_config_of_one_process()))
 except startup.StartError as error:
     fault = fault or str(error)
 

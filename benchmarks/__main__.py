@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         help="the virtual environment with requirements/peers.txt (default: peers in Python's own)",
     )
     parser.add_argument("--tables", type=Path, help="directory that keeps the data for the next run")
+    parser.add_argument("--tpch-scale", type=int, default=1, help="scale factor of TPC-H (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample")
     parser.add_argument(
         "--markdown",
@@ -104,7 +105,7 @@ def _measure(everything: Catalogue, chosen: set[str], options: argparse.Namespac
     facts = machine.facts(options.peers)
     try:
         with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-            tables = Tables((options.tables or Path(scratch) / "tables").resolve())
+            tables = Tables((options.tables or Path(scratch) / "tables").resolve(), options.tpch_scale)
             environment = Environment(scratch=Path(scratch), peers=options.peers.resolve(), tables=tables)
             _run(everything, chosen, environment, effort, results)
     except KeyboardInterrupt:

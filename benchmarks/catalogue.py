@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.bench import Curve, Row, Stage, Standalone
-from benchmarks.rows import flight, growth, parts, statements, tpch, whole
+from benchmarks.rows import cluster, flight, growth, parts, statements, tpch, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,6 @@ def catalogue(peers: Path) -> Catalogue:
     """Return the catalogue; *peers* is the virtual environment of the peers."""
     return Catalogue(
         stages=(statements.stage(peers), tpch.stage(peers), flight.stage(peers)),
-        standalone=(*whole.ROWS, *parts.ROWS),
+        standalone=(*whole.ROWS, *parts.ROWS, *cluster.ROWS),
         curves=growth.CURVES,
     )

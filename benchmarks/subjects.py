@@ -168,9 +168,8 @@ def _querykeep(
         "flight": {"bind": f"127.0.0.1:{flight}"},
         **runtime,
     }
-    datasets = [
-        {"from": f"file:{tables.parquet(name)}", "name": name, "acceleration": {"enabled": True}} for name in names
-    ]
+    loaded = {} if "engine" in runtime else {"acceleration": {"enabled": True}}  # A cluster reads in place.
+    datasets = [{"from": f"file:{tables.parquet(name)}", "name": name, **loaded} for name in names]
     config = scratch / "runtime.yaml"
     config.touch(0o600)
     config.write_text(json.dumps({"runtime": settings, **({"datasets": datasets} if datasets else {})}))  # JSON is YAML
@@ -206,7 +205,7 @@ def roapi(peers: Path) -> Subject:
         config.write_text(json.dumps(settings))
         endpoint = Endpoint(f"http://127.0.0.1:{http}/api/sql")
         return Plan(
-            command=[_program(peers, "roapi"), "-c", config],
+            command=[program_of(peers, "roapi"), "-c", config],
             is_ready=lambda: _answers(endpoint),
             http=endpoint,
             flight=FlightEndpoint(f"grpc://127.0.0.1:{flight}", {"authorization": f"Bearer {KEY}"}),
@@ -225,7 +224,7 @@ def datasette(peers: Path) -> Subject:
         path = f"http://127.0.0.1:{port}/{quote(database.stem)}.json?_shape=array&sql="
         endpoint = Endpoint(path, method="GET")
         command: list[str | Path] = [
-            _program(peers, "datasette"),
+            program_of(peers, "datasette"),
             "serve",
             "--immutable",
             database,
@@ -246,7 +245,7 @@ def sail(peers: Path) -> Subject:
         for name in names:
             tables.parquet(name)
         speaks = FlightEndpoint(f"grpc://127.0.0.1:{port}", table=f"parquet.`{tables.directory}/{{}}.parquet`")
-        command: list[str | Path] = [_program(peers, "sail"), "flight", "server", "--port", str(port)]
+        command: list[str | Path] = [program_of(peers, "sail"), "flight", "server", "--port", str(port)]
         return Plan(command=command, is_ready=lambda: _listens(port), flight=speaks)
 
     return Subject("Sail", plan)
@@ -288,7 +287,7 @@ def datafusion(peers: Path) -> Subject:
         files = [f"{name}={tables.parquet(name)}" for name in names]
         program = REPOSITORY / "benchmarks/floors/datafusion_server.py"
         endpoint = Endpoint(f"http://127.0.0.1:{port}/")
-        command: list[str | Path] = [_program(peers, "python"), program, str(port), *files]
+        command: list[str | Path] = [program_of(peers, "python"), program, str(port), *files]
         return Plan(command=command, is_ready=lambda: _answers(endpoint), http=endpoint)
 
     return Subject("DataFusion", plan)
@@ -365,7 +364,13 @@ def _gunicorn(_scratch: Path, _tables: Tables, _names: tuple[str, ...], applicat
     return Plan(command=command, environment=_AS_INSTALLED, is_ready=lambda: _answers(endpoint), http=endpoint)
 
 
-def _program(peers: Path, name: str) -> Path:
+def program_of(peers: Path, name: str) -> Path:
+    """
+    Return a program of the virtual environment *peers*.
+
+    Raises:
+        MissingError: It is not installed.
+    """
     path = peers / "bin" / name
     if not path.exists():
         raise MissingError(f"{name} is not installed: run make bench, or name its virtual environment with --peers")

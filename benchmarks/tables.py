@@ -40,11 +40,12 @@ class Tables:
     """
     Parquet files below *directory*, created when first requested.
 
-    The names are `small`, `items_<rows>`, `big_<rows>`, and those of TPC-H at scale factor 1.
+    The names are `small`, `items_<rows>`, `big_<rows>`, and those of TPC-H at a scale factor.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, tpch_scale: int = 1) -> None:
         self.directory = directory
+        self._tpch_scale = tpch_scale
         directory.mkdir(parents=True, exist_ok=True)
 
     def parquet(self, name: str) -> Path:
@@ -85,7 +86,7 @@ class Tables:
 
     def _generate_tpch(self) -> None:
         program = Path(sys.executable).with_name("tpchgen-cli")
-        command: list[str | Path] = [program, "parquet", "-s", "1", "--output-dir", self.directory]
+        command: list[str | Path] = [program, "parquet", "-s", str(self._tpch_scale), "--output-dir", self.directory]
         subprocess.run(command, check=True, capture_output=True)
 
 
@@ -99,3 +100,11 @@ def _sqlite_type(kind: str) -> str:
     if kind.startswith("DECIMAL"):
         return "DOUBLE"
     return "VARCHAR" if kind in {"TIMESTAMP", "DATE"} else kind
+
+
+class Copies(Tables):
+    """Serves one small table under any number of names."""
+
+    def parquet(self, name: str) -> Path:
+        """Return the small table's file for each name `copy_*`."""
+        return super().parquet("small" if name.startswith("copy_") else name)

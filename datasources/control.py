@@ -5,21 +5,23 @@ The process that holds the lock of the state directory answers directly (`dataso
 process asks that one over the control socket. Both are a `DatasetControl`.
 """
 
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NewType, Protocol
+from typing import Any, Literal, NewType, Protocol, get_args
 
 from datasources.errors import DatasetError
 from queryengine.manifest import ManifestError, Signature, manifest_path, read_manifest, signature
 from runtimeconf.model import RefreshMode
+from system.wallclock import seconds_since
 
 DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disabled"]
 RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
 RefreshPhase = Literal["opening", "loading", "publishing"]
 
-#: A SELECT for one dataset that the gate has admitted: see `datasources.refresh.declarations.admit_refresh_sql`.
+#: A SELECT for one dataset that the gate has admitted: see `datasources.refresh_sql.admit_refresh_sql`.
 AdmittedSql = NewType("AdmittedSql", str)
 
 
@@ -30,6 +32,7 @@ class DatasetState:
 
     `refreshed_at` is when the served data was built; `checked_at` is when a refresh last succeeded, even if the source
     was unchanged, and `age_s` is the whole seconds since then. `bytes` is the size of the snapshot file.
+    `description` and `metadata` are those of the YAML.
     """
 
     from_: str
@@ -44,6 +47,8 @@ class DatasetState:
     next_refresh_at: str | None
     age_s: int | None
     bytes: int | None
+    description: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,59 @@ class RefreshRun:
     bytes: int | None = None
 
 
+def run_of(item: dict[str, Any]) -> RefreshRun:
+    """
+    Return the run for the JSON object *item*.
+
+    Raises:
+        TypeError: It does not have the fields of a run.
+        ValueError: Its status is unknown, or its end is not a time, from which the age of data is computed.
+    """
+    run = RefreshRun(**item)
+    if run.status not in get_args(RefreshStatus) or not isinstance(run.id, str):
+        raise ValueError("not a run")
+    if run.finished_at is not None:
+        seconds_since(run.finished_at)
+    return run
+
+
+def state_of(item: dict[str, Any]) -> DatasetState:
+    """
+    Return the state for the JSON object *item*.
+
+    Raises:
+        TypeError: It does not have the fields of a state.
+        ValueError: Its status is unknown, or its last check is not a time.
+    """
+    state = DatasetState(**item)
+    if state.status not in get_args(DatasetStatus):
+        raise ValueError("not a state")
+    if state.checked_at is not None:
+        seconds_since(state.checked_at)
+    return state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingState:
+    """
+    How a node shares snapshots with others.
+
+    `node` is its id, and `publisher` that of the node that publishes, none if unknown. `error` says why the last look
+    at the storage failed, and `answered_s` is the whole seconds since one succeeded, None if none did.
+    """
+
+    node: str
+    publisher: str
+    epoch: int
+    error: str | None
+    answered_s: int | None
+
+    @property
+    def is_publishing(self) -> bool:
+        """Whether this node publishes."""
+        return self.node == self.publisher
+
+
 class DatasetControl(Protocol):
     """Answers questions about datasets and starts refreshes."""
 
@@ -90,6 +148,14 @@ class DatasetControl(Protocol):
 
     def is_loaded(self) -> bool:
         """Return whether no dataset holds up readiness."""
+
+    def sharing(self) -> SharingState | None:
+        """
+        Return how this node shares snapshots with others; None if it does not.
+
+        Raises:
+            DatasetsUnavailableError: No process manages the datasets at the moment.
+        """
 
     def request_refresh(
         self, name: str, sql: AdmittedSql | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
@@ -120,18 +186,31 @@ class DatasetControl(Protocol):
         """
 
 
+#: Seconds for which the runtime counts as ready without another look, if its data may get too old for that.
+RECHECK_S = 1.0
+
+
 class Loaded:
     """
     Caches a true result of *is_loaded* until other data is published.
 
     If the datasets that readiness *awaited* are given, it is true until one of them is not published any more: during a
     reload, the process that refreshes answers for those of the new configuration, and *is_loaded* returns None.
+
+    If readiness *gets_stale* with time, the result is cached for at most `RECHECK_S` seconds.
     """
 
     def __init__(
-        self, state_dir: Path, is_loaded: Callable[[], bool | None], awaited: Collection[str] | None = None
+        self,
+        state_dir: Path,
+        is_loaded: Callable[[], bool | None],
+        awaited: Collection[str] | None = None,
+        *,
+        gets_stale: bool = False,
     ) -> None:
         self._state_dir = state_dir
+        self._gets_stale = gets_stale
+        self._checked = -RECHECK_S
         self._manifest = str(manifest_path(state_dir))
         self._awaited = awaited
         self._is_loaded = is_loaded
@@ -141,7 +220,12 @@ class Loaded:
     def check(self) -> bool:
         """Return whether no dataset holds up readiness; the last known answer while no process manages the datasets."""
         published = signature(self._manifest)
-        if not self._last or published is None or published != self._published:
+        if self._gets_stale:
+            if time.monotonic() - self._checked >= RECHECK_S:
+                with suppress(DatasetError):
+                    self._last = self._ask()
+                    self._checked = time.monotonic()
+        elif not self._last or published is None or published != self._published:
             with suppress(DatasetError):
                 self._last, self._published = (self._last and self._is_published()) or self._ask(), published
         return self._last

@@ -22,7 +22,7 @@ class Deadline:
 
     *left_s* is the rest of the limit, for a load that another process began. Long work in Python calls `check`; work
     inside the engine runs under `guard`, and that of a client library, whose own time-outs do not cover every wait,
-    under `cut_off`.
+    under `cut_off` or, if it can be stopped by a call, `calling`.
     """
 
     def __init__(self, limit_s: float, stop: threading.Event, *, left_s: float | None = None) -> None:
@@ -71,7 +71,7 @@ class Deadline:
             SnapshotError: A statement was interrupted.
         """
         try:
-            with self._enforced(connection.interrupt):
+            with self.calling(connection.interrupt):
                 yield
         except duckdb.InterruptException:
             self.check()
@@ -93,11 +93,11 @@ class Deadline:
                         if is_theirs(duplicate):
                             duplicate.shutdown(socket.SHUT_RDWR)
 
-        with self._enforced(shut_down):
+        with self.calling(shut_down):
             yield
 
     @contextmanager
-    def _enforced(self, end: Callable[[], None]) -> Iterator[None]:
+    def calling(self, end: Callable[[], None]) -> Iterator[None]:
         """As soon as the load must end, call *end* repeatedly until the block ends: one interrupt may be lost."""
         done = threading.Event()
 

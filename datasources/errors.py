@@ -11,6 +11,7 @@ The errors of this room.
     ├── SourceError                   the source cannot be read, or its data is not valid
     │   └── SchemaChangedError        columns or types differ from those served
     └── SnapshotError                 a snapshot cannot be built, verified or published
+        └── SharedStorageError        the storage that nodes share does not answer, or refuses
 """
 
 from collections.abc import Mapping
@@ -88,6 +89,12 @@ class SnapshotError(DatasetError):
     code = "snapshot_error"
 
 
+class SharedStorageError(SnapshotError):
+    """The storage through which nodes share snapshots does not answer, or refuses."""
+
+    code = "shared_storage_error"
+
+
 def error_fields(error: DatasetError) -> dict[str, str]:
     """Return *error* as JSON types, for another process."""
     return {"code": error.code, "message": str(error)}
@@ -110,7 +117,8 @@ def error_from(fields: Mapping[str, Any], name: str = "") -> DatasetError:
 
 _OF_A_NAME = {kind.code: kind for kind in (UnknownDatasetError, AccelerationDisabledError, TimeColumnMissingError)}
 _OF_A_MESSAGE: dict[str, type[DatasetError]] = {
-    kind.code: kind for kind in (DatasetsUnavailableError, SourceError, SchemaChangedError, SnapshotError)
+    kind.code: kind
+    for kind in (DatasetsUnavailableError, SourceError, SchemaChangedError, SnapshotError, SharedStorageError)
 }
 
 

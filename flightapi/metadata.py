@@ -1,8 +1,8 @@
 """
 Answers Flight SQL's metadata commands, as Arrow tables with the schemas of the protocol (`FlightSql.proto`).
 
-One catalog has one schema, which holds the datasets (TABLE) and views (VIEW) under their names in the YAML. As in SQL,
-patterns match names in any case.
+One catalog holds the datasets (TABLE) and views (VIEW) under their names in the YAML: in the schema `main`, or in that
+before the dot of a name. As in SQL, patterns match names in any case.
 """
 
 import re
@@ -14,18 +14,34 @@ import pyarrow as pa
 
 from flightapi import sql_info, xdbc_types
 from flightapi.commands import CATALOG, SCHEMA
+from queryengine.values import split_relation
+from runtimeconf.model import Documentation
 
 #: Keys of a field's metadata in the Arrow schema of a table.
 _PRECISION: Final = b"ARROW:FLIGHT:SQL:PRECISION"
 _SCALE: Final = b"ARROW:FLIGHT:SQL:SCALE"
+_REMARKS: Final = b"ARROW:FLIGHT:SQL:REMARKS"
+
+_NO_DOCUMENTATION: Final = Documentation()
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A dataset or view with its name in the YAML."""
+    """A dataset or view with its name in the YAML, and what that says about it."""
 
     name: str
     kind: Literal["TABLE", "VIEW"]
+    documentation: Documentation = _NO_DOCUMENTATION
+
+    @property
+    def schema(self) -> str:
+        """The schema that it is in."""
+        return split_relation(self.name)[0]
+
+    @property
+    def table(self) -> str:
+        """Its name in that schema."""
+        return split_relation(self.name)[1]
 
 
 #: Returns the Arrow schemas of relations by name. A relation that it leaves out is listed without columns.
@@ -97,11 +113,12 @@ def answer(
             return xdbc_types.answer(command.data_type if command.HasField("data_type") else None)
         case "CommandGetCatalogs":
             rows = [{"catalog_name": CATALOG}]
-        case "CommandGetDbSchemas" if _selects_schema(command):
-            rows = [{"catalog_name": CATALOG, "db_schema_name": SCHEMA}]
+        case "CommandGetDbSchemas":
+            schemas = sorted({SCHEMA, *(relation.schema for relation in relations)})
+            rows = [{"catalog_name": CATALOG, "db_schema_name": name} for name in schemas if _selects(command, name)]
         case "CommandGetTableTypes":
             rows = [{"table_type": "TABLE"}, {"table_type": "VIEW"}]
-        case "CommandGetTables" if _selects_schema(command):
+        case "CommandGetTables":
             rows = _tables(command, relations, table_schemas)
     return pa.Table.from_pylist(rows, schema=answer_schema(command))
 
@@ -110,14 +127,18 @@ def _tables(command: Any, relations: Iterable[Relation], table_schemas: TableSch
     is_named = _matcher(command, "table_name_filter_pattern")
     kinds = {kind.upper() for kind in command.table_types} or {"TABLE", "VIEW"}
     found = sorted(
-        (relation for relation in relations if relation.kind in kinds and is_named(relation.name)),
-        key=lambda relation: (relation.name, relation.kind),
+        (
+            relation
+            for relation in relations
+            if relation.kind in kinds and is_named(relation.table) and _selects(command, relation.schema)
+        ),
+        key=lambda relation: (relation.schema, relation.table, relation.kind),
     )
     rows: list[dict[str, object]] = [
         {
             "catalog_name": CATALOG,
-            "db_schema_name": SCHEMA,
-            "table_name": relation.name,
+            "db_schema_name": relation.schema,
+            "table_name": relation.table,
             "table_type": relation.kind,
         }
         for relation in found
@@ -125,24 +146,32 @@ def _tables(command: Any, relations: Iterable[Relation], table_schemas: TableSch
     if command.include_schema and found:
         schemas = table_schemas([relation.name for relation in found])
         for row, relation in zip(rows, found, strict=True):
-            schema = _with_decimal_digits(schemas.get(relation.name, pa.schema([])))
+            schema = _documented(schemas.get(relation.name, pa.schema([])), relation.documentation)
             row["table_schema"] = schema.serialize().to_pybytes()
     return rows
 
 
-def _with_decimal_digits(schema: pa.Schema) -> pa.Schema:
-    """Add the precision and scale of decimals to the field metadata, where some clients look for them."""
+def _documented(schema: pa.Schema, documentation: Documentation) -> pa.Schema:
+    """Add descriptions to the metadata of schema and fields, and to fields the precision and scale of decimals."""
+    remarks = {column.lower(): description for column, description in documentation.columns.items()}
     for position, field in enumerate(schema):
+        more: dict[bytes, bytes] = {}
         if pa.types.is_decimal(field.type):
-            digits = {_PRECISION: str(field.type.precision).encode(), _SCALE: str(field.type.scale).encode()}
-            schema = schema.set(position, field.with_metadata({**(field.metadata or {}), **digits}))
-    return schema
+            more |= {_PRECISION: str(field.type.precision).encode(), _SCALE: str(field.type.scale).encode()}
+        if (remark := remarks.get(field.name.lower())) is not None:
+            more[_REMARKS] = remark.encode()
+        if more:
+            schema = schema.set(position, field.with_metadata({**(field.metadata or {}), **more}))
+    described = {} if documentation.description is None else {"description": documentation.description}
+    if not described and not documentation.metadata:
+        return schema
+    return schema.with_metadata({**(schema.metadata or {}), **documentation.metadata, **described})
 
 
-def _selects_schema(command: Any) -> bool:
-    """Return whether a command selects the one catalog and schema. An empty catalog selects schemas without one."""
+def _selects(command: Any, schema: str) -> bool:
+    """Return whether a command selects the one catalog and *schema*. An empty catalog selects schemas without one."""
     selects_catalog = not command.HasField("catalog") or command.catalog.casefold() == CATALOG
-    return selects_catalog and _matcher(command, "db_schema_filter_pattern")(SCHEMA)
+    return selects_catalog and _matcher(command, "db_schema_filter_pattern")(schema)
 
 
 def _matcher(command: Any, field: str) -> Callable[[str], bool]:

@@ -28,6 +28,7 @@ from queryengine.bounded_dict import BoundedDict
 from queryengine.encoders import arrow, flight
 from queryengine.engine import ArrowParameters, Description, Parameters, QueryEngine
 from queryengine.errors import EngineUnavailableError, RateLimitError, StatementError
+from queryengine.values import qualified
 from runtimeconf.model import RuntimeConfig
 
 _UNSUPPORTED = {
@@ -73,8 +74,8 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._trusted_proxies = config.http.trusted_proxies
         self._handshake = Handshake(access, self._trusted_proxies)
         self._relations = (
-            *(metadata.Relation(dataset.name, "TABLE") for dataset in config.datasets),
-            *(metadata.Relation(view.name, "VIEW") for view in config.views),
+            *(metadata.Relation(dataset.name, "TABLE", dataset.documentation) for dataset in config.datasets),
+            *(metadata.Relation(view.name, "VIEW", view.documentation) for view in config.views),
         )
         self._max_bytes = config.flight.max_message_bytes
         self._clock = clock
@@ -278,9 +279,9 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         found = {}
         unavailable: EngineUnavailableError | None = None
         for name in names:
-            quoted = '"' + name.replace('"', '""') + '"'
             try:
-                schema = self._describe(call, StatementRequest(call.principal.fingerprint, b"", f"FROM {quoted}"))
+                request = StatementRequest(call.principal.fingerprint, b"", f"FROM {qualified(name)}")
+                schema = self._describe(call, request)
             except StatementError:
                 continue  # A view that does not fit its data is listed without columns.
             except EngineUnavailableError as error:

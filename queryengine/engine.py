@@ -47,16 +47,17 @@ class GatedStatement:
     `parameters` are the names of its parameters, "1" and "2" for `?` and `$1`. The columns of a "pivot" depend on the
     data, so it cannot be part of a view or of a subquery of ours. A "show" is or contains SHOW, DESCRIBE or SUMMARIZE.
 
-    A `deterministic` statement is one query, unchanged, that uses no random number, time or session state
-    (`functions.NONDETERMINISTIC`). It may run on a cursor on which other such statements ran, in their transaction,
-    unless a view that it reads is not deterministic.
+    A `deterministic` statement is one query that lists nothing of the catalog and uses no random number, time or
+    session state (`functions.NONDETERMINISTIC`). It may run on a cursor on which other such statements ran, in their
+    transaction, unless a view that it reads is not deterministic.
 
     Statements of one `pattern` most likely differ only in the values of literals; None when it is not known. Statistics
     count statements of one `digest` together (`queryengine.gate.fingerprint`).
 
     `lines_before` is the number of lines before the first line of `sql` in the text that the caller sent.
 
-    `catalog` are the names that the statement finds in `information_schema` and with SHOW; None if it reads neither.
+    `catalog` are the names that it finds in `information_schema` and with SHOW; None if it reads neither. `macros` are
+    those of `queryengine.gate.macros` that it calls.
     """
 
     sql: str
@@ -68,6 +69,22 @@ class GatedStatement:
     digest: str = field(default="", compare=False)
     lines_before: int = field(default=0, compare=False)
     catalog: frozenset[str] | None = field(default=None, compare=False)
+    macros: frozenset[str] = field(default=frozenset(), compare=False)
+
+
+class StatementGate(Protocol):
+    """Judges statements in the dialect of an engine, before the engine sees them."""
+
+    def admit(self, sql: str, relations: frozenset[str], /) -> GatedStatement:
+        """
+        Judge *sql*, which may read *relations* (names of datasets and views in lower case).
+
+        Raises:
+            StatementError: *sql* cannot be parsed or is not allowed.
+        """
+
+    def close(self) -> None:
+        """Release everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,6 +122,11 @@ def snapshot_path(state_dir: Path, snapshot: Snapshot) -> Path:
     return state_dir / SNAPSHOT_DIRECTORY / snapshot.file
 
 
+def parquet_file(file: str) -> str:
+    """Return the name of the Parquet object with the rows of the snapshot *file*. Clusters overlook one with `_`."""
+    return f"{Path(file).stem.lstrip('_')}.parquet"
+
+
 def read_manifest(state_dir: Path) -> Manifest:
     """
     Read the published manifest; generation 0 without snapshots if nothing was ever published.
@@ -191,15 +196,15 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
 
 
 def _encode(manifest: Manifest) -> bytes:
-    snapshots = [_plain(snapshot) for snapshot in manifest.snapshots]
+    snapshots = [snapshot_fields(snapshot) for snapshot in manifest.snapshots]
     content = _canonical({"generation": manifest.generation, "snapshots": snapshots})
     checksum = hashlib.sha256(content).hexdigest()
     head = f'{{"format_version":{FORMAT_VERSION},"checksum":"{checksum}","content":'
     return head.encode("ascii") + content + b"}\n"
 
 
-def _plain(snapshot: Snapshot) -> dict[str, Any]:
-    """As `dataclasses.asdict`, without its deep copies: each publication writes every snapshot."""
+def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
+    """Return *snapshot* as JSON types, without the deep copies of `dataclasses.asdict`: each publication writes all."""
     values = {field.name: getattr(snapshot, field.name) for field in fields(snapshot)}
     return {**values, "columns": [{"name": column.name, "type": column.type} for column in snapshot.columns]}
 
@@ -218,13 +223,19 @@ def _decode(text: bytes) -> Manifest:
             raise ManifestError("The manifest of published data is damaged: its checksum is wrong.")
         return Manifest(
             generation=int(content["generation"]),
-            snapshots=tuple(_decode_snapshot(item) for item in content["snapshots"]),
+            snapshots=tuple(snapshot_of(item) for item in content["snapshots"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
         raise ManifestError("The manifest of published data is damaged: it is not what this release writes.") from exc
 
 
-def _decode_snapshot(item: dict[str, Any]) -> Snapshot:
+def snapshot_of(item: dict[str, Any]) -> Snapshot:
+    """
+    Return the snapshot that `snapshot_fields` made *item* of.
+
+    Raises:
+        ValueError, KeyError, TypeError: It is something else.
+    """
     columns = tuple(Column(**column) for column in item["columns"])
     snapshot = Snapshot(**{**item, "columns": columns})
     if Path(snapshot.file).name != snapshot.file:

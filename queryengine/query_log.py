@@ -61,7 +61,8 @@ class QueryRecord:
                 fields["cache"] = timings.cache
         self.logger.info("query", extra={"fields": fields})
         if self.slow_s is not None and duration_s >= self.slow_s:
-            self.logger.warning("slow statement", extra={"fields": _with_digest(fields, timings)})
+            digest = (timings or _NO_TIMINGS).statement or None
+            self.logger.warning("slow statement", extra={"fields": fields | {"statement": digest}})
         if self.trace is not None:
             self._send_span(self.trace, outcome, duration_s, timings)
 
@@ -113,8 +114,3 @@ class QueryRecord:
             phases.append(("send", duration_s * 1000 - sum(spent for _, spent in phases)))
         error = "" if outcome == "ok" else outcome
         spans.send(trace, "statement", duration_s, attributes, phases=phases, error=error)
-
-
-def _with_digest(fields: dict[str, Any], timings: QueryTimings | None) -> dict[str, Any]:
-    """Return *fields* with the digest of the statement's pattern, without the values of its literals."""
-    return {**fields, "statement": (timings.statement if timings is not None else "") or None}

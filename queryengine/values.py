@@ -183,6 +183,17 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def split_relation(name: str) -> tuple[str, str]:
+    """Return the schema of the dataset or view *name* in the catalog `runtime`, and its name there."""
+    schema, _, table = name.rpartition(".")
+    return schema or "main", table
+
+
+def qualified(name: str) -> str:
+    """Return the dataset or view *name* as SQL, after its schema."""
+    return ".".join(map(quoted, split_relation(name)))
+
+
 class _TypeParser:
     """A recursive descent over the tokens of one type. It raises ValueError for anything else."""
 

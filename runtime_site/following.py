@@ -20,6 +20,7 @@ from datasources.errors import DatasetsUnavailableError
 from queryengine.engine import QueryEngine
 from runtimeconf.handover import Handover
 from runtimeconf.model import RuntimeConfig
+from telemetry import spans
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +38,13 @@ def report(reports: int, number: int, text: str = DONE) -> None:
 
 
 def tell(config: RuntimeConfig) -> None:
-    """Send what happens in this process to the part `watch`, if *config* wants it."""
+    """Send what happens in this process to the part `watch` if *config* wants it, and sample traces by *config*."""
     if config.is_watched:
-        telemetry.state.connect(config.state_dir, keeps_sql=config.history.enabled and config.history.sql)
+        telemetry.state.connect(config.state_dir, keeps_sql=config.history.keeps_sql)
     else:
         telemetry.state.disconnect()
+    if config.traces is not None:
+        spans.sample(config.traces.sample)
 
 
 class Serving:
@@ -56,9 +59,10 @@ class Serving:
         self.config, self.who = config, who
         self.client = EngineClient(config)
         self.engine: QueryEngine = remembering(self.client, config)
-        required = [dataset.name for dataset in config.datasets if dataset.required_for_ready]
+        required = [dataset.name for dataset in config.loaded_datasets if dataset.required_for_ready]
         awaited = required if config.ready_state == "on_load" else []
-        self.datasets = ControlClient(config.state_dir, awaited, config.generation)
+        gets_stale = config.query.max_staleness_s is not None
+        self.datasets = ControlClient(config.state_dir, awaited, config.generation, gets_stale=gets_stale)
 
     @classmethod
     def of(cls, config: RuntimeConfig, extra: Mapping[str, Any]) -> Self:

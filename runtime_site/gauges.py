@@ -1,8 +1,8 @@
 """
-What the part `watch` looks up for the page of metrics, every few seconds: datasets, engine, processes, disk.
+Looks up the gauges of the page of metrics, every few seconds in the part `watch`: datasets, engine, processes, disk.
 
-The page shows what was found last: no scrape waits for another process. Looking up takes at most two per cent of a
-processor, however many datasets there are.
+The page shows the last values found, so no scrape waits for another process. Looking them up takes at most two per cent
+of a processor, however many datasets there are.
 """
 
 import logging
@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from datasources.control import DatasetState
 from datasources.errors import DatasetsUnavailableError
 from datasources.refresh.control_socket import ControlClient
 from queryengine.pool.broker_client import TICK_S, BrokerLink
-from runtime_site.parts import PartName
+from runtime_site.parts import part_of
 from runtime_site.project import project
 from runtimeconf.model import RuntimeConfig
 from system.process_usage import arguments, children, started_at, usage_of
@@ -32,8 +32,8 @@ from telemetry.metrics import Metric
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two times that it looks; more if that takes long.
-LOOK_S = 2.0
+#: Seconds between two look-ups; more if a look-up takes long.
+LOOK_S = 5.0
 _REST = 50
 
 Series = dict[Labels, float]
@@ -44,7 +44,7 @@ Keys = Sequence[tuple[str, float | None]]
 
 class Gauges:
     """
-    What was found last. Looks in a thread of its own, from `adopt` to `stop`.
+    The values found last. A thread looks them up, from `adopt` to `stop`.
 
     *supervisor* is the process id of the parent of all parts; None if there is none.
     """
@@ -52,7 +52,7 @@ class Gauges:
     def __init__(self, supervisor: int | None) -> None:
         self._supervisor = supervisor
         self._found: dict[Metric, Series] = {}
-        self._checked: dict[str, float] = {}  # when each dataset was, in seconds since 1970
+        self._checked: dict[str, float] = {}  # the time of each dataset's last check, in seconds since 1970
         self._cpu = _ProcessorTime()
         self._config: RuntimeConfig | None = None
         self._keys: Keys = ()
@@ -64,7 +64,7 @@ class Gauges:
         self._versions = (project()[0] or "unknown", platform.python_version(), metadata.version("duckdb"))
 
     def adopt(self, config: RuntimeConfig, keys: Keys) -> None:
-        """Look at the runtime of *config* from now on."""
+        """Look up the values of the runtime of *config* from now on."""
         former = self._link
         self._config, self._keys = config, keys
         self._control = ControlClient(config.state_dir)
@@ -77,7 +77,7 @@ class Gauges:
             self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """End the thread."""
         self._stopped = True
         self._woken.set()
         if self._thread.ident is not None:
@@ -86,7 +86,7 @@ class Gauges:
             self._link.close()
 
     def series(self) -> dict[Metric, Series]:
-        """Return what was found last, with the ages of datasets as of now."""
+        """Return the values found last, with the ages of datasets as of now."""
         now = time.time()
         ages: Series = {(name,): round(max(0.0, now - at), 3) for name, at in self._checked.items()}
         return {**self._found, metrics.DATASET_AGE: ages, **self._engine()}
@@ -109,12 +109,12 @@ class Gauges:
 
     def _run(self) -> None:
         while not self._stopped:
-            began = time.monotonic()
+            began = time.thread_time()  # not the time that it waits for a part that does not answer
             try:
                 self._look()
             except Exception:
                 logger.exception("What the page of metrics shows could not be looked up")
-            self._woken.wait(max(LOOK_S, _REST * (time.monotonic() - began)))
+            self._woken.wait(max(LOOK_S, _REST * (time.thread_time() - began)))
             self._woken.clear()
 
     def _look(self) -> None:
@@ -134,12 +134,16 @@ class Gauges:
             **_disk(config.state_dir),
         }
         try:
+            if config.snapshots is not None and (sharing := control.sharing()) is not None:
+                found[metrics.NODE_PUBLISHES] = {(): float(sharing.is_publishing)}
+                if sharing.answered_s is not None:
+                    found[metrics.SHARED_STORAGE_AGE] = {(): sharing.answered_s}
             states = control.datasets()
         except DatasetsUnavailableError:  # What was known still holds; the ages go on.
             kept = (metrics.DATASET_ROWS, metrics.DATASET_BYTES, metrics.DATASET_STATE)
             found |= {metric: self._found[metric] for metric in kept if metric in self._found}
         else:
-            self._checked, found = {}, found | _datasets(states)
+            found |= _datasets(states)
             now = time.time()
             self._checked = {
                 state.name: now - seconds_since(state.checked_at) for state in states if state.checked_at is not None
@@ -152,7 +156,7 @@ class Gauges:
             parts["watch"] = [os.getpid()]
         else:
             for pid in children(self._supervisor):
-                parts.setdefault(_part_of(pid), []).append(pid)
+                parts.setdefault(part_of(arguments(pid), "serve"), []).append(pid)
         usages = [(part, pid, usage_of(pid)) for part, pids in parts.items() for pid in pids]
         resident, processes = Counter[Labels](), Counter[Labels]()
         for part, pid, usage in usages:
@@ -167,7 +171,7 @@ class Gauges:
 
 
 class _NoStatements:
-    """The listener of a link that only hears the status of the engine."""
+    """The listener of a link that only receives the status of the engine."""
 
     def take(self, fields: Mapping[str, Any]) -> None:
         """Ignore it."""
@@ -233,12 +237,6 @@ def _bytes_in(directory: Path) -> int:
                 else:
                     total += entry.stat(follow_symlinks=False).st_size
     return total
-
-
-def _part_of(pid: int) -> str:
-    """Return the part that the process *pid* is, a child of the supervisor."""
-    words = arguments(pid)
-    return next((name for name in get_args(PartName) if f"run{name}" in words), "serve")
 
 
 def _described(config: RuntimeConfig) -> Labels:

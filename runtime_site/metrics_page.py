@@ -1,4 +1,4 @@
-"""The page of metrics: what was counted and what was looked up."""
+"""The page of metrics: counters, histograms and gauges."""
 
 import time
 from typing import Any
@@ -22,7 +22,7 @@ class MetricsPage:
         """Return the content type and the page for a request with this `Accept` header."""
         content_type = exposition.preferred(accept)
         found: dict[Any, Any] = {metrics.START_TIME: {(): self._began}}
-        found |= {**self._counters.counts(), **self._counters.histograms(), **self._gauges.series()}
+        found |= {**self._counters.series(), **self._gauges.series()}
         families = [(metric, found[metric]) for metric in metrics.METRICS if metric in found]
         if self.has_upstream_names:
             families += aliases(found)

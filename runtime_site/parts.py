@@ -24,7 +24,7 @@ from authkeys.access import Access
 from runtime_site.supervisor import PartCommand
 from runtime_site.uncaught import begin_logging
 from runtimeconf import handover
-from runtimeconf.model import DatasetConfig, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 from system.process_limits import die_with_parent
 
 PartName = Literal["watch", "refresh", "engine", "web", "flight"]
@@ -37,10 +37,12 @@ OptionalPartName = PartName | Literal["traces"]
 Program = OptionalPartName | Literal["serve"]
 
 #: Programs that authenticate callers get the key digests; programs that read sources get the dataset parameters; the
-#: program that exports traces gets the headers of the collector.
+#: program that exports traces gets the headers of the collector; the program that runs statements gets the token of the
+#: cluster.
 _GET_DIGESTS = frozenset({"web", "flight", "serve"})
 _GET_SOURCES = frozenset({"refresh", "serve"})
 _GET_HEADERS = frozenset({"traces", "serve"})
+_GET_TOKEN = frozenset({"engine", "serve"})
 
 #: The environment variable with the file descriptor of the handover.
 HANDOVER_VARIABLE = "RUNTIME_HANDOVER_FD"
@@ -58,6 +60,9 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 _UNUSED = ("numpy", "pandas")
 
 _MANAGE = Path(__file__).resolve().parents[1] / "manage.py"
+
+#: A word of a command line that names a part: `runweb`, `datasources.refresh.loader_process`.
+_PART = re.compile(r"(?:run|.*\.)?(serve|web|engine|flight|refresh|watch|traces|loader)(?:r|_process)?")
 
 #: The environment variables that every part may get. Any other may be a secret. PYTHONSAFEPATH would hide our packages
 #: from the parts, which find them beside `manage.py`.
@@ -87,10 +92,18 @@ def command(name: OptionalPartName) -> list[str]:
     return [sys.executable, str(_MANAGE), f"run{name}"]
 
 
+def part_of(arguments: Iterable[str], default: str) -> str:
+    """Return the part that a process with this command line is; *default* if it is none."""
+    return next((match[1] for word in arguments if (match := _PART.fullmatch(word))), default)
+
+
 def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of *environ* that a program may get."""
     # Only programs that read sources get the proxies and credentials of the machine.
-    allowed = [_ENVIRONMENT, *([variables_for(config.datasets)] if name in _GET_SOURCES else [])]
+    allowed = [_ENVIRONMENT]
+    if name in _GET_SOURCES:
+        shared = () if config.snapshots is None else (config.snapshots.params,)
+        allowed.append(variables_for([*(dataset.params for dataset in config.datasets), *shared]))
     if name == "traces":
         allowed.append(_AUTHORITIES)
     kept = {
@@ -99,13 +112,13 @@ def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str]
     return {**kept, **_FOR_LIBRARIES}
 
 
-def variables_for(datasets: Iterable[DatasetConfig]) -> re.Pattern[str]:
+def variables_for(params: Iterable[Mapping[str, str]]) -> re.Pattern[str]:
     """
-    Return a pattern of the variables that loads of *datasets* may use.
+    Return a pattern of the variables that connections with these parameters may use.
 
-    It includes the credentials of the machine only if a dataset is read with them.
+    It includes the credentials of the machine only if one of them uses those.
     """
-    uses_machine = any(dataset.params.get("s3_auth") == "iam_role" for dataset in datasets)
+    uses_machine = any(one.get("s3_auth") == "iam_role" for one in params)
     return re.compile(f"{_CONNECTIONS}|{_MACHINE}" if uses_machine else _CONNECTIONS)
 
 
@@ -127,6 +140,8 @@ def content(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> 
         extra["access"] = None if who.key_set is None else who.key_set.handover()
     if name not in _GET_SOURCES:
         config = handover.without_sources(config)
+    if name not in _GET_TOKEN:
+        config = handover.without_token(config)
     return (config if name in _GET_HEADERS else handover.without_headers(config)), extra
 
 

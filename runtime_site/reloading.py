@@ -101,6 +101,7 @@ def needs_restart(running: RuntimeConfig, new: RuntimeConfig) -> list[str]:
         "runtime.flight.bind": (running.flight.bind, new.flight.bind),
         "runtime.flight.max_message_bytes": (running.flight.max_message_bytes, new.flight.max_message_bytes),
         "runtime.tls.enabled": (running.tls.enabled, new.tls.enabled),
+        "runtime.snapshots": (_shared(running), _shared(new)),
         "runtime.traces": ("on" if running.traces else "off", "on" if new.traces else "off"),
     }
     return [
@@ -108,6 +109,10 @@ def needs_restart(running: RuntimeConfig, new: RuntimeConfig) -> list[str]:
         for name, (before, after) in fixed.items()
         if before != after
     ]
+
+
+def _shared(config: RuntimeConfig) -> str:
+    return "off" if config.snapshots is None else f"{config.snapshots.role} of {config.snapshots.location}"
 
 
 class Generations:

@@ -10,6 +10,7 @@ import logging
 import sys
 import threading
 import time
+from contextlib import closing
 
 import authkeys.state
 import datasources.state
@@ -21,7 +22,7 @@ from authkeys.errors import AuthKeysError
 from datasources.errors import DatasetError
 from queryengine.errors import QueryError
 from runtime_site import tracing
-from runtimeconf.errors import ConfigError, RuntimeConfError
+from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
 from runtimeconf.model import MIB, RuntimeConfig
 from runtimeconf.named_keys import WARNING_PERIOD
 from system.errors import StateDirectoryError
@@ -72,30 +73,44 @@ def checked_config() -> RuntimeConfig:
     return _checked
 
 
+def checked_config_of_one_process() -> RuntimeConfig:
+    """
+    Return `checked_config`, for a runtime in one process.
+
+    Raises:
+        ConfigError: It needs more processes.
+        RuntimeConfError, AuthKeysError, StateDirectoryError: As `checked_config`.
+    """
+    config = checked_config()
+    if config.engine is not None:
+        message = "needs the command serve, whose engine ends what its workers leave on the cluster"
+        raise ConfigError((ConfigFault(file=config.file, line=1, yaml_path="runtime.engine", message=message),))
+    return config
+
+
 def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
     """
-    Check the SQL of the YAML, views and `refresh_sql`; return *config* with what materialized views are made from.
+    Check the SQL of the YAML, views and `refresh_sql`; return *config* with what is to run.
 
     Raises:
         ConfigError: Lists all faults.
     """
     # Imported here, because parts without an engine use this module too.
     from datasources.refresh import declarations  # noqa: PLC0415
+    from queryengine.backends import gate_of  # noqa: PLC0415
     from queryengine.execution.views import with_materialized_views  # noqa: PLC0415
     from queryengine.gate.gate import Gate  # noqa: PLC0415
 
-    gate = Gate()
-    try:
-        faults = list(declarations.faults(config, gate))
+    datafusion_sql = config.query.datafusion_sql
+    with closing(gate_of(config)) as gate, closing(Gate(datafusion_sql=datafusion_sql)) as gate_of_loads:
+        faults = list(declarations.faults(config, gate_of_loads))
         try:
             config = with_materialized_views(config, gate)
         except ConfigError as error:
             faults.extend(error.faults)
         if faults:
             raise ConfigError(tuple(faults))
-        return config
-    finally:
-        gate.close()
+        return declarations.with_admitted_sql(config, gate_of_loads)
 
 
 def describe_keys() -> str:
@@ -159,8 +174,7 @@ class Runtime:
             from runtime_site.watching import Memory  # noqa: PLC0415
 
             memory = Memory(config)
-            keeps_sql = config.history.enabled and config.history.sql
-            telemetry.state.deliver_to(memory.take, memory.answer, keeps_sql=keeps_sql)
+            telemetry.state.deliver_to(memory.take, memory.answer, keeps_sql=config.history.keeps_sql)
         self._end_traces = tracing.export_here(config)
         self._datasets = DatasetService(config, exclusive=False)
         # Start the datasets first: that verifies every snapshot that the engine may open.
@@ -204,7 +218,7 @@ def start_once() -> Runtime:
     global _runtime  # noqa: PLW0603 (a process has one runtime)
     with _start_lock:
         if _runtime is None:
-            _runtime = Runtime(checked_config())
+            _runtime = Runtime(checked_config_of_one_process())
             atexit.register(_runtime.stop)
         return _runtime
 

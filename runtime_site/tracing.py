@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from runtime_site.project import project
 from runtimeconf.model import RuntimeConfig, TracesConfig
 from runtimeconf.traces import EXPORTER
 from telemetry import spans
@@ -17,12 +17,6 @@ def connect(config: RuntimeConfig, extra: Mapping[str, Any]) -> None:
     """Send the spans of this part to the part that exports them, if there is one."""
     if config.traces is not None and "spans" in extra:
         spans.connect(extra["spans"], config.traces.sample)
-
-
-def adopt(config: RuntimeConfig) -> None:
-    """Sample by *config* from now on."""
-    if config.traces is not None:
-        spans.sample(config.traces.sample)
 
 
 def exporter_of(traces: TracesConfig, config: RuntimeConfig, reader: int) -> "SpanExporter":
@@ -38,12 +32,7 @@ def exporter_of(traces: TracesConfig, config: RuntimeConfig, reader: int) -> "Sp
         raise OSError(
             f"runtime.traces: the OpenTelemetry exporter cannot be imported ({error}): {EXPORTER.install_command}"
         ) from error
-
-    try:
-        version = metadata.version("querykeep")
-    except metadata.PackageNotFoundError:
-        version = ""
-    return SpanExporter(traces, reader, service=config.name or "querykeep", version=version)
+    return SpanExporter(traces, reader, service=config.name or "querykeep", version=project()[0])
 
 
 def export_here(config: RuntimeConfig) -> Callable[[], None]:

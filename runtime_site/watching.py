@@ -1,7 +1,10 @@
-"""What one process remembers of the runtime."""
+"""What is counted and remembered of the runtime, in one process."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from runtimeconf.model import HistoryConfig, RuntimeConfig
 from telemetry import collector
@@ -54,12 +57,15 @@ class _Kept:
         if not config.sql:
             self.history.forget_sql()
             self.statistics.forget_sql()
-        former, self.file = self.file, None
+        self.close()
         if config.file is not None:
             self.file = HistoryFile(config.file, config.file_max_bytes, config.files)
             self.file.open()
-        if former is not None:
-            former.close()
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
 
 class _Statements:
@@ -68,18 +74,21 @@ class _Statements:
     def __init__(self) -> None:
         self._config = HistoryConfig(enabled=False)
         self._kept: _Kept | None = None
+        self._lock = threading.Lock()  # no statement comes while another configuration is adopted
 
     def adopt(self, config: HistoryConfig) -> None:
         """Go on with another configuration; what it does not keep is forgotten."""
         if config == self._config:
             return
-        self._config = config
-        if not config.enabled:
-            self._kept = None
-            return
-        kept = self._kept or _Kept(config)
-        kept.adopt(config)
-        self._kept = kept
+        with self._lock:
+            self._config = config
+            kept = self._kept
+            if config.enabled:
+                self._kept = kept = kept or _Kept(config)
+                kept.adopt(config)
+            elif kept is not None:
+                self._kept = None
+                kept.close()
 
     def history(self, question: Mapping[str, Any]) -> Any:
         """Answer a question about the history."""
@@ -96,12 +105,13 @@ class _Statements:
 
     def take(self, events: Sequence[Event]) -> None:
         """Take *events*."""
-        kept, keeps_sql = self._kept, self._config.sql
-        if kept is None:
-            return
-        statements = [event for event in events if isinstance(event, StatementEvent)]
-        if not keeps_sql:  # A process may still send it during a reload.
-            statements = [event if event.sql is None else event._replace(sql=None) for event in statements]
-        for aggregate in (kept.history, kept.statistics, kept.file):
-            if aggregate is not None:
-                aggregate.take(statements)
+        with self._lock:
+            kept, keeps_sql = self._kept, self._config.sql
+            if kept is None:
+                return
+            statements = [event for event in events if isinstance(event, StatementEvent)]
+            if not keeps_sql:  # A process may still send it during a reload.
+                statements = [event if event.sql is None else replace(event, sql=None) for event in statements]
+            for aggregate in (kept.history, kept.statistics, kept.file):
+                if aggregate is not None:
+                    aggregate.take(statements)

@@ -198,7 +198,7 @@ class RuntimeClient:
         return tuple(map(FinishedQuery.from_json, self._items(f"/v1/sql/history?limit={limit}")))
 
     def statistics(self, limit: int = 100) -> Statistics:
-        """Return what the statements of this key have taken. Raises what `sql` raises."""
+        """Return the statistics of the statements of this key. Raises what `sql` raises."""
         answer = self._json("GET", f"/v1/sql/statistics?limit={limit}", 200)
         if not isinstance(answer, dict):
             raise self._unexpected()

@@ -6,34 +6,46 @@ The connector that `from` names decides which `params` are valid; `runtimeconf.c
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
+from runtimeconf.acceleration_schema import ACCELERATION, COLUMN_NAME, SQL, VIEW_ACCELERATION
 from runtimeconf.connectors import ABSENT, CONNECTORS, Connector, Param, all_params
 from runtimeconf.connectors import VIEW as CONNECTOR_OF_VIEWS
 from runtimeconf.connectors.file_formats import kind_of, misplaced
 from runtimeconf.fields import (
     BooleanField,
     ChoiceField,
-    DurationField,
     Field,
     InvalidValueError,
+    ListField,
     ParsedField,
     Section,
     Setting,
     TextField,
+    TextsField,
     into,
     refuse_unknown,
 )
-from runtimeconf.model import AccelerationConfig, DatasetConfig, IndexConfig, MaterializedView, ViewConfig
+from runtimeconf.in_place import is_read_in_place
+from runtimeconf.model import (
+    AccelerationConfig,
+    DatasetConfig,
+    Documentation,
+    MaterializedView,
+    TimeFormat,
+    ViewConfig,
+)
 from runtimeconf.references import holds_reference
-from runtimeconf.validation import YamlPath, shown_name
+from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar
 
-MAX_SQL_LENGTH = 100_000
-MAX_COLUMN_LENGTH = 1000
+#: The connector of a dataset made of another one, as Spice.ai calls it.
+LOCALPOD = "localpod"
 
-IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+#: A name, perhaps after that of a schema and a dot.
+IDENTIFIER = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
 _RESERVED_NAMES = frozenset({"information_schema", "pg_catalog", "runtime", "main"})
+_RESERVED_SCHEMAS = frozenset({"system", "temp", "memory", "recurring"})
 _RESERVED_PREFIXES = ("_catalog", "duckdb_", "pg_", "sqlite_", "pragma_")
 _RESERVED_SNAPSHOT = re.compile(r"_s(?:[0-9]+|[0-9a-f]{12})")
 
@@ -44,9 +56,12 @@ def parse_relation_name(text: str) -> str:
     """Return *text* if it is a valid name of a dataset or view. Raises InvalidValueError."""
     if IDENTIFIER.fullmatch(text) is None:
         raise InvalidValueError
-    folded = text.lower()
-    is_reserved = folded in _RESERVED_NAMES or folded.startswith(_RESERVED_PREFIXES)
-    if is_reserved or _RESERVED_SNAPSHOT.fullmatch(folded):
+    schema, _, name = text.lower().rpartition(".")
+    for part in (schema, name):
+        is_reserved = part in _RESERVED_NAMES or part.startswith(_RESERVED_PREFIXES)
+        if is_reserved or _RESERVED_SNAPSHOT.fullmatch(part):
+            raise InvalidValueError("the engine reserves this name")
+    if schema in _RESERVED_SCHEMAS:
         raise InvalidValueError("the engine reserves this name")
     return text
 
@@ -72,23 +87,34 @@ class _SourceField(TextField):
     def convert(self, node: Scalar) -> str:
         text = super().convert(node)
         name, separator, _ = text.partition(":")
+        if text.startswith("spice.ai/"):  # how Spice.ai writes the connector of its cloud
+            name, separator = "spice.ai", ":"
         if not separator or re.fullmatch(r"[a-z][a-z0-9_+.-]*", name) is None:
             raise InvalidValueError("write file: before a path")
-        if name not in CONNECTORS:
+        if name == LOCALPOD and IDENTIFIER.fullmatch(text.partition(":")[2]) is None:
+            raise InvalidValueError(f"write {LOCALPOD}: and the name of another dataset")
+        if name not in CONNECTORS and name != LOCALPOD:
             reason = ABSENT.get(name) or f"the connectors are: {', '.join(CONNECTORS)}"
             raise InvalidValueError(f"the connector {name} is not supported; {reason}")
         return text
 
 
-class _ParamField(Field[str]):
-    """A parameter of a connector. Secret references in it are resolved before its field reads it."""
+class ParamField(Field[str]):
+    """
+    A parameter of a connector. Secret references in it are resolved before its field reads it.
+
+    Where sources are not read, a parameter with a reference is left out, so that the secret need not be there.
+    """
 
     def __init__(self, param: Param) -> None:
         self._param = param
         self.expected = param.field.expected
 
     def read(self, node: Node, path: YamlPath) -> str | None:
-        if isinstance(node, Scalar):
+        """Read the parameter, a path as an absolute one."""
+        if isinstance(node, Scalar) and not self._param.is_code:
+            if not path.validation.reads_sources and holds_reference(node.text):
+                return None
             text = path.resolve(node)
             if text is None:
                 return None
@@ -103,50 +129,24 @@ class _ParamField(Field[str]):
         return str(path.validation.directory / value if self._param.is_path else value)
 
 
-class _ColumnNameField(TextField):
-    """The name of one column. `(a, b)`, which names two columns in Spice.ai, is refused."""
-
-    def __init__(self) -> None:
-        super().__init__("the name of one column", max_length=MAX_COLUMN_LENGTH)
-
-    def convert(self, node: Scalar) -> str:
-        """Return the name unchanged."""
-        if node.text.startswith("("):
-            raise InvalidValueError("an index has one column")
-        return super().convert(node)
-
-
-class _IndexesField(Field[tuple[IndexConfig, ...]]):
-    """`indexes:`, a mapping of columns to kinds of index."""
-
-    expected = "a mapping of names of columns to enabled or unique"
-    _column = _ColumnNameField()
-    _kind = ChoiceField("enabled", "unique")
-
-    def read(self, node: Node, path: YamlPath) -> tuple[IndexConfig, ...] | None:
-        """Read the kind of each index. Whether the column exists is known when the data is loaded."""
-        if not isinstance(node, Mapping):
-            self.refuse(node, path)
-            return None
-        found = []
-        for entry in node.entries:
-            where = path.field(shown_name(entry.name))
-            name = Scalar(entry.line, entry.name, is_plain=False, may_be_shown=entry.name_may_be_shown)
-            column, kind = self._column.read(name, where), self._kind.read(entry.value, where)
-            if column is not None and kind is not None:
-                found.append(IndexConfig(column=column, unique=kind == "unique"))
-        return tuple(found)
-
-
 #: The parameters of all connectors. `_check_params` checks that the connector of the dataset has them.
 _PARAMS = Section[dict[str, str]](
-    into(dict), *(Setting(param.name, _ParamField(param)) for param in all_params()), refuses_unknown=False
+    into(dict), *(Setting(param.name, ParamField(param)) for param in all_params()), refuses_unknown=False
 )
 
 
 def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> DatasetConfig | None:
     source: str = values.pop("from")
     name, _, rest = source.partition(":")
+    for checked in ("access", "mode", "unsupported_type_action", "check_availability"):
+        values.pop(checked, None)  # They say what is always so.
+    if values.pop("ready_state", "on_load") == "on_registration":
+        sentence = "It is required_for_ready: false. Until the dataset is loaded, queries on it get 503."
+        path.field("ready_state").note(node.line_of("ready_state"), sentence)
+        values["required_for_ready"] = False
+    values["documentation"] = _documentation(values, node, path)
+    if name == LOCALPOD:
+        return _build_localpod(source, values, node, path)
     connector = CONNECTORS[name]
     params: dict[str, str] = values.get("params", {})
     where = path.field("from")
@@ -156,13 +156,50 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
         hint = f" ({exc})" if str(exc) else ""
         where.fault(node.line_of("from"), f"must be {name}: and {connector.expected}{hint}")
         return None
-    for package in connector.packages if path.validation.needs_libraries else ():
+    is_in_place = path.validation.reads_in_place and is_read_in_place(name, location, values, node, path)
+    needs_libraries = path.validation.needs_libraries and path.validation.reads_sources and not is_in_place
+    for package in connector.packages if needs_libraries else ():
         if package.is_needed(location, params) and not package.is_installed:
             message = f"this source needs a library (the extra sources has it): {package.install_command}"
             where.fault(node.line_of("from"), message)
     _check_params(connector, location, params, node, path)
     _check_time_column(values, node, path)
-    return DatasetConfig(from_=source, connector=name, location=location, line=node.line, yaml_path=path.text, **values)
+    return DatasetConfig(
+        from_=source,
+        connector=name,
+        location=location,
+        is_in_place=is_in_place,
+        line=node.line,
+        yaml_path=path.text,
+        **values,
+    )
+
+
+def _build_localpod(source: str, values: dict[str, Any], node: Mapping, path: YamlPath) -> DatasetConfig | None:
+    """Return a dataset made of another: a materialized view of it."""
+    if path.validation.reads_in_place:
+        message = f"{LOCALPOD} is not possible with runtime.engine: declare a view with the same name"
+        path.field("from").fault(node.line_of("from"), message)
+    acceleration: AccelerationConfig = values.get("acceleration", AccelerationConfig())
+    instead = "the dataset is a copy of another: for more, write a view with materialized: true"
+    for field in ("on_schema_change", "time_column", "time_format", "params"):
+        if field in values:
+            path.field(field).fault(node.line_of(field), f"is not available with localpod: {instead}")
+    interval_s = acceleration.refresh_check_interval_s
+    if acceleration != AccelerationConfig(enabled=acceleration.enabled, refresh_check_interval_s=interval_s):
+        message = "takes only enabled, engine, mode, params and refresh_check_interval with localpod"
+        path.field("acceleration").fault(node.line_of("acceleration"), f"{message}: {instead}")
+    path.field("from").note(
+        node.line_of("from"), "The dataset is a materialized view of the other, refreshed as soon as that is."
+    )
+    view = ViewConfig(
+        name=values["name"],
+        sql="FROM " + ".".join(f'"{part}"' for part in source.partition(":")[2].split(".")),
+        documentation=values["documentation"],
+        line=node.line,
+        yaml_path=path.field("from").text,
+    )
+    return _materialized(view, source, required_for_ready=values.get("required_for_ready", True))
 
 
 def _check_params(connector: Connector, location: str, params: dict[str, str], node: Mapping, path: YamlPath) -> None:
@@ -193,69 +230,123 @@ def _check_params(connector: Connector, location: str, params: dict[str, str], n
 
 
 def _check_time_column(values: dict[str, Any], node: Mapping, path: YamlPath) -> None:
-    """Check that `time_column` is given for append, the only mode that uses it."""
-    mode = values.get("acceleration", AccelerationConfig()).refresh_mode
-    if mode == "append" and "time_column" not in values:
-        path.fault(node.line, "lacks the field time_column, which tells refresh_mode append which rows are newer")
-    elif mode != "append" and "time_column" in values:
+    """Check that `time_column` is given where it is used, and that it is used where it is given."""
+    acceleration: AccelerationConfig = values.get("acceleration", AccelerationConfig())
+    uses = {
+        "refresh_mode append, to find newer rows": acceleration.refresh_mode == "append",
+        "refresh_data_window, to find rows within it": acceleration.refresh_data_window_s is not None,
+        "retention_period, to find expired rows": acceleration.retention_period_s is not None,
+    }
+    needed = [use for use, is_used in uses.items() if is_used]
+    if needed and "time_column" not in values:
+        path.fault(node.line, f"lacks the field time_column, which is needed by {needed[0]}")
+    if "time_format" in values and "time_column" not in values:
+        path.field("time_format").fault(node.line_of("time_format"), "needs time_column, whose values it describes")
+    elif "time_column" in values and not needed:
         where = path.field("time_column")
         where.warn(
             node.line_of("time_column"),
-            "has no effect unless refresh_mode is append, here or in a request for a refresh",
+            "has no effect unless refresh_mode is append, here or in a request for a refresh, or rows expire",
         )
 
 
-def _build_acceleration(values: dict[str, Any], node: Mapping, path: YamlPath) -> AccelerationConfig:
-    acceleration = AccelerationConfig(**values)
-    if acceleration.refresh_jitter_max_s is not None and not acceleration.refresh_jitter_enabled:
-        where = path.field("refresh_jitter_max")
-        where.warn(node.line_of("refresh_jitter_max"), "has no effect without refresh_jitter_enabled: true")
-    return acceleration
+_DESCRIPTION = TextField("a text", max_length=10_000, may_have_lines=True)
+
+_COLUMN = Section[tuple[str, str | None]](
+    lambda values, _node, _path: (values["name"], values.get("description")),
+    Setting("name", COLUMN_NAME, is_required=True),
+    Setting("description", _DESCRIPTION),
+    unavailable={
+        "embeddings": "Remove it: there is no search by meaning.",
+        "full_text_search": "Remove it: there is no text index. LIKE and regexp_matches search a column.",
+        "metadata": "Put it into the description.",
+    },
+)
+
+#: What a dataset and a view tell their users about themselves.
+_DOCUMENTATION = (
+    Setting("description", _DESCRIPTION),
+    Setting("metadata", TextsField(_DESCRIPTION)),
+    Setting("columns", ListField(_COLUMN)),
+)
 
 
-_SQL = TextField("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True)
+def _documentation(values: dict[str, Any], node: Mapping, path: YamlPath) -> Documentation:
+    """Take what belongs to the documentation out of *values*."""
+    columns: tuple[tuple[str, str | None], ...] = values.pop("columns", ())
+    if len({name.lower() for name, _ in columns}) < len(columns):
+        path.field("columns").fault(node.line_of("columns"), "has a column twice")
+    return Documentation(
+        description=values.pop("description", None),
+        metadata=values.pop("metadata", {}),
+        columns={name: description for name, description in columns if description is not None},
+    )
+
+
+#: What Spice.ai has in a dataset, or in a view, and this runtime does not.
+_UNAVAILABLE = {
+    "embeddings": "Remove it: there is no search by meaning.",
+    "invalid_type_action": "Remove it: a value that cannot be read makes the refresh fail.",
+    "load": "Remove it: every dataset is loaded at startup.",
+    "metrics": "Use runtime.metrics, which has metrics for every dataset.",
+    "ref": "Write the dataset here, or name its Spicepod in dependencies.",
+    "replication": "Remove it.",
+    "sql_ref": "Write the SELECT into sql.",
+    "time_partition_column": "Remove it: the engine skips row groups by their least and greatest values.",
+    "time_partition_format": "Remove it.",
+    "vectors": "Remove it: there is no search by meaning.",
+}
 
 DATASET = Section[DatasetConfig](
     _build_dataset,
     Setting("from", _SourceField(), is_required=True),
     Setting("name", RELATION_NAME, is_required=True),
+    *_DOCUMENTATION,
+    Setting("access", ChoiceField("read")),
+    Setting("mode", ChoiceField("read")),
     Setting("on_schema_change", ChoiceField("fail", "accept")),
-    Setting("required_for_ready", BooleanField()),
-    Setting("time_column", TextField("the name of a column", max_length=MAX_COLUMN_LENGTH)),
-    Setting("params", _PARAMS),
+    Setting("unsupported_type_action", ChoiceField("error")),
     Setting(
-        "acceleration",
-        Section(
-            _build_acceleration,
-            Setting("enabled", BooleanField()),
-            Setting("refresh_mode", ChoiceField("full", "append")),
-            Setting("refresh_check_interval", DurationField("100ms", "365d"), attribute="refresh_check_interval_s"),
-            Setting("refresh_jitter_enabled", BooleanField()),
-            Setting("refresh_jitter_max", DurationField("1ms", "365d"), attribute="refresh_jitter_max_s"),
-            Setting("refresh_timeout", DurationField("1ms", "7d"), attribute="refresh_timeout_s"),
-            Setting("refresh_sql", _SQL),
-            Setting("primary_key", _ColumnNameField()),
-            Setting("indexes", _IndexesField()),
-        ),
+        "check_availability",
+        ChoiceField("auto", "disabled"),
+        note="No source is asked between refreshes, because no query reads one.",
     ),
+    Setting("required_for_ready", BooleanField()),
+    Setting("ready_state", ChoiceField("on_load", "on_registration")),
+    Setting("time_column", COLUMN_NAME),
+    Setting("time_format", ChoiceField(*get_args(TimeFormat))),
+    Setting("params", _PARAMS),
+    Setting("acceleration", ACCELERATION),
+    unavailable=_UNAVAILABLE,
 )
 
 
 def _build_view(values: dict[str, Any], node: Mapping, path: YamlPath) -> ViewConfig | DatasetConfig:
-    is_materialized = values.pop("materialized", False)
+    is_materialized = values.pop("materialized", False) | values.pop("acceleration", False)
     required_for_ready = values.pop("required_for_ready", None)
-    view = ViewConfig(line=node.line_of("sql"), yaml_path=path.field("sql").text, **values)
+    documentation = _documentation(values, node, path)
+    where = path.field("sql").text
+    view = ViewConfig(line=node.line_of("sql"), yaml_path=where, documentation=documentation, **values)
     if not is_materialized:
         if required_for_ready is not None:
             message = "has no effect unless materialized is true: readiness waits for data only"
             path.field("required_for_ready").warn(node.line_of("required_for_ready"), message)
         return view
+    if path.validation.reads_in_place:
+        message = "is not possible with runtime.engine: leave it out, and the cluster runs the view's query each time"
+        field = "materialized" if node.get("materialized") is not None else "acceleration"
+        path.field(field).fault(node.line_of(field), message)
+    return _materialized(view, f"{CONNECTOR_OF_VIEWS}:{view.name}", required_for_ready=required_for_ready is not False)
+
+
+def _materialized(view: ViewConfig, source: str, *, required_for_ready: bool) -> DatasetConfig:
     return DatasetConfig(
         name=view.name,
-        from_=f"{CONNECTOR_OF_VIEWS}:{view.name}",
+        from_=source,
         connector=CONNECTOR_OF_VIEWS,
         on_schema_change="accept",  # what it reads decides
-        required_for_ready=required_for_ready is not False,
+        required_for_ready=required_for_ready,
+        documentation=view.documentation,
         acceleration=AccelerationConfig(),
         view=MaterializedView(sql=view.sql),
         line=view.line,
@@ -266,7 +357,10 @@ def _build_view(values: dict[str, Any], node: Mapping, path: YamlPath) -> ViewCo
 VIEW = Section[ViewConfig | DatasetConfig](
     _build_view,
     Setting("name", RELATION_NAME, is_required=True),
-    Setting("sql", _SQL, is_required=True),
+    Setting("sql", SQL, is_required=True),
+    *_DOCUMENTATION,
     Setting("materialized", BooleanField()),
     Setting("required_for_ready", BooleanField()),
+    Setting("acceleration", VIEW_ACCELERATION, note="An accelerated view is one with materialized: true."),
+    unavailable=_UNAVAILABLE,
 )

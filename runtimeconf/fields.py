@@ -5,7 +5,6 @@ A field that cannot read its node records a fault and returns None, and validati
 fault. `expected` is the description that faults and the documentation show.
 """
 
-import ipaddress
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 from runtimeconf import references
 from runtimeconf.validation import YamlPath, nearest, shown_name
 from runtimeconf.yaml_reader import Entry, Mapping, Node, Scalar, Sequence
-from system.addresses import Address
 
 T = TypeVar("T")
 
@@ -232,112 +230,41 @@ class PathField(TextField):
         super().__init__(expected, max_length=4096)
 
 
-_HOST_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
+class IgnoredField(Field[None]):
+    """A mapping or a list that has no effect here; its setting has a note that says so."""
+
+    def __init__(self, *kinds: type[Mapping] | type[Sequence]) -> None:
+        self._kinds = kinds or (Mapping,)
+        self.expected = " or ".join("a mapping" if kind is Mapping else "a list" for kind in self._kinds)
+
+    def read(self, node: Node, path: YamlPath) -> None:
+        """Refuse any other kind of value."""
+        if not isinstance(node, self._kinds):
+            self.refuse(node, path)
 
 
-def parse_host(text: str) -> str:
-    """
-    Return a host name or IP address in lower case, an IPv6 address without brackets.
+class TextsField(Field[dict[str, str]]):
+    """A mapping of names to texts."""
 
-    Raises:
-        InvalidValueError: *text* is neither.
-    """
-    if ":" in text:
-        try:
-            return str(ipaddress.IPv6Address(text))
-        except ValueError:
-            raise InvalidValueError("not an IPv6 address") from None
-    labels = text.removesuffix(".").split(".")
-    if labels[-1].isdecimal():  # the URL standard takes such a host for an IPv4 address
-        try:
-            return str(ipaddress.IPv4Address(text))
-        except ValueError:
-            raise InvalidValueError("not an IPv4 address") from None
-    if len(text) > 253 or not all(_HOST_LABEL.fullmatch(label) for label in labels):
-        raise InvalidValueError("not a host name")
-    return text.lower()
+    expected = "a mapping of names to texts"
 
+    def __init__(self, item: "Field[str]") -> None:
+        self._item = item
 
-#: A host, an IPv6 one in brackets, and perhaps a port.
-_HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^\[\]:]+))(?::([0-9]{1,5}))?", re.ASCII)
-
-
-def split_host_port(text: str) -> tuple[str, int | None] | None:
-    """
-    Split `host` or `host:port`, with an IPv6 host in brackets, into what `parse_host` returns and the port.
-
-    Returns:
-        None if *text* has another form.
-
-    Raises:
-        InvalidValueError: The host or the port is invalid.
-    """
-    match = _HOST_AND_PORT.fullmatch(text)
-    if match is None:
-        return None
-    port = None if match[3] is None else int(match[3])
-    if port is not None and not 0 < port <= 65535:
-        raise InvalidValueError("a port is from 1 to 65535")
-    return parse_host(match[1] or match[2]), port
-
-
-def _parse_address(text: str) -> Address:
-    match = _HOST_AND_PORT.fullmatch(text)
-    if match is None or match[3] is None:
-        is_bare_ipv6 = re.fullmatch(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9]+", text) is not None
-        raise InvalidValueError("put an IPv6 host in brackets" if is_bare_ipv6 else "")
-    port = int(match[3])
-    if port > 65535:
-        raise InvalidValueError
-    return Address(parse_host(match[1] or match[2]), port)
-
-
-#: `host:port`, with an IPv6 host in brackets. With port 0 the system chooses a free one.
-ADDRESS = ParsedField("an address such as 127.0.0.1:8090 or [::1]:8090, with a port from 0 to 65535", _parse_address)
-
-
-def _parse_allowed_host(text: str) -> str:
-    if text == "*":
-        return text
-    # The second form may be IPv6 without brackets.
-    host, port = split_host_port(text) or (parse_host(text), None)
-    return str(Address(host.removesuffix("."), port or 0)).removesuffix(":0")
-
-
-#: A host as in a `Host` header: lower case, an IPv6 address in brackets. With a port it matches that port only; `*`
-#: matches every host.
-ALLOWED_HOST = ParsedField("a host name or IP address, with or without a port, or *", _parse_allowed_host)
-
-
-#: Addresses of IPv4 in IPv6. `system.client_address` takes them for IPv4.
-_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
-
-
-def _parse_network(text: str) -> str:
-    try:
-        network = ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        raise InvalidValueError from None
-    if "%" in text:
-        raise InvalidValueError("leave out the zone")
-    if network.network_address != ipaddress.ip_address(text.partition("/")[0]):
-        raise InvalidValueError(f"did you mean {network}?")
-    if network.prefixlen == 0:
-        raise InvalidValueError("it holds every address: name the proxies")
-    if isinstance(network, ipaddress.IPv6Network) and network.overlaps(_MAPPED):
-        raise InvalidValueError("write an IPv4 address as such")
-    return str(network)
-
-
-#: An address as the network that holds it alone, or a network, both in their shortest form.
-NETWORK = ParsedField("an IP address or a network such as 127.0.0.1, 10.0.0.0/8 or fd00::/8", _parse_network)
+    def read(self, node: Node, path: YamlPath) -> dict[str, str] | None:
+        """Read every text."""
+        if not isinstance(node, Mapping):
+            self.refuse(node, path)
+            return None
+        texts = {entry.name: self._item.read(entry.value, path.field(shown_name(entry.name))) for entry in node.entries}
+        return {name: text for name, text in texts.items() if text is not None}
 
 
 class ListField(Field[tuple[T, ...]]):
     """A list whose items have one type. Invalid items are dropped from the value, so the others are still checked."""
 
     def __init__(self, item: Field[T], *, minimum: int = 0) -> None:
-        self._item = item
+        self.item = item
         self._minimum = minimum
         self.expected = "a list"
 
@@ -348,25 +275,30 @@ class ListField(Field[tuple[T, ...]]):
             return None
         if len(node.items) < self._minimum:
             path.fault(node.line, f"is an empty list: give at least {self._minimum}, or leave it out")
-        values = (self._item.read(item, path.item(index)) for index, item in enumerate(node.items))
+        values = (self.item.read(item, path.item(index)) for index, item in enumerate(node.items))
         return tuple(value for value in values if value is not None)
 
     def walk(self, path: str) -> Iterator[tuple[str, Field[Any]]]:
         """Yield this list and the fields of its items, if they have any."""
         yield path, self
-        inner = list(self._item.walk(f"{path}[]"))
+        inner = list(self.item.walk(f"{path}[]"))
         yield from inner if len(inner) == 1 else inner[1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a section: its name in the YAML, its field, and the attribute that receives its value."""
+    """
+    One setting of a section: its name in the YAML, its field, and the attribute that receives its value.
+
+    A *note* is a sentence on what the setting means here, if that differs from its meaning in Spice.ai.
+    """
 
     name: str
     field: Field[Any]
     attribute: str = ""  # the same as `name` if empty
     is_required: bool = False
     alias: str = ""
+    note: str = ""
 
 
 #: Makes the value of a section from the values of its settings. It may record faults of its own and return None.
@@ -378,16 +310,23 @@ class Section(Field[T]):
     A mapping with known settings, read in the order given here.
 
     A setting that the YAML leaves out is absent from the values: defaults are in `runtimeconf.model`. Without
-    *refuses_unknown* the builder must check for unknown fields.
+    *refuses_unknown* the builder must check for unknown fields. *unavailable* are fields of Spice.ai that do not exist
+    here, each with a sentence on what to do instead.
     """
 
     expected = "a mapping"
 
     def __init__(
-        self, build: Build[T], *settings: Setting, may_be_empty: bool = True, refuses_unknown: bool = True
+        self,
+        build: Build[T],
+        *settings: Setting,
+        may_be_empty: bool = True,
+        refuses_unknown: bool = True,
+        unavailable: dict[str, str] | None = None,
     ) -> None:
         self._build = build
         self.settings = settings
+        self.unavailable = unavailable or {}
         self._may_be_empty = may_be_empty
         self._refuses_unknown = refuses_unknown
 
@@ -406,6 +345,8 @@ class Section(Field[T]):
         for setting in self.settings:
             entry = entries.get(setting.name)
             value = setting.field.read(entry.value, path.field(entry.name)) if entry is not None else None
+            if entry is not None and setting.note:
+                path.field(entry.name).note(entry.line, setting.note)
             if value is not None:
                 values[setting.attribute or setting.name] = value
             elif setting.is_required:
@@ -421,12 +362,18 @@ class Section(Field[T]):
         for setting in self.settings:
             yield from setting.field.walk(f"{path}.{setting.name}" if path else setting.name)
 
+    def field_of(self, name: str) -> Field[Any] | None:
+        """Return the field of the setting *name*; None if there is none."""
+        return next((setting.field for setting in self.settings if name in (setting.name, setting.alias)), None)
+
     def _known_entries(self, node: Mapping, path: YamlPath) -> dict[str, Entry]:
         names = {name: setting.name for setting in self.settings for name in (setting.name, setting.alias) if name}
         entries: dict[str, Entry] = {}
         for entry in node.entries:
             name = names.get(entry.name)
-            if name is None:
+            if entry.name in self.unavailable:
+                path.field(entry.name).fault(entry.line, f"is not available here: {self.unavailable[entry.name]}")
+            elif name is None:
                 if self._refuses_unknown:
                     refuse_unknown(entry, names, path)
             elif name in entries:

@@ -207,14 +207,27 @@ def live() -> Handover | None:
 
 
 def without_sources(config: RuntimeConfig) -> RuntimeConfig:
-    """Return *config* without keys, locations and parameters, for a process that does not load data."""
-    datasets = tuple(replace(dataset, from_="", location="", params={}) for dataset in config.datasets)
-    return replace(config, datasets=datasets, auth=AuthConfig(enabled=config.auth.enabled))
+    """
+    Return *config* without keys, locations and parameters, for a process that does not load data.
+
+    Datasets that a cluster reads in place keep theirs: they hold no secrets.
+    """
+    datasets = tuple(
+        dataset if dataset.is_in_place else replace(dataset, from_="", location="", params={})
+        for dataset in config.datasets
+    )
+    snapshots = None if config.snapshots is None else replace(config.snapshots, params={})
+    return replace(config, datasets=datasets, snapshots=snapshots, auth=AuthConfig(enabled=config.auth.enabled))
 
 
 def without_headers(config: RuntimeConfig) -> RuntimeConfig:
     """Return *config* without the headers of the collector of traces, for a process that does not export them."""
     return config if config.traces is None else replace(config, traces=replace(config.traces, headers={}))
+
+
+def without_token(config: RuntimeConfig) -> RuntimeConfig:
+    """Return *config* without the token of the cluster, for a process that does not run statements."""
+    return config if config.engine is None else replace(config, engine=replace(config.engine, token=None))
 
 
 def plain(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Loads a YAML file into a `RuntimeConfig`, or reports all its faults at once."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runtimeconf.errors import ConfigError
@@ -9,8 +9,8 @@ from runtimeconf.model import DEFAULT_STATE_DIR, RuntimeConfig
 from runtimeconf.schema import ROOT, paths_by_name, state_dir_in
 from runtimeconf.secret_stores import EnvStore, SecretStores
 from runtimeconf.validation import Validation, YamlPath
+from runtimeconf.yaml_reader import Document, Node, Scalar, read_document
 from runtimeconf.yaml_reader import Mapping as YamlMapping
-from runtimeconf.yaml_reader import Node, Scalar, read_document
 
 
 def state_dir_of(path: Path) -> Path:
@@ -42,19 +42,41 @@ def load(path: Path, environ: Mapping[str, str], *, needs_libraries: bool = True
     Raises:
         ConfigError: It lists every fault by file, line and YAML path, and shows no secret.
     """
+    return examine(path, environ, needs_libraries=needs_libraries).config()
+
+
+@dataclass(frozen=True, slots=True, repr=False)  # it holds secrets
+class Examination:
+    """What reading a file has found; `value` may be missing after a fault."""
+
+    document: Document
+    validation: Validation
+    value: RuntimeConfig | None
+
+    def config(self) -> RuntimeConfig:
+        """Return the configuration without a fault, or raise ConfigError. See `load`."""
+        # An aliased value is read more than once.
+        faults = dict.fromkeys([*self.document.faults, *self.validation.faults])
+        if faults or self.value is None:
+            raise ConfigError(
+                tuple(sorted(faults, key=lambda fault: (fault.file != self.validation.file, fault.file, fault.line)))
+            )
+        return replace(self.value, warnings=self.validation.warnings())
+
+
+def examine(path: Path, environ: Mapping[str, str], *, needs_libraries: bool = True) -> Examination:
+    """Read *path* as `load` does, and return all that was found."""
     file = path.absolute()
     paths = paths_by_name()
     document = read_document(file, frozenset(paths))
     validation = Validation(
         file=file,
+        directory=file.parent,
         environ=environ,
         known_paths=paths,
         others_may_read=document.others_may_read,
         needs_libraries=needs_libraries,
     )
     validation.stores = SecretStores([EnvStore("env", environ, file.parent, validation.warn)])
-    config = ROOT.read(document.root, YamlPath(validation)) if document.root is not None else None
-    faults = dict.fromkeys([*document.faults, *validation.faults])  # an aliased value is read more than once
-    if faults or config is None:
-        raise ConfigError(tuple(sorted(faults, key=lambda fault: fault.line)))
-    return replace(config, warnings=validation.warnings())
+    value = None if document.root is None else ROOT.read(document.root, YamlPath(validation))
+    return Examination(document, validation, value)

@@ -4,6 +4,7 @@ The configuration as values: one frozen dataclass for each section, each field w
 Fields are named as in the YAML, plus the unit where the YAML accepts `30s` or `1GiB`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,8 +20,17 @@ GIB = 1024 * MIB
 #: Whether a refresh replaces all rows or adds the newer ones.
 RefreshMode = Literal["full", "append"]
 
+#: How to read the values of a `time_column` that holds numbers.
+TimeFormat = Literal["timestamp", "timestamptz", "date", "unix_seconds", "unix_millis"]
+
+#: Which of two rows with the same primary key an append keeps.
+OnConflict = Literal["upsert", "drop"]
+
 #: Whether `/v1/ready` waits until datasets are loaded, or until they were tried.
 ReadyState = Literal["on_load", "on_registered"]
+
+#: Which nodes load data from the sources: those that may hold the lease, or none but the others.
+SharingRole = Literal["publisher", "follower", "auto"]
 
 #: What a key may do beyond authenticating.
 Right = Literal["query", "refresh"]
@@ -104,7 +114,9 @@ class QueryConfig:
 
     `timeout_s` limits the wall-clock time of a statement, streaming included; `memory_limit_bytes` applies to each
     engine worker. `workers` statements run at once; `max_queued` wait, each for at most `queue_timeout_s`.
-    The log tells each statement that took `slow_s` or longer; None: it does not.
+    The log tells each statement that took `slow_s` or longer; None: it does not. A dataset that is refreshed
+    periodically, and was last checked more than `max_staleness_s` ago, makes the runtime unready; None: it does not.
+    `datafusion_sql` adds functions and syntax of DataFusion to DuckDB's.
     """
 
     timeout_s: float = 30.0
@@ -114,6 +126,8 @@ class QueryConfig:
     queue_timeout_s: float = 5.0
     temp_directory_limit_bytes: int = 4 * GIB
     slow_s: float | None = None
+    max_staleness_s: float | None = None
+    datafusion_sql: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +163,11 @@ class HistoryConfig:
     file_max_bytes: int = 64 * MIB
     files: int = 5
 
+    @property
+    def keeps_sql(self) -> bool:
+        """Whether the text of statements is remembered."""
+        return self.enabled and self.sql
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracesConfig:
@@ -166,31 +185,88 @@ class TracesConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """
+    `runtime.engine`: the cluster that runs the statements, which speaks Spark Connect at `address`.
+
+    `uses_tls` says whether the connection is encrypted. `tls_ca` is the absolute path of a PEM file with the
+    authorities to trust; None for the public ones.
+    """
+
+    address: Address
+    token: str | None = field(default=None, repr=False)
+    uses_tls: bool = False
+    tls_ca: Path | None = None
+    max_running: int = 8
+    statement_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotsConfig:
+    """
+    `runtime.snapshots`: the object storage through which nodes share their snapshots.
+
+    `location` is like `s3://bucket/prefix`; `params` are those of an `s3:` source, with secret references resolved. A
+    node looks at the storage every `poll_s`.
+    """
+
+    location: str
+    role: SharingRole
+    params: Mapping[str, str] = field(default_factory=dict, repr=False)
+    poll_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IndexConfig:
     """One entry of `datasets[].acceleration.indexes`. Rows must have distinct values in a *unique* index."""
 
-    column: str
+    columns: tuple[str, ...]
     unique: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documentation:
+    """What the YAML tells the users of a dataset or view about it; `columns` holds descriptions by column."""
+
+    description: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccelerationConfig:
     """
-    `datasets[].acceleration`: `refresh_check_interval_s` is None if there is no periodic refresh.
+    `datasets[].acceleration`: without `refresh_check_interval_s` and `refresh_cron` there is no periodic refresh.
 
     With `refresh_jitter_enabled` a periodic refresh starts up to `refresh_jitter_max_s` seconds later, None for a tenth
-    of the interval. `primary_key` has an index too: its values are distinct and never null.
+    of the interval. `primary_key` has an index too: its values are distinct and never null. A load leaves out the rows
+    whose time is more than `refresh_data_window_s` or `retention_period_s` ago; an append keeps rows that it has within
+    the former. Each is None if there is no such limit. `on_conflict` says which of two rows with the same primary key
+    an append keeps: the newer one, or the one served; None if it fails.
     """
 
     enabled: bool = True
     refresh_mode: RefreshMode = "full"
     refresh_check_interval_s: float | None = None
+    refresh_cron: str | None = None
     refresh_jitter_enabled: bool = False
     refresh_jitter_max_s: float | None = None
     refresh_timeout_s: float = 600.0
+    refresh_retry_enabled: bool = True
+    refresh_retry_max_attempts: int | None = None
     refresh_sql: str | None = None
-    primary_key: str | None = None
+    refresh_data_window_s: float | None = None
+    retention_period_s: float | None = None
+    retention_check_interval_s: float | None = None
+    primary_key: tuple[str, ...] = ()
     indexes: tuple[IndexConfig, ...] = ()
+    on_conflict: OnConflict | None = None
+
+    @property
+    def is_periodic(self) -> bool:
+        """Whether the dataset is refreshed without being asked."""
+        whens = (self.refresh_check_interval_s, self.retention_check_interval_s, self.refresh_cron)
+        return self.enabled and any(when is not None for when in whens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +275,7 @@ class ViewConfig:
 
     name: str
     sql: str
+    documentation: Documentation = Documentation()
     line: int = 0
     yaml_path: str = ""
 
@@ -224,8 +301,9 @@ class DatasetConfig:
 
     `from_` is the text of `from:`; `connector` is the part before its colon and `location` the rest, a path made
     absolute; `params` are those of the connector, with secret references resolved. `time_column` is set if
-    `refresh_mode` is `append`; otherwise only a refresh request with mode append uses it. `line` counts from 1 in the
-    YAML; `yaml_path` is like `datasets[0]`.
+    `refresh_mode` is `append`, or if rows expire; otherwise only a refresh request with mode append uses it. A dataset
+    that `is_in_place` is read by a cluster and never loaded. `line` counts from 1 in the YAML; `yaml_path` is like
+    `datasets[0]`.
     """
 
     name: str
@@ -235,9 +313,12 @@ class DatasetConfig:
     on_schema_change: Literal["fail", "accept"] = "fail"
     required_for_ready: bool = True
     time_column: str | None = None
+    time_format: TimeFormat | None = None
+    documentation: Documentation = Documentation()
     params: Mapping[str, str] = field(default_factory=dict, repr=False)
     acceleration: AccelerationConfig = AccelerationConfig(enabled=False)
     view: MaterializedView | None = None
+    is_in_place: bool = False
     line: int = 0
     yaml_path: str = ""
 
@@ -247,6 +328,7 @@ class RuntimeConfig:
     """
     The whole configuration. All paths are absolute.
 
+    `dependencies` are the files of other Spicepods that declare some of the datasets and views.
     `generation` counts the configurations of a runtime: each reload brings the next.
     `warnings` are one-line sentences about settings that work but are unsafe; they never hold a value below `auth` or
     `secrets`.
@@ -254,6 +336,7 @@ class RuntimeConfig:
 
     file: Path
     state_dir: Path
+    dependencies: tuple[Path, ...] = ()
     name: str | None = None
     auth: AuthConfig = AuthConfig()
     http: HttpConfig = HttpConfig()
@@ -264,6 +347,8 @@ class RuntimeConfig:
     metrics: MetricsConfig = MetricsConfig()
     history: HistoryConfig = HistoryConfig()
     traces: TracesConfig | None = None
+    engine: ClusterConfig | None = None
+    snapshots: SnapshotsConfig | None = None
     ready_state: ReadyState = "on_load"
     shutdown_timeout_s: float = 30.0
     compatibility: Literal["2.0", "1.10"] = "2.0"
@@ -271,6 +356,21 @@ class RuntimeConfig:
     views: tuple[ViewConfig, ...] = ()
     warnings: tuple[str, ...] = ()
     generation: int = 1
+
+    def file_of(self, yaml_path: str) -> Path:
+        """Return the file in which the setting at *yaml_path* is."""
+        below = re.match(r"dependencies\[(\d+)\]\.", yaml_path)
+        return self.dependencies[int(below[1])] if below else self.file
+
+    @property
+    def loaded_datasets(self) -> tuple[DatasetConfig, ...]:
+        """The datasets whose data the runtime loads and keeps."""
+        return tuple(dataset for dataset in self.datasets if not dataset.is_in_place)
+
+    @property
+    def reads_sources(self) -> bool:
+        """Whether this node may load data from the sources."""
+        return self.snapshots is None or self.snapshots.role != "follower"
 
     @property
     def is_watched(self) -> bool:

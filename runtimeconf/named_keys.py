@@ -163,11 +163,16 @@ def refuse_repeated(keys: Iterable[tuple[KeyText, str]], named: Iterable[tuple[D
             first_of[digest] = f"the one on line {item.line}"
 
 
-def check_datasets(root: Mapping, path: YamlPath) -> None:
-    """Record a fault for each item of `datasets:` that names nothing declared, or a view that is not materialized."""
-    declared = {name.text.lower() for name in _names(root.get("datasets"))}
-    views = {name.text.lower() for name in _names(root.get("views"), plain=True)}
-    declared |= {name.text.lower() for name in _names(root.get("views"))} - views
+def check_datasets(root: Mapping, dependencies: Iterable[Mapping], path: YamlPath) -> None:
+    """
+    Record a fault for each item of `datasets:` that names nothing declared, or a view that is not materialized.
+
+    *root* is the configuration, and *dependencies* are other files that declare datasets and views.
+    """
+    files = (root, *dependencies)
+    declared = {name.text.lower() for file in files for name in _names(file.get("datasets"))}
+    views = {name.text.lower() for file in files for name in _names(file.get("views"), plain=True)}
+    declared |= {name.text.lower() for file in files for name in _names(file.get("views"))} - views
     node: Node | None = root
     for name in ("runtime", "auth", "api-key", "named_keys"):
         node = (node.get(name) or node.get(name.replace("-", "_"))) if isinstance(node, Mapping) else None
@@ -190,10 +195,17 @@ def _names(listed: Node | None, *, plain: bool = False) -> Iterator[Scalar]:
     for item in _items(listed):
         if not isinstance(item, Mapping):
             continue
-        name, materialized = item.get("name"), item.get("materialized")
-        is_plain = not isinstance(materialized, Scalar) or materialized.text.lower() != "true"
-        if isinstance(name, Scalar) and (is_plain or not plain):
+        name = item.get("name")
+        if isinstance(name, Scalar) and not (plain and _is_materialized(item)):
             yield name
+
+
+def _is_materialized(view: Mapping) -> bool:
+    materialized, acceleration = view.get("materialized"), view.get("acceleration")
+    if isinstance(materialized, Scalar) and materialized.text.lower() == "true":
+        return True
+    enabled = acceleration.get("enabled") if isinstance(acceleration, Mapping) else Scalar(0, "false", is_plain=True)
+    return enabled is None or (isinstance(enabled, Scalar) and enabled.text.lower() == "true")
 
 
 def _items(listed: Node | None) -> tuple[Node, ...]:

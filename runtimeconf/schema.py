@@ -6,25 +6,27 @@ Start at `ROOT`, at the end. Settings are read in order; `secrets` comes before 
 
 import os
 import ssl
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
+from runtimeconf.addresses import ADDRESS, ALLOWED_HOST, NETWORK
 from runtimeconf.api_keys import API_KEY
-from runtimeconf.connectors.connector import Package
+from runtimeconf.caching import CACHING, RESULTS_CACHE
+from runtimeconf.cluster import CLUSTER, with_cluster_limits
 from runtimeconf.dataset_schema import DATASET, IDENTIFIER, VIEW
+from runtimeconf.dependencies import DEPENDENCIES, NOT_HERE, Declared
 from runtimeconf.fields import (
-    ADDRESS,
-    ALLOWED_HOST,
-    NETWORK,
     BooleanField,
     ChoiceField,
     DurationField,
+    IgnoredField,
     IntegerField,
     InvalidValueError,
     ListField,
-    ParsedField,
     PathField,
     Section,
     Setting,
@@ -41,19 +43,17 @@ from runtimeconf.model import (
     HttpConfig,
     MetricsConfig,
     QueryConfig,
-    ResultsCacheConfig,
     RuntimeConfig,
     TlsConfig,
     ViewConfig,
 )
 from runtimeconf.named_keys import check_datasets
-from runtimeconf.references import ALL_STORES, STORE_NAME
-from runtimeconf.secret_stores import EnvStore, FileStore, KeyringStore, SecretStore, SecretStores
+from runtimeconf.pem import pem_problem
+from runtimeconf.snapshots import SNAPSHOTS
+from runtimeconf.store_schema import SECRETS
 from runtimeconf.traces import TRACES
-from runtimeconf.validation import YamlPath, nearest
-from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
-from system.addresses import Address
-from system.files import UnreadableFileError, read_regular_file
+from runtimeconf.validation import YamlPath
+from runtimeconf.yaml_reader import Mapping, Scalar, Sequence
 
 #: The longest name of a socket in the state directory, including the slash, and the longest path of a Unix socket.
 SOCKET_NAME_BYTES = 20
@@ -62,107 +62,10 @@ MAX_SOCKET_PATH_BYTES = 107
 #: Characters that DuckDB misreads in the path of a database: it would look for the file or its log elsewhere.
 _MISREAD_BY_DUCKDB = frozenset("?\\")
 
-MAX_PEM_BYTES = 1024 * 1024
-
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared with, not bound)
 
 
-# --- secrets ----------------------------------------------------------------------------------------------------------
-
-
-_STORE_PARAMS = {"env": (), "file": ("directory",), "keyring": ("service",)}
-_UNSUPPORTED_STORES = ("aws_secrets_manager", "azure_keyvault", "hashicorp_vault", "kubernetes")  # of Spice.ai
-
-
-def _parse_store_kind(text: str) -> str:
-    if text in _STORE_PARAMS:
-        return text
-    kind = text.partition(":")[0]
-    if kind in _UNSUPPORTED_STORES:
-        raise InvalidValueError(f"the store {kind} is not supported")
-    meant = nearest(kind, _STORE_PARAMS)
-    raise InvalidValueError(f"did you mean {meant}?" if meant else "")
-
-
-def _parse_store_name(text: str) -> str:
-    if STORE_NAME.fullmatch(text) is None:
-        raise InvalidValueError
-    if text.lower() == ALL_STORES:
-        raise InvalidValueError("the name secrets asks all stores")
-    return text
-
-
-_KEYRING = Package("keyring", "keyring~=25.7")
-
-
-def _build_store(values: dict[str, Any], node: Mapping, path: YamlPath) -> SecretStore | None:
-    validation, kind, name = path.validation, values["from"], values["name"]
-    params: dict[str, str] = values.get("params", {})
-    for param in params:
-        if param not in _STORE_PARAMS[kind]:
-            path.field("params").field(param).fault(node.line_of("params"), f"is not a parameter of the store {kind}")
-    if kind == "env":
-        return EnvStore(name, validation.environ, validation.directory, validation.warn)
-    if kind == "keyring":
-        if not _KEYRING.is_installed:
-            message = f"the keyring store needs the keyring package: {_KEYRING.install_command}"
-            path.field("from").fault(node.line_of("from"), message)
-        return KeyringStore(name, params.get("service", "runtime"))
-    if "directory" not in params:
-        path.field("params").fault(node.line_of("params"), "lacks the field directory: where the secret files are")
-        return None
-    directory = validation.directory / params["directory"]
-    if os.path.exists(directory) and not os.path.isdir(directory):  # noqa: PTH110, PTH112 (they never raise)
-        path.field("params").field("directory").fault(node.line_of("params"), "is not a directory")
-    return FileStore(name, directory)
-
-
-class _StoresField(ListField[SecretStore]):
-    """The list of stores. References can be resolved once it is read without a fault."""
-
-    def read(self, node: Node, path: YamlPath) -> tuple[SecretStore, ...] | None:
-        validation = path.validation
-        validation.stores = None
-        faults_before = len(validation.faults)
-        stores = super().read(node, path) or ()
-        names: set[str] = set()
-        for store in stores:
-            if store.name in names:
-                path.fault(node.line, f"the store name {store.name} is used twice: each store needs its own")
-            names.add(store.name)
-        if len(validation.faults) == faults_before:
-            validation.stores = SecretStores(stores)
-        return stores
-
-
-_STORE = Section[SecretStore](
-    _build_store,
-    Setting("from", ParsedField("env, file or keyring", _parse_store_kind), is_required=True),
-    Setting(
-        "name",
-        ParsedField("a store name of letters, digits, _ and -, with a letter first", _parse_store_name),
-        is_required=True,
-    ),
-    Setting(
-        "params",
-        Section(
-            into(dict),
-            Setting("directory", PathField("the directory of the secret files")),
-            Setting("service", TextField("the service name of the keyring entries")),
-        ),
-    ),
-)
-
 # --- runtime ----------------------------------------------------------------------------------------------------------
-
-
-def _certificate_problem(file: Path) -> str:
-    """Return why *file* cannot be read, in a few words; an empty text if it can."""
-    try:
-        content = read_regular_file(file, MAX_PEM_BYTES)
-    except UnreadableFileError as exc:
-        return f"cannot be read: {exc}"
-    return "" if b"-----BEGIN " in content.data else "is not a PEM file"
 
 
 def _pair_problem(certificate_file: Path, key_file: Path) -> str:
@@ -190,7 +93,7 @@ def _build_tls(values: dict[str, Any], node: Mapping, path: YamlPath) -> TlsConf
     if not tls.enabled:
         return tls
     named = {entry.name for entry in node.entries}
-    problems = {name: _certificate_problem(file) for name, file in files.items()}
+    problems = {name: pem_problem(file) for name, file in files.items()}
     for name in ("certificate_file", "key_file"):
         if name not in named:
             path.fault(node.line, f"lacks the field {name}, which TLS needs")
@@ -209,17 +112,48 @@ def _build_history(values: dict[str, Any], _node: Mapping, path: YamlPath) -> Hi
     return HistoryConfig(**values)
 
 
+def _never(what: str) -> Section[bool]:
+    """Return the section of a function that the runtime does not have: it can be off, and nothing else."""
+    return Section[bool](
+        lambda _values, _node, _path: False,
+        Setting("enabled", ChoiceField("false"), is_required=True, note=f"It is always off: the runtime {what}."),
+    )
+
+
+def _translate(values: dict[str, Any], node: Mapping, path: YamlPath) -> None:
+    """Turn what Spice.ai calls otherwise into what it means here."""
+    for name in ("telemetry", "cors"):
+        values.pop(name, None)
+    if values.get("ready_state") == "on_registration":
+        path.field("ready_state").note(node.line_of("ready_state"), "It is on_registered: once each dataset was tried.")
+        values["ready_state"] = "on_registered"
+    if (caching := values.pop("caching", None)) is not None:
+        if "results_cache" in values:
+            path.field("caching").fault(node.line_of("caching"), "and results_cache are the same: keep one")
+        values["results_cache"] = caching
+
+
 def _build_runtime(values: dict[str, Any], node: Mapping, path: YamlPath) -> dict[str, Any]:
+    _translate(values, node, path)
     http: HttpConfig = values.get("http", HttpConfig())
     flight: FlightConfig = values.get("flight", FlightConfig())
-    if flight.enabled and http.bind.port == flight.bind.port != 0:
-        hosts = {http.bind.host, flight.bind.host}
-        if len(hosts) == 1 or hosts & _WILDCARD_HOSTS:
-            message = f"has the port of runtime.http.bind ({http.bind}): each listener needs its own"
-            path.field("flight").field("bind").fault(node.line_of("flight"), message)
     metrics: MetricsConfig = values.get("metrics", MetricsConfig())
+    used = {"http": http.bind} | ({"flight": flight.bind} if flight.enabled else {})
     if metrics.enabled:
-        _check_metrics(metrics, {"http": http.bind} | ({"flight": flight.bind} if flight.enabled else {}), node, path)
+        used["metrics"] = metrics.bind
+        if not metrics.bind.is_loopback:
+            message = "listens on {}, without a key: anybody who reaches it can read the names of datasets and keys"
+            path.field("metrics").field("bind").warn(node.line_of("metrics"), message.format(metrics.bind))
+    for (former, taken), (name, address) in combinations(used.items(), 2):
+        hosts = {taken.host, address.host}
+        if taken.port == address.port != 0 and (len(hosts) == 1 or hosts & _WILDCARD_HOSTS):
+            message = f"has the port of runtime.{former}.bind ({taken}): each listener needs its own"
+            path.field(name).field("bind").fault(node.line_of(name), message)
+    if "engine" in values:
+        values["query"] = with_cluster_limits(values.get("query", QueryConfig()), values["engine"], node, path)
+        if "results_cache" in values and values["results_cache"].enabled:
+            message = "has no effect with runtime.engine: the runtime does not know when files change"
+            path.field("results_cache").warn(node.line_of("results_cache"), message)
     auth: AuthConfig = values.get("auth", AuthConfig())
     if not auth.enabled:
         for name, address, is_on in (("http", http.bind, True), ("flight", flight.bind, flight.enabled)):
@@ -227,18 +161,6 @@ def _build_runtime(values: dict[str, Any], node: Mapping, path: YamlPath) -> dic
                 message = f"listens on {address} without authentication: anybody who reaches it can read all data"
                 path.field(name).field("bind").warn(node.line_of(name), message)
     return values
-
-
-def _check_metrics(metrics: MetricsConfig, others: dict[str, Address], node: Mapping, path: YamlPath) -> None:
-    where, line = path.field("metrics").field("bind"), node.line_of("metrics")
-    for name, other in others.items():
-        if other.port == metrics.bind.port != 0 and (
-            other.host == metrics.bind.host or {other.host, metrics.bind.host} & _WILDCARD_HOSTS
-        ):
-            where.fault(line, f"has the port of runtime.{name}.bind ({other}): each listener needs its own")
-    if not metrics.bind.is_loopback:
-        message = "listens on {}, without a key: anybody who reaches it can read the names of datasets and keys"
-        where.warn(line, message.format(metrics.bind))
 
 
 RUNTIME = Section[dict[str, Any]](
@@ -267,7 +189,7 @@ RUNTIME = Section[dict[str, Any]](
             into(FlightConfig),
             Setting("enabled", BooleanField()),
             Setting("bind", ADDRESS),
-            Setting("max_message_bytes", SizeField("1KiB", "1GiB")),
+            Setting("max_message_bytes", SizeField("1KiB", "1GiB"), alias="max_message_size"),
         ),
     ),
     Setting(
@@ -291,17 +213,12 @@ RUNTIME = Section[dict[str, Any]](
             Setting("queue_timeout", DurationField("1ms", "1h"), attribute="queue_timeout_s"),
             Setting("temp_directory_limit", SizeField("0B", "1024TiB"), attribute="temp_directory_limit_bytes"),
             Setting("slow", DurationField("1ms", "1d"), attribute="slow_s"),
+            Setting("max_staleness", DurationField("1s", "365d"), attribute="max_staleness_s"),
+            Setting("datafusion_sql", BooleanField()),
         ),
     ),
-    Setting(
-        "results_cache",
-        Section(
-            into(ResultsCacheConfig),
-            Setting("enabled", BooleanField(), is_required=True),
-            Setting("max_bytes", SizeField("64KiB", "1TiB")),
-            may_be_empty=False,
-        ),
-    ),
+    Setting("results_cache", RESULTS_CACHE),
+    Setting("caching", CACHING, note="It is runtime.results_cache: sql_results.max_size is max_bytes there."),
     Setting(
         "metrics",
         Section(
@@ -325,39 +242,77 @@ RUNTIME = Section[dict[str, Any]](
         ),
     ),
     Setting("traces", TRACES),
-    Setting("ready_state", ChoiceField("on_load", "on_registered")),
+    Setting("engine", CLUSTER),
+    Setting("snapshots", SNAPSHOTS),
+    Setting("telemetry", _never("sends nothing to anybody")),
+    Setting("cors", _never("sends no CORS headers")),
+    Setting("ready_state", ChoiceField("on_load", "on_registered", "on_registration")),
     Setting("shutdown_timeout", DurationField("1ms", "1h"), attribute="shutdown_timeout_s"),
     Setting("compatibility", ChoiceField("2.0", "1.10")),
     Setting("state_dir", PathField("the path of a directory that is the runtime's alone")),
+    unavailable={
+        "authorization": "Give keys datasets and rights: runtime.auth.api-key.named_keys.",
+        "dataset_load_parallelism": "Remove it: at most two datasets are loaded at once.",
+        "functions": "Remove it: SQL has the functions of the engine, and no others.",
+        "mcp": "Remove it: there is no MCP server.",
+        "memory_limit": "Use runtime.query.memory_limit, which is for each of runtime.query.workers.",
+        "output_level": "Remove it: the log has one line for each request and statement.",
+        "params": "Remove it: they are settings of Spice's engine; runtime.query has those of this one.",
+        "scheduler": "Remove it: several nodes share their data with runtime.snapshots.",
+        "task_history": "Use runtime.history, which GET /v1/sql/history shows.",
+        "temp_directory": "Remove it: temporary files are in runtime.state_dir.",
+        "tracing": "Use runtime.traces.",
+    },
 )
 
 # --- the root ---------------------------------------------------------------------------------------------------------
 
 
 def _build_root(values: dict[str, Any], node: Mapping, path: YamlPath) -> RuntimeConfig:
-    _refuse_duplicate_names(node, path)
-    check_datasets(node, path)
-    for name in ("version", "kind", "secrets"):
+    dependencies: tuple[Declared, ...] = values.pop("dependencies", ())
+    _refuse_duplicate_names([(node, path), *((one.root, one.path) for one in dependencies)])
+    listed = node.get("dependencies")
+    if not isinstance(listed, Sequence) or len(dependencies) == len(listed.items):  # Otherwise some names are unknown.
+        check_datasets(node, [one.root for one in dependencies], path)
+    for name in ("version", "kind", "secrets", "metadata"):
         values.pop(name, None)  # validated, but not part of the result
     runtime: dict[str, Any] = values.pop("runtime", {})
     state_dir = _state_dir(runtime.pop("state_dir", DEFAULT_STATE_DIR), node, path)
-    declared = values.pop("views", ())
-    # Their data is in the state directory.
-    materialized = [replace(view, location=str(state_dir)) for view in declared if isinstance(view, DatasetConfig)]
+    # The data of a materialized view is in the state directory.
+    declared = [*values.pop("datasets", ()), *values.pop("views", ())]
+    declared += [table for one in dependencies for table in one.tables]
+    if (query := runtime.get("query")) is not None and query.max_staleness_s is not None:
+        datasets = [one for one in declared if isinstance(one, DatasetConfig)]
+        _check_staleness(query.max_staleness_s, datasets, node, path)
     return RuntimeConfig(
         file=path.validation.file,
         state_dir=state_dir,
-        datasets=(*values.pop("datasets", ()), *materialized),
-        views=tuple(view for view in declared if isinstance(view, ViewConfig)),
+        dependencies=tuple(one.path.validation.file for one in dependencies),
+        datasets=tuple(
+            one if one.view is None else replace(one, location=str(state_dir))
+            for one in declared
+            if isinstance(one, DatasetConfig)
+        ),
+        views=tuple(one for one in declared if isinstance(one, ViewConfig)),
         **values,
         **runtime,
     )
 
 
-def _refuse_duplicate_names(root: Mapping, path: YamlPath) -> None:
-    """Datasets and views share one namespace, in which case does not matter."""
+def _check_staleness(limit_s: float, datasets: Iterable[DatasetConfig], root: Mapping, path: YamlPath) -> None:
+    where, runtime = path.field("runtime").field("query").field("max_staleness"), root.get("runtime")
+    line = runtime.line_of("query") if isinstance(runtime, Mapping) else 0
+    refreshed = [one.acceleration for one in datasets if one.acceleration.is_periodic]
+    if not refreshed:
+        where.warn(line, "has no effect unless a dataset has a refresh_check_interval or a refresh_cron")
+    elif max(one.refresh_check_interval_s or 0.0 for one in refreshed) >= limit_s:
+        where.warn(line, "is not longer than every refresh_check_interval: the runtime is unready between refreshes")
+
+
+def _refuse_duplicate_names(roots: Iterable[tuple[Mapping, YamlPath]]) -> None:
+    """Datasets and views of all files share one namespace, in which case does not matter."""
     first_of: dict[str, tuple[str, int]] = {}
-    for section in ("datasets", "views"):
+    for (root, path), section in product(roots, ("datasets", "views")):
         listed = root.get(section)
         for index, item in enumerate(listed.items if isinstance(listed, Sequence) else ()):
             name = item.get("name") if isinstance(item, Mapping) else None
@@ -368,7 +323,7 @@ def _refuse_duplicate_names(root: Mapping, path: YamlPath) -> None:
                 message = f"the name {name.text} is used twice: by {first[0]} on line {first[1]} and here on line"
                 where.fault(name.line, f"{message} {name.line}")
             else:
-                first_of[name.text.lower()] = (f"{section}[{index}]", name.line)
+                first_of[name.text.lower()] = (path.field(section).item(index).text, name.line)
 
 
 def state_dir_in(directory: Path, text: str) -> Path:
@@ -397,13 +352,16 @@ def _state_dir(text: str, root: Mapping, path: YamlPath) -> Path:
 #: The whole configuration.
 ROOT = Section[RuntimeConfig](
     _build_root,
-    Setting("version", ChoiceField("v1", "v2")),
+    Setting("version", ChoiceField("v1", "v2", "v1beta1")),
     Setting("kind", ChoiceField("Spicepod")),
     Setting("name", TextField("a name", max_length=100)),
-    Setting("secrets", _StoresField(_STORE)),
+    Setting("metadata", IgnoredField(), note="It has no effect: nobody is shown it."),
+    Setting("secrets", SECRETS),
     Setting("runtime", RUNTIME),
     Setting("datasets", ListField(DATASET)),
     Setting("views", ListField(VIEW)),
+    Setting("dependencies", DEPENDENCIES),
+    unavailable=NOT_HERE,
 )
 
 

@@ -1,5 +1,5 @@
 """
-Secret stores: the environment, a directory of files, and the keyring of the operating system.
+Secret stores: the environment, a directory of files, and the keyring of the operating system. Servers: `remote_store`.
 
 `get` of a store returns the value, or None if the store does not have the secret, or raises `SecretError` if it has or
 may have it but cannot use it; the message fits after "in store X: ". After an error no other store is tried, because
@@ -11,6 +11,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from dotenv import dotenv_values
 
@@ -21,6 +22,8 @@ MAX_SECRET_BYTES = 64 * 1024
 MAX_DOTENV_BYTES = 1024 * 1024
 #: Searched in this order after the process environment; both are beside the YAML.
 DOTENV_NAMES = (".env.local", ".env")
+#: Before the names of variables in Spice.ai.
+SPICE_PREFIX = "SPICE_"
 
 
 class SecretError(Exception):
@@ -32,7 +35,8 @@ class EnvStore:
     """
     Environment variables: of the process, then of `.env.local`, then of `.env`.
 
-    Each is searched for the name as written, then in upper case. *warn* receives a file and a sentence about it.
+    Each is searched for the name as written, then in upper case. Only a name that is nowhere is searched for once more
+    after `SPICE_`, the prefix of Spice.ai. *warn* receives a file and a sentence about it.
     """
 
     name: str
@@ -43,6 +47,10 @@ class EnvStore:
 
     def get(self, name: str) -> str | None:
         """Return the first value found; an empty one counts as found."""
+        value = self._get(name)
+        return self._get(f"{SPICE_PREFIX}{name}") if value is None else value
+
+    def _get(self, name: str) -> str | None:
         if (value := _variable(self.environ, name)) is not None:
             return value
         for file_name in DOTENV_NAMES:
@@ -89,7 +97,12 @@ class FileStore:
             return None
         except UnreadableFileError as exc:
             raise SecretError(f"its file cannot be read: {exc}") from None
-        return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
+        return without_newline(text)
+
+
+def without_newline(text: str) -> str:
+    """Return *text* without one newline at its end, which an editor or `echo` has put there."""
+    return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
 
 
 def _decode(content: FileContent) -> str:
@@ -122,7 +135,15 @@ class KeyringStore:
         raise SecretError(f"the keyring does not answer ({problem}); is a backend installed and unlocked?")
 
 
-SecretStore = EnvStore | FileStore | KeyringStore
+class SecretStore(Protocol):
+    """A store of the YAML."""
+
+    @property
+    def name(self) -> str:
+        """The name that references use."""
+
+    def get(self, name: str) -> str | None:
+        """Return the secret *name*: see the module."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ def get_config() -> RuntimeConfig:
     raise ConfigError(outcome)
 
 
-def set_config(config: RuntimeConfig | None) -> None:
-    """Replace the configuration. After None the next call of `get_config` reads the file again."""
+def set_config(config: RuntimeConfig | ConfigError | None) -> None:
+    """Replace the outcome of `get_config`. After None its next call reads the file again."""
     global _outcome  # noqa: PLW0603 (as above)
     with _lock:
-        _outcome = config
+        _outcome = config.faults if isinstance(config, ConfigError) else config

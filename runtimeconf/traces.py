@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from runtimeconf.addresses import parse_host
 from runtimeconf.connectors.connector import Package
 from runtimeconf.connectors.http import parse_headers
-from runtimeconf.fields import DurationField, Field, InvalidValueError, ParsedField, Section, Setting, parse_host
+from runtimeconf.fields import DurationField, Field, InvalidValueError, ParsedField, Section, Setting
 from runtimeconf.model import TracesConfig
 from runtimeconf.references import holds_reference
 from runtimeconf.validation import YamlPath, shown_name

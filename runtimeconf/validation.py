@@ -22,23 +22,33 @@ _NUMBER = re.compile(r"[-+]?[0-9][0-9_.]*")
 _BOOLEANS = frozenset({"true", "True", "TRUE", "false", "False", "FALSE"})
 
 
-@dataclass(slots=True)
-class Validation:
-    """One pass over one file: its inputs, and the faults and warnings it finds."""
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A field that means something else here than in Spice.ai: its place, and a sentence on the difference."""
 
     file: Path
+    line: int
+    yaml_path: str
+    sentence: str
+
+
+@dataclass(slots=True)
+class Validation:
+    """One pass over one file: its inputs, and the faults, warnings and notes it finds."""
+
+    file: Path
+    directory: Path  # relative paths are relative to it
     environ: Mapping[str, str]
     known_paths: Mapping[str, tuple[str, ...]]  # a field's name -> the paths where it is valid
     others_may_read: bool = False
     needs_libraries: bool = True  # whether a connector without its library is a fault
+    reads_in_place: bool = False  # whether a cluster reads the datasets
+    shares_snapshots: bool = False  # whether a cluster can read what the runtime has loaded
+    reads_sources: bool = True  # otherwise their secrets and libraries are not needed
     stores: SecretStores | None = None  # None if the `secrets` section is invalid: references cannot be resolved
     faults: list[ConfigFault] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     _warnings: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def directory(self) -> Path:
-        """The directory that relative paths in the configuration are relative to."""
-        return self.file.parent
 
     def warn(self, where: str, sentence: str) -> None:
         """Record a warning; *where* is `file:line: path`. The same warning twice in a row counts once."""
@@ -47,8 +57,11 @@ class Validation:
             places.append(where)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return one line for each warning."""
+        """Return one line for each warning, and one for all notes."""
         lines: list[str] = []
+        if self.notes:
+            what = "field means something" if len(self.notes) == 1 else "fields mean something"
+            lines.append(f"{self.file}: {len(self.notes)} {what} else than in Spice: `querykeep check` lists them")
         for sentence, places in self._warnings.items():
             lines += [f"{where}: {sentence}" for where in places[:MAX_SHOWN_WARNINGS]]
             if len(places) > MAX_SHOWN_WARNINGS:
@@ -81,6 +94,10 @@ class YamlPath:
     def warn(self, line: int, sentence: str) -> None:
         """Record a warning about a value that works but is unsafe or has no effect."""
         self.validation.warn(f"{self.validation.file}:{line}: {self.text}", sentence)
+
+    def note(self, line: int, sentence: str) -> None:
+        """Record that the field at this path means something else here than in Spice.ai."""
+        self.validation.notes.append(Note(self.validation.file, line, self.text, sentence))
 
     def resolve(self, node: Scalar) -> str | None:
         """Return the text of *node* with its references resolved, or record a fault and return None."""

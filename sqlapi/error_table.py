@@ -48,6 +48,7 @@ STATUSES: Mapping[type[Exception], int] = {
     data.SourceError: 500,
     data.SchemaChangedError: 500,
     data.SnapshotError: 500,
+    data.SharedStorageError: 500,
     auth.AuthKeysError: 500,
     auth.SaltError: 500,
     auth.AccessNotBuiltError: 503,

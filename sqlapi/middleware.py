@@ -106,9 +106,9 @@ class AccessLogMiddleware:
 
 def _send_span(trace: Trace | None, fields: Mapping[str, Any], duration_s: float) -> None:
     """Send the span of a request with these *fields* of its log line."""
-    method = fields["method"] if fields["method"] in _METHODS else "HTTP"
+    method = fields["method"] if fields["method"] in _METHODS else None
     attributes = {
-        "http.request.method": fields["method"] if fields["method"] in _METHODS else "_OTHER",
+        "http.request.method": method or "_OTHER",
         "http.route": fields["route"],
         "http.response.status_code": fields["status"],
         "http.response.body.size": fields["bytes"],
@@ -116,11 +116,11 @@ def _send_span(trace: Trace | None, fields: Mapping[str, Any], duration_s: float
         "querykeep.request_id": fields["request_id"],
         "querykeep.query_id": fields["query_id"],
     }
-    # As the conventions of OpenTelemetry say, an error of the caller is none of the server.
+    # By the conventions of OpenTelemetry, an error of the caller is not an error of the server.
     error = str(fields["status"]) if fields["status"] >= 500 else ""
     if not fields["complete"]:
         error = "incomplete"
-    spans.send(trace, f"{method} {fields['route']}", duration_s, attributes, kind="server", error=error)
+    spans.send(trace, f"{method or 'HTTP'} {fields['route']}", duration_s, attributes, kind="server", error=error)
 
 
 class _Metered:

@@ -62,13 +62,13 @@ class RefreshRequest:
 
 def read_refresh_request(environ: Environ, max_bytes: int) -> RefreshRequest:
     """
-    Read the request, whatever its Content-Type. A missing body or a null field overrides nothing.
+    Read the request, whatever its Content-Type. A missing body, null or a null field overrides nothing.
 
     Raises:
         BodyError: The body cannot be read, is too large, is not UTF-8, or is not valid JSON for this route.
     """
     text = _text(environ, max_bytes)
-    if not text.strip():
+    if text.strip() in {"", "null"}:
         return RefreshRequest()
     fields = ("refresh_sql", "refresh_mode", "refresh_jitter_max")
     value = _parsed_object(text, *fields)

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -21,7 +22,8 @@ from authkeys.principal import Principal
 from authkeys.state import get_access
 from datasources.control import DatasetControl, DatasetState, RefreshRun
 from datasources.errors import DatasetsUnavailableError, UnknownDatasetError
-from datasources.refresh.declarations import admit_refresh_sql, check_refresh
+from datasources.refresh.declarations import check_refresh
+from datasources.refresh_sql import admit_refresh_sql
 from datasources.state import get_datasets
 from queryengine.engine import Allowance, EngineStatus, Query
 from queryengine.errors import EngineUnavailableError, RateLimitError
@@ -233,7 +235,7 @@ class HistoryView(ApiView):
 
 
 class StatisticsView(ApiView):
-    """`/v1/sql/statistics`: what the caller's statements have taken, by what they have in common."""
+    """`/v1/sql/statistics`: statistics of the caller's statements."""
 
     def get(self, request: Request) -> HttpResponse:
         """List those that took longest in all. The CSV has the list only."""
@@ -270,6 +272,8 @@ class StatusView(ApiView):
             ("engine", "unix:engine.sock" if workers else "in-process", status),
             ("refresh", "unix:control.sock" if workers else "in-process", refresh),
         ]
+        if (cluster := get_config().engine) is not None:  # The engine is ready if it can use the cluster.
+            parts.append(("cluster", f"sc://{cluster.address}", status))
         rows: list[dict[str, Any]] = [dict(zip(("name", "endpoint", "status"), part, strict=True)) for part in parts]
         if workers is not None:
             rows[2] |= {
@@ -279,6 +283,7 @@ class StatusView(ApiView):
                 "statements_running": workers.running,
                 "statements_queued": workers.queued,
             }
+        rows += _sharing_status()
         if waiting_for:
             caller = _caller(request)
             rows[3]["waiting_for"] = [name for name in waiting_for if caller.may_name(name)]
@@ -416,6 +421,20 @@ def _refresh_status() -> tuple[str, tuple[str, ...]]:
     return "Initializing", waiting_for
 
 
+def _sharing_status() -> list[dict[str, Any]]:
+    """Return the component `snapshots`, if the runtime is one of several nodes."""
+    shared = get_config().snapshots
+    if shared is None:
+        return []
+    row: dict[str, Any] = {"name": "snapshots", "endpoint": shared.location, "status": "Error"}
+    with suppress(DatasetsUnavailableError):
+        sharing = get_datasets().sharing()
+        if sharing is not None:
+            row["status"] = "Error" if sharing.error else "Initializing" if sharing.answered_s is None else "Ready"
+            row |= {"node": sharing.node, "publisher": sharing.publisher, "answered_s": sharing.answered_s}
+    return [row]
+
+
 def _remembered(request: Request, what: str) -> Any:
     """
     Return what the runtime remembers of the caller's own statements.
@@ -449,8 +468,14 @@ def _table(request: Request, rows: Sequence[Mapping[str, Any]], columns: Sequenc
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     cells = ([row[name] for name in columns] for row in rows)
-    writer.writerows([str(cell).lower() if isinstance(cell, bool) else cell for cell in line] for line in cells)
+    writer.writerows(map(_cell, line) for line in cells)
     return HttpResponse(text.getvalue(), content_type="text/csv; charset=utf-8")
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
 
 def _json(value: object, status: int = 200) -> HttpResponse:

@@ -31,12 +31,21 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it. Any host name other than `localhost` counts as not loopback."""
+        address = self._ip
+        return self.host.removesuffix(".") == "localhost" if address is None else address.is_loopback
+
+    @property
+    def is_link_local(self) -> bool:
+        """Whether it is an address that no router forwards (RFC 3927, RFC 4291 2.5.6)."""
+        return self._ip is not None and self._ip.is_link_local
+
+    @property
+    def _ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         try:
             address = ipaddress.ip_address(self.host)
         except ValueError:
-            return self.host.removesuffix(".") == "localhost"
-        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        return (mapped or address).is_loopback
+            return None
+        return (address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None) or address
 
     @property
     def local(self) -> "Address":
@@ -149,5 +158,6 @@ def _socket_inodes(process: Path) -> set[str]:
     inodes = set()
     with suppress(OSError):  # The process has ended, or belongs to another user.
         for descriptor in (process / "fd").iterdir():
-            inodes.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
+            with suppress(FileNotFoundError):  # This one was closed meanwhile.
+                inodes.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
     return inodes

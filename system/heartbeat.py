@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds without a heartbeat after which a process is hung; it is killed a second later.
 HUNG_S = 10.0
-#: Seconds that a process has longer for its first heartbeat: it imports its program, perhaps on a busy machine.
+#: Further seconds for the first heartbeat: the process imports its program, perhaps on a busy machine.
 START_S = 60.0
 
 #: Seconds that the log line about a silent process comes before its kill.
@@ -78,10 +78,10 @@ class Pulse:
 
 class HangDetector:
     """
-    Decides when a process is hung, so that it must be killed. Its first heartbeat is the first one that is not *beat*.
+    Decides when a process is hung and must be killed. The first value other than *beat* is its first heartbeat.
 
-    This is logged first, with the name of the *part* and the process id of its *worker*, and decided at a later look:
-    the process may wait for a reader of the log, just as this one then does. Look about once a second.
+    A log line, with the name of the *part* and the process id of its *worker*, comes first; a later look decides. If
+    nobody reads the log, both processes wait for that. Look about once a second.
     """
 
     def __init__(self, part: str, now: float, beat: float = 0.0, *, worker: int | None = None) -> None:

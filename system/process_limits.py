@@ -31,7 +31,10 @@ logger = logging.getLogger(__name__)
 
 #: The environment variables that a worker keeps. Libraries read them, and none is a secret.
 HARMLESS_VARIABLES = frozenset(
-    {"DJANGO_SETTINGS_MODULE", "HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LOG_FORMAT", "PATH", "TMPDIR", "TZ"}
+    {
+        *("DJANGO_SETTINGS_MODULE", "GRPC_EXPERIMENTS", "GRPC_VERBOSITY", "HOME", "LANG", "LANGUAGE", "LC_ALL"),
+        *("LC_CTYPE", "LOG_FORMAT", "PATH", "TMPDIR", "TZ"),
+    }
 )
 
 #: The niceness of a worker, so that the processes that answer health checks take precedence.

@@ -1,4 +1,4 @@
-"""What processes use: processor time and memory, as /proc tells."""
+"""What /proc says about processes: their command lines, states, children, processor time and memory."""
 
 import os
 from collections.abc import Iterator
@@ -6,11 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-#: Positions in /proc/PID/stat after the name of the program, which may contain anything.
-_USER, _CHILDREN_SYSTEM, _STARTED, _RESIDENT = 11, 14, 19, 21
+#: Positions in what `stat_fields` returns.
+STATE, STARTED = 0, 19
+_USER, _CHILDREN_SYSTEM, _RESIDENT = 11, 14, 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +23,21 @@ class Usage:
     processes: int
 
 
+def stat_fields(pid: int) -> list[str] | None:
+    """
+    Return the fields of /proc/PID/stat (proc(5)) from the state on; None if there is no such process.
+
+    The name of the program, which stands before them, may contain anything.
+    """
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return None
+
+
 def started_at(pid: int) -> str | None:
     """Return when the process *pid* started, to tell it from a later one with its number; None if there is none."""
-    fields = _stat(pid)
-    return None if fields is None else fields[_STARTED]
+    fields = stat_fields(pid)
+    return None if fields is None else fields[STARTED]
 
 
 def arguments(pid: int) -> list[str]:
@@ -48,21 +60,16 @@ def children(pid: int) -> list[int]:
 def usage_of(pid: int) -> Usage:
     """Return what the process *pid* and all its descendants use."""
     cpu_ticks = pages = processes = 0
-    for one in _family(pid):
-        if (fields := _stat(one)) is not None:
+    for one in family(pid):
+        if (fields := stat_fields(one)) is not None:
             cpu_ticks += sum(map(int, fields[_USER : _CHILDREN_SYSTEM + 1]))
             pages += int(fields[_RESIDENT])
             processes += 1
-    return Usage(cpu_s=cpu_ticks / _TICKS, resident_bytes=pages * _PAGE_BYTES, processes=processes)
+    return Usage(cpu_s=cpu_ticks / TICKS_PER_S, resident_bytes=pages * _PAGE_BYTES, processes=processes)
 
 
-def _family(pid: int) -> Iterator[int]:
+def family(pid: int) -> Iterator[int]:
+    """Yield *pid* and the process ids of all its descendants."""
     yield pid
     for child in children(pid):
-        yield from _family(child)
-
-
-def _stat(pid: int) -> list[str] | None:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    return None
+        yield from family(child)

@@ -1,5 +1,5 @@
 """
-The sandbox of an engine worker: no programs, no network, no other processes, no writes to other files.
+The sandbox of an engine worker: no programs, no network but for one port, no other processes, no writes to other files.
 
 It uses two features of Linux, each as far as the kernel supports it. Landlock (5.13, extended by each version of its
 interface) denies writing, creating and removing files outside the given directories, executing, and signalling
@@ -31,6 +31,7 @@ _SINCE = {2: _REFER, 3: _TRUNCATE, 5: _CONTROL_DEVICE}
 _BELOW = _WRITE_FILE | _REMOVE | 1 << 7 | 1 << 8 | _REFER | _TRUNCATE
 #: Bind and connect TCP sockets (since version 4); reach abstract sockets and signal processes outside (since 6).
 _TCP, _TCP_SINCE = 0b11, 4
+_CONNECT, _NET_PORT = 0b10, 2
 _SCOPES, _SCOPES_SINCE = 0b11, 6
 #: From this version on no file outside can be changed; before, it could be truncated.
 _WHOLE_SINCE = 3
@@ -38,9 +39,9 @@ _WHOLE_SINCE = 3
 #: seccomp(2). Without the flag, kernels before 5.16 slow down the whole process.
 _SET_FILTER, _ASK_ACTION, _ALLOW_SPECULATION = 1, 2, 4
 _ERRNO, _ALLOW = 0x0005_0000, 0x7FFF_0000
-#: For each machine: seccomp's name of the architecture, the number of seccomp(2), and the denied system calls: socket,
-#: execve, execveat, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, bpf, and io_uring_setup, which can make
-#: some of them.
+#: For each machine: seccomp's name of the architecture, the number of seccomp(2), and the denied system calls: socket
+#: first, then execve, execveat, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, bpf, and io_uring_setup,
+#: which can make some of them.
 _REFUSED = {
     "x86_64": (0xC000_003E, 317, (41, 59, 322, 101, 310, 311, 438, 321, 425)),
     "aarch64": (0xC000_00B7, 277, (198, 221, 281, 117, 270, 271, 438, 280, 425)),
@@ -62,20 +63,22 @@ def missing() -> list[str]:
     return lacks if _can_filter() else [*lacks, "seccomp filters"]
 
 
-def enter(writable: Iterable[Path]) -> None:
+def enter(writable: Iterable[Path], *, port: int | None = None) -> None:
     """
     Restrict this thread, and those it starts from now on, permanently, as far as the system can.
 
-    Files can be written, made and removed only below the directories *writable*; a missing one is skipped. The process
-    must have given up gaining privileges before (`process_limits.confine`).
+    Files can be written, made and removed only below the directories *writable*; a missing one is skipped. With *port*,
+    sockets can be made, and TCP connects to that port only (Landlock 4). The process must have given up gaining
+    privileges before (`process_limits.confine`).
 
     Raises:
         OSError: The system refuses a feature that it reports as supported.
     """
     if version := _landlock():
-        _restrict_files(version, writable)
+        _restrict(version, writable, port)
     if _can_filter():
-        _refuse_calls(*_REFUSED[platform.machine()])
+        machine, seccomp, numbers = _REFUSED[platform.machine()]
+        _refuse_calls(machine, seccomp, numbers if port is None else numbers[1:])
 
 
 def _landlock() -> int:
@@ -88,7 +91,7 @@ def _can_filter() -> bool:
     return bool(numbers) and _libc.syscall(seccomp, _ASK_ACTION, 0, struct.pack("=I", _ERRNO)) == 0
 
 
-def _restrict_files(version: int, writable: Iterable[Path]) -> None:
+def _restrict(version: int, writable: Iterable[Path], port: int | None) -> None:
     handled = _EXECUTE | _WRITE_FILE | _REMOVE | _MAKE
     for since, access in _SINCE.items():
         handled |= access if version >= since else 0
@@ -103,6 +106,8 @@ def _restrict_files(version: int, writable: Iterable[Path]) -> None:
                 below = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
                 _called(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", handled & _BELOW, below), 0)
                 os.close(below)
+        if port is not None and version >= _TCP_SINCE:
+            _called(_ADD_RULE, rules, _NET_PORT, struct.pack("=QQ", _CONNECT, port), 0)
         _called(_RESTRICT_SELF, rules, 0)
     finally:
         os.close(rules)

@@ -1,26 +1,26 @@
-"""What the runtime tells systemd about itself: sd_notify(3), and the watchdog of a unit with `WatchdogSec=`."""
+"""Tells systemd about the state of the runtime: sd_notify(3), and the watchdog of a unit with `WatchdogSec=`."""
 
 import socket
 from contextlib import suppress
 
 
 class ServiceManager:
-    """The socket *address* from `NOTIFY_SOCKET`; without one, nobody is told anything."""
+    """The socket *address* from `NOTIFY_SOCKET`; without one, nothing is sent."""
 
     def __init__(self, address: str) -> None:
         # A name that begins with @ is not in the file system.
         self._address = "\0" + address[1:] if address.startswith("@") else address
 
-    def is_ready(self) -> None:
-        """Tell that the start is complete."""
+    def report_ready(self) -> None:
+        """Report that the start is complete."""
         self._tell(b"READY=1")
 
-    def is_stopping(self) -> None:
-        """Tell that the stop has begun, which systemd may not have asked for."""
+    def report_stopping(self) -> None:
+        """Report that a stop has begun, which systemd may not have asked for."""
         self._tell(b"STOPPING=1")
 
-    def is_alive(self) -> None:
-        """Tell that this process works. systemd kills it if that is not told for too long."""
+    def report_alive(self) -> None:
+        """Report that this process works. Without this report for too long, systemd kills it."""
         # `systemctl start` would wait for ever if the socket had no room when the start was complete.
         self._tell(b"READY=1\nWATCHDOG=1")
 

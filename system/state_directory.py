@@ -24,7 +24,10 @@ KINDS: dict[str, tuple[Callable[[int], bool], str]] = {
     **dict.fromkeys(("snapshots", "staged", "refresh_tmp", "tmp"), (stat.S_ISDIR, "directory")),
     **dict.fromkeys(("control.sock", "broker.sock", "engine.sock", "watch.sock"), (stat.S_ISSOCK, "socket")),
     **dict.fromkeys(
-        ("manifest.json", "refreshes.json", "reload.json", "lock", "serve.lock", "engine.lock", "flight.lock"),
+        (
+            *("manifest.json", "refreshes.json", "reload.json", "cluster-engine"),
+            *("lock", "serve.lock", "engine.lock", "flight.lock"),
+        ),
         (stat.S_ISREG, "regular file"),
     ),
 }

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from system.state_socket import StateSocket
-from telemetry.events import Event, decode
+from telemetry.events import Event, Line, decode, decode_all
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between two times that it reads.
-PAUSE_S = 0.1
+PAUSE_S = 0.2
 
 #: A process that sends a longer line is dropped, and one that leaves this much of its answers unread.
 MAX_LINE_BYTES = 64 * 1024
@@ -78,7 +78,7 @@ class Collector:
         path: The socket's path; one that a dead predecessor left is replaced.
         aggregates: What gets all events.
         answers: What answers questions, by their `what`.
-        each_round: Called at least every second, as long as events are collected.
+        each_round: Called at least once a second while events are collected.
 
     Raises:
         OSError: The socket cannot be created.
@@ -97,6 +97,7 @@ class Collector:
         self._answers = answers
         self._selector = selectors.DefaultSelector()
         self._clients: set[_Client] = set()
+        self._events: list[Event] = []  # read, but not passed on
         self._stop = threading.Event()
         self._is_reported = False
         self._listen()
@@ -146,6 +147,7 @@ class Collector:
                 self._serve(key.data)
             elif key.data is not None:
                 key.data()
+        self._pass_on()
         # Whoever reads a long answer needs the next piece of it, which is as large as the buffer of a socket.
         return bool(ready) and not any(events & selectors.EVENT_WRITE for _, events in ready)
 
@@ -198,22 +200,23 @@ class Collector:
             raise OSError("a line is too long")
         if not newline:
             return
-        events: list[Event] = []
-        for row in _rows(lines):
-            if isinstance(row, dict):
-                client.unread += self._answer(row)
+        for line in _decoded(lines, client):
+            if isinstance(line, dict):
+                self._pass_on()  # The answer includes what was read before.
+                client.unread += self._answer(line)
+                if len(client.unread) > MAX_UNREAD_BYTES:
+                    raise OSError("answers are not read")
             else:
+                self._events.append(line)
+
+    def _pass_on(self) -> None:
+        events, self._events = self._events, []
+        if events:
+            for aggregate in self._aggregates:
                 try:
-                    events.append(decode(row))
-                except (LookupError, TypeError):
-                    if not client.is_foreign:
-                        logger.warning("the events of another release are ignored")
-                    client.is_foreign = True
-        for aggregate in self._aggregates:
-            try:
-                aggregate.take(events)
-            except Exception:
-                logger.exception("events could not be counted")
+                    aggregate.take(events)
+                except Exception:
+                    logger.exception("events could not be counted")
 
     def _answer(self, question: dict[str, Any]) -> bytes:
         reply = {"ask": question.get("ask")}
@@ -225,8 +228,6 @@ class Collector:
         if client.unread:
             with suppress(BlockingIOError):
                 del client.unread[: client.socket.send(client.unread)]
-            if len(client.unread) > MAX_UNREAD_BYTES:
-                raise OSError("answers are not read")
         if client in self._clients:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.unread else 0)
             if self._selector.get_key(client.socket).events != events:
@@ -239,13 +240,16 @@ class Collector:
             client.socket.close()
 
 
-def _rows(lines: bytes) -> list[Any]:
-    """Decode all lines at once, which is much faster; one by one if one of them is damaged."""
-    try:
-        rows: list[Any] = json.loads(b"[" + lines.replace(b"\n", b",") + b"]")
-    except (ValueError, RecursionError):
-        rows = []
-        for line in lines.split(b"\n"):
-            with suppress(ValueError, RecursionError):
-                rows.append(json.loads(line))
-    return rows
+def _decoded(lines: bytes, client: _Client) -> Sequence[Line]:
+    """Decode all lines at once, which is much faster; one by one if one of them is damaged or of another release."""
+    with suppress(ValueError, RecursionError):
+        return decode_all(lines)
+    decoded = []
+    for line in lines.split(b"\n"):
+        try:
+            decoded.append(decode(line))
+        except (ValueError, RecursionError):
+            if not client.is_foreign:
+                logger.warning("the events of another release are ignored")
+            client.is_foreign = True
+    return decoded

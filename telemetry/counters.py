@@ -3,6 +3,7 @@
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, get_args
 
 from telemetry import metrics
@@ -17,6 +18,7 @@ from telemetry.events import (
     RequestsEvent,
     StatementEvent,
     WorkerLostEvent,
+    grouped,
 )
 from telemetry.metrics import Metric
 
@@ -29,6 +31,8 @@ Labels = tuple[str, ...]
 
 _PHASES = ("queue", "gate", "run", "encode", "send", "total")
 _BUCKETS_MS = tuple(limit * 1000 for limit in BUCKETS_S)
+_LABELS = attrgetter("protocol", "key", "fingerprint", "code", "cache")
+_TIMES = attrgetter("queued_ms", "parse_ms", "run_ms", "encode_ms", "send_ms")
 
 
 class Distribution:
@@ -39,6 +43,13 @@ class Distribution:
     def __init__(self, counts: Iterable[int] = (0,) * (len(BUCKETS_S) + 1), total: float = 0.0) -> None:
         self.counts = list(counts)
         self.sum = total
+
+    def observe_ms(self, times_ms: Sequence[float]) -> None:
+        """Add observations in milliseconds."""
+        counts = self.counts
+        for time_ms in times_ms:
+            counts[bisect_left(_BUCKETS_MS, time_ms)] += 1
+        self.sum += sum(times_ms) / 1000
 
 
 class Counters:
@@ -64,7 +75,6 @@ class Counters:
             self.expect(metrics.RESULT_ROWS, [(protocol,)])
             self.expect(metrics.RESULT_BYTES, [(protocol,)])
         self._takers: dict[type, Callable[[Any], None]] = {
-            StatementEvent: self._statement,
             RequestsEvent: self._requests,
             AuthenticationFailuresEvent: lambda event: self._add(metrics.AUTH_FAILURES, (event.reason,), event.times),
             WorkerLostEvent: lambda event: self._add(metrics.WORKERS_LOST, (event.cause,)),
@@ -85,20 +95,18 @@ class Counters:
 
     def take(self, events: Sequence[Event]) -> None:
         """Count *events*."""
-        takers = self._takers
+        statements = [event for event in events if isinstance(event, StatementEvent)]
+        others = [event for event in events if not isinstance(event, StatementEvent)]
         with self._lock:
-            for event in events:
-                takers[type(event)](event)
+            if statements:
+                self._statements(statements)
+            for event in others:
+                self._takers[type(event)](event)
 
-    def counts(self) -> Mapping[Metric, Mapping[Labels, float]]:
-        """Return a copy of all counters."""
+    def series(self) -> dict[Metric, Mapping[Labels, Any]]:
+        """Return a copy of all counters, and of all histograms as distributions."""
         with self._lock:
-            return {metric: dict(series) for metric, series in self._counts.items()}
-
-    def histograms(self) -> Mapping[Metric, Mapping[Labels, Distribution]]:
-        """Return a copy of all histograms."""
-        with self._lock:
-            return {
+            return {metric: dict(series) for metric, series in self._counts.items()} | {
                 metric: {labels: Distribution(one.counts, one.sum) for labels, one in series.items()}
                 for metric, series in self._histograms.items()
             }
@@ -112,27 +120,23 @@ class Counters:
                 labels = (OTHER,) * len(labels)
             series[labels] = series.get(labels, 0) + amount
 
-    def _statement(self, event: StatementEvent) -> None:
-        # There is one for each statement, so this is written for speed.
-        protocol, fingerprint, key, code, _, total_ms, queued_ms, parse_ms, run_ms, encode_ms, rows, size, cache = (
-            event[2:15]
-        )
-        self._add(metrics.STATEMENTS, (protocol, code))
-        self._add(metrics.KEY_STATEMENTS, (key or fingerprint, "ok" if code == "ok" else "error"))
-        if rows:
-            self._add(metrics.RESULT_ROWS, (protocol,), rows)
-        if size:
-            self._add(metrics.RESULT_BYTES, (protocol,), size)
-        if cache:
-            self._add(metrics.CACHE_LOOKUPS, (cache,))
+    def _statements(self, events: Sequence[StatementEvent]) -> None:
+        for (protocol, key, fingerprint, code, cache), alike in grouped(events, _LABELS).items():
+            self._add(metrics.STATEMENTS, (protocol, code), len(alike))
+            self._add(metrics.KEY_STATEMENTS, (key or fingerprint, "ok" if code == "ok" else "error"), len(alike))
+            if rows := sum([event.rows for event in alike]):
+                self._add(metrics.RESULT_ROWS, (protocol,), rows)
+            if size := sum([event.bytes for event in alike]):
+                self._add(metrics.RESULT_BYTES, (protocol,), size)
+            if cache:
+                self._add(metrics.CACHE_LOOKUPS, (cache,), len(alike))
         # Zeros of statements that were refused would make each phase look faster than it is.
-        times_ms: tuple[float | None, ...] = (queued_ms or None, None, None, None, None, total_ms)
-        if parse_ms or run_ms:
-            times_ms = (queued_ms, parse_ms, run_ms, encode_ms, event.send_ms, total_ms)
-        for distribution, time_ms in zip(self._phases, times_ms, strict=True):
-            if time_ms is not None:
-                distribution.counts[bisect_left(_BUCKETS_MS, time_ms)] += 1
-                distribution.sum += time_ms / 1000
+        ran = [event for event in events if event.parse_ms or event.run_ms]
+        only_waited = [event.queued_ms for event in events if not (event.parse_ms or event.run_ms) and event.queued_ms]
+        for phase, times_ms in zip(self._phases, zip(*map(_TIMES, ran), strict=True), strict=False):
+            phase.observe_ms(times_ms)
+        self._phases[0].observe_ms(only_waited)
+        self._phases[-1].observe_ms([event.total_ms for event in events])
 
     def _requests(self, event: RequestsEvent) -> None:
         self._add(metrics.HTTP_REQUESTS, (event.route, f"{event.status // 100}xx"), sum(event.buckets))
@@ -145,6 +149,4 @@ class Counters:
     def _refresh(self, event: RefreshEvent) -> None:
         self._add(metrics.DATASET_REFRESHES, (event.dataset, event.outcome))
         if event.outcome == "succeeded":
-            distribution = self._histograms[metrics.REFRESH_SECONDS][()]
-            distribution.counts[bisect_left(BUCKETS_S, event.seconds)] += 1
-            distribution.sum += event.seconds
+            self._histograms[metrics.REFRESH_SECONDS][()].observe_ms([event.seconds * 1000])

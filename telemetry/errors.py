@@ -18,4 +18,4 @@ class TelemetryUnavailableError(TelemetryError):
     code = "telemetry_unavailable"
 
     def __init__(self) -> None:
-        super().__init__("What the runtime remembers cannot be read at the moment: try again.")
+        super().__init__("History and statistics cannot be read at the moment: try again.")

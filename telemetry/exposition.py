@@ -54,7 +54,7 @@ def page(families: Iterable[Family], content_type: str) -> bytes:
             _write(metric, series, lines, is_open=is_open)
     if is_open:
         lines.append("# EOF")
-    return ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
+    return ("\n".join(lines) + "\n").encode("utf-8", "replace")
 
 
 def _write(

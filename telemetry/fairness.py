@@ -1,30 +1,36 @@
-"""Who has how many entries of a bounded store, so that the one with most of them loses one when it is full."""
+"""Counts the entries of each key in a bounded store, so that the key with the most loses one when it is full."""
 
 
 class Shares:
-    """The number of entries of each key. All operations take constant time."""
+    """The number of entries of each key. Each operation takes constant time for each entry."""
 
     def __init__(self) -> None:
         self._count_of: dict[str, int] = {}
         self._with_count: dict[int, dict[str, None]] = {}  # keys by their number of entries, in the order of arrival
         self._most = 0
 
-    def add(self, key: str) -> None:
-        """Count one more entry of *key*."""
-        count = self._count_of.get(key, 0) + 1
+    def add(self, key: str, number: int = 1) -> None:
+        """Count *number* more entries of *key*."""
+        count = self._count_of.get(key, 0) + number
         self._move(key, count)
         self._most = max(self._most, count)
 
-    def remove(self, key: str) -> None:
-        """Count one entry of *key* less."""
-        count = self._count_of[key]
-        self._move(key, count - 1)
-        if count == self._most and not self._with_count.get(count):
-            self._most -= 1
+    def remove(self, at_most: int = 1) -> tuple[str, int]:
+        """
+        Count fewer entries of a key with the most, and return the key and how many fewer.
 
-    def largest(self) -> str:
-        """Return a key with most entries; there must be one."""
-        return next(iter(self._with_count[self._most]))
+        It is one, or up to *at_most* as long as no other key has more. There must be *at_most* entries.
+        """
+        most = self._most
+        largest = self._with_count[most]
+        key = next(iter(largest))
+        number = 1
+        if len(largest) == 1:
+            while number < at_most and most - number not in self._with_count:
+                number += 1
+            self._most = most - number
+        self._move(key, most - number)
+        return key, number
 
     def _move(self, key: str, count: int) -> None:
         before = self._count_of.pop(key, 0)

@@ -1,13 +1,16 @@
 """The last statements that ended, in memory."""
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from system.wallclock import utc_at
-from telemetry.events import Event, StatementEvent
+from telemetry.events import StatementEvent, grouped
 from telemetry.fairness import Shares
 
 #: The question that `History.answer` answers.
@@ -20,18 +23,20 @@ COLUMNS: Final = (
     *("rows", "bytes", "cache", "statement", "sql"),
 )
 
+_KEY: Final = attrgetter("fingerprint")
+
 
 class History:
     """
-    Up to *max_entries* statements. If that is exceeded, the key that has most of them loses its oldest one.
+    Up to *max_entries* statements. If there are more, the key with the most statements loses its oldest one.
 
-    So no key can push out the statements of another that has fewer. Thread-safe.
+    So no key can push out the statements of one that has fewer. Thread-safe.
     """
 
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
         self._lock = threading.Lock()
-        self._of_key: dict[str, deque[StatementEvent]] = {}
+        self._of_key = defaultdict[str, deque[StatementEvent]](deque)
         self._shares = Shares()
         self._size = 0
 
@@ -39,25 +44,22 @@ class History:
         """Remember up to *max_entries* from now on."""
         with self._lock:
             self._max_entries = max_entries
-            while self._size > max_entries:
-                self._forget_one()
+            self._shrink()
 
     def forget_sql(self) -> None:
         """Forget the text of all statements."""
         with self._lock:
             for key, events in self._of_key.items():
-                self._of_key[key] = deque(event._replace(sql=None) for event in events)
+                self._of_key[key] = deque(replace(event, sql=None) for event in events)
 
-    def take(self, events: Sequence[Event]) -> None:
-        """Remember the statements among *events*."""
+    def take(self, events: Sequence[StatementEvent]) -> None:
+        """Remember *events*."""
         with self._lock:
-            for event in events:
-                if isinstance(event, StatementEvent):
-                    self._of_key.setdefault(event.fingerprint, deque()).append(event)
-                    self._shares.add(event.fingerprint)
-                    self._size += 1
-                    if self._size > self._max_entries:
-                        self._forget_one()
+            for key, of_key in grouped(events, _KEY).items():
+                self._of_key[key].extend(of_key)
+                self._shares.add(key, len(of_key))
+            self._size += len(events)
+            self._shrink()
 
     def answer(self, question: Mapping[str, Any]) -> list[dict[str, Any]]:
         """
@@ -71,14 +73,15 @@ class History:
             found = list(islice(reversed(self._of_key.get(key, ())), limit))
         return [entry(event) for event in found]
 
-    def _forget_one(self) -> None:
-        key = self._shares.largest()
-        events = self._of_key[key]
-        events.popleft()
-        if not events:
-            del self._of_key[key]
-        self._shares.remove(key)
-        self._size -= 1
+    def _shrink(self) -> None:
+        while self._size > self._max_entries:
+            key, number = self._shares.remove(self._size - self._max_entries)
+            events = self._of_key[key]
+            for _ in range(number):
+                events.popleft()
+            if not events:
+                del self._of_key[key]
+            self._size -= number
 
 
 def entry(event: StatementEvent) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from telemetry.events import Event, StatementEvent
+from telemetry.events import StatementEvent
 from telemetry.history import entry
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,8 @@ class HistoryFile:
     Appends to the file at *path* of up to *max_bytes*, and keeps *files* of them: older ones are `path.1` and so on.
 
     Nothing here raises. Lines that cannot be written are lost, with one warning until writing succeeds again. The file
-    is never a link, belongs to the user of this process, and holds nothing but such lines. Thread-safe.
+    is never a link, belongs to the user of this process, and holds nothing but such lines. Other processes may append
+    to it too, or cut it short. Thread-safe.
     """
 
     def __init__(self, path: Path, max_bytes: int, files: int) -> None:
@@ -45,12 +46,11 @@ class HistoryFile:
         self._fails = False
         self._lost = 0
 
-    def take(self, events: Sequence[Event]) -> None:
-        """Append the statements among *events*."""
-        lines = [_line(event) for event in events if isinstance(event, StatementEvent)]
-        if lines:
+    def take(self, events: Sequence[StatementEvent]) -> None:
+        """Append *events*."""
+        if events:
             with self._lock:
-                self._write(lines)
+                self._write([_line(event) for event in events])
 
     def open(self) -> None:
         """Open the file now, so that a warning need not wait for the first statement."""
@@ -97,17 +97,19 @@ class HistoryFile:
         ends = list(accumulate(map(len, lines)))
         count = max(1, bisect_right(ends, room))
         data = b"".join(lines[:count])
-        if os.write(descriptor, data) < len(data):  # The disk is full. Leave no half of a line.
-            os.ftruncate(descriptor, self._size)
+        written = os.write(descriptor, data)
+        if written < len(data):  # The disk is full. Leave no half of a line, and the lines of others.
+            os.ftruncate(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR) - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._size += len(data)
         return count
 
     def _opened(self) -> int:
         """Return the descriptor of the file, which is opened again if it was removed or replaced. Raises OSError."""
         if self._descriptor is not None:
             with suppress(OSError):
-                if os.path.samestat(os.lstat(self._path), os.fstat(self._descriptor)):
+                status = os.fstat(self._descriptor)
+                if os.path.samestat(os.lstat(self._path), status):
+                    self._size = status.st_size
                     return self._descriptor
             self._close()
         descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _NEVER_A_LINK, _MODE)

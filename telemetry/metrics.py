@@ -1,5 +1,5 @@
 """
-Every metric of the page: name, type, labels, meaning. `docs/monitoring.md` has the same table.
+Every metric of the page, in its order: name, type, labels, meaning. `docs/monitoring.md` has the same table.
 
 Labels have few values, which callers cannot add to: names in the YAML, routes, and words of this program. A counter is
 named here without the suffix `_total`, which its samples have.
@@ -26,6 +26,16 @@ class Metric:
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
 
+BUILD = Metric("querykeep_build", "info", "The versions of this runtime.", ("version", "python", "duckdb"))
+CONFIG = Metric(
+    "querykeep_config",
+    "info",
+    "The configuration in force: its generation (each reload brings the next), and what is on.",
+    ("generation", "authentication", "flight", "tls", "results_cache"),
+)
+START_TIME = Metric(
+    "querykeep_start_time_seconds", "gauge", "When the counters began at 0: the start of the part that counts."
+)
 HTTP_REQUESTS = Metric(
     "querykeep_http_requests",
     "counter",
@@ -79,19 +89,17 @@ AUTH_FAILURES = Metric(
     "Requests and calls that were refused because of their key, by reason.",
     ("reason",),
 )
-DATASET_AGE = Metric(
-    "querykeep_dataset_age_seconds",
-    "gauge",
-    "Time since a refresh of the dataset last succeeded, even if its source was unchanged.",
-    ("dataset",),
-)
-DATASET_ROWS = Metric("querykeep_dataset_rows", "gauge", "Rows of the dataset that are served.", ("dataset",))
-DATASET_BYTES = Metric("querykeep_dataset_bytes", "gauge", "Size of the dataset's snapshot.", ("dataset",))
 DATASET_STATE = Metric(
     "querykeep_dataset_state",
     "gauge",
     "1 for the state that the dataset is in, as in GET /v1/datasets: Initializing, Ready, Refreshing, Error, Disabled.",
     ("dataset", "state"),
+)
+DATASET_AGE = Metric(
+    "querykeep_dataset_age_seconds",
+    "gauge",
+    "Time since a refresh of the dataset last succeeded, even if its source was unchanged.",
+    ("dataset",),
 )
 DATASET_INTERVAL = Metric(
     "querykeep_dataset_refresh_interval_seconds",
@@ -99,6 +107,8 @@ DATASET_INTERVAL = Metric(
     "refresh_check_interval of the dataset; missing without one.",
     ("dataset",),
 )
+DATASET_ROWS = Metric("querykeep_dataset_rows", "gauge", "Rows of the dataset that are served.", ("dataset",))
+DATASET_BYTES = Metric("querykeep_dataset_bytes", "gauge", "Size of the dataset's snapshot.", ("dataset",))
 DATASET_REFRESHES = Metric(
     "querykeep_dataset_refreshes",
     "counter",
@@ -107,6 +117,16 @@ DATASET_REFRESHES = Metric(
 )
 REFRESH_SECONDS = Metric(
     "querykeep_dataset_refresh_seconds", "histogram", "Time of refreshes that loaded data, of all datasets."
+)
+NODE_PUBLISHES = Metric(
+    "querykeep_node_publishes",
+    "gauge",
+    "Whether this node publishes the snapshots that nodes share, 1 or 0; missing without runtime.snapshots.",
+)
+SHARED_STORAGE_AGE = Metric(
+    "querykeep_shared_storage_age_seconds",
+    "gauge",
+    "Time since the shared storage last answered this node; missing if it never did.",
 )
 KEY_EXPIRES = Metric(
     "querykeep_key_expires_timestamp_seconds", "gauge", "When the key expires; missing if it does not.", ("key",)
@@ -134,49 +154,5 @@ EVENTS_DROPPED = Metric(
     "counter",
     "Events that a process could not send, so that other counters and the history lack them.",
 )
-START_TIME = Metric(
-    "querykeep_start_time_seconds", "gauge", "When the counters began at 0: the start of the part that counts."
-)
-BUILD = Metric("querykeep_build", "info", "The versions of this runtime.", ("version", "python", "duckdb"))
-CONFIG = Metric(
-    "querykeep_config",
-    "info",
-    "The configuration in force: its generation (each reload brings the next), and what is on.",
-    ("generation", "authentication", "flight", "tls", "results_cache"),
-)
 
-#: All of them, in the order of the page.
-METRICS = (
-    BUILD,
-    CONFIG,
-    START_TIME,
-    HTTP_REQUESTS,
-    HTTP_REQUEST_SECONDS,
-    STATEMENTS,
-    STATEMENT_SECONDS,
-    KEY_STATEMENTS,
-    RESULT_ROWS,
-    RESULT_BYTES,
-    CACHE_LOOKUPS,
-    STATEMENTS_RUNNING,
-    STATEMENTS_QUEUED,
-    QUEUE_LIMIT,
-    WORKERS,
-    WORKERS_LOST,
-    AUTH_FAILURES,
-    DATASET_STATE,
-    DATASET_AGE,
-    DATASET_INTERVAL,
-    DATASET_ROWS,
-    DATASET_BYTES,
-    DATASET_REFRESHES,
-    REFRESH_SECONDS,
-    KEY_EXPIRES,
-    CPU_SECONDS,
-    MEMORY_BYTES,
-    PROCESSES,
-    DISK_FREE,
-    DISK_SIZE,
-    DISK_USED,
-    EVENTS_DROPPED,
-)
+METRICS = tuple(metric for metric in list(globals().values()) if isinstance(metric, Metric))

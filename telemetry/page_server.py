@@ -1,9 +1,9 @@
 """
 Serves one page over HTTP: `GET` and `HEAD` of `/metrics`, and nothing else.
 
-It is for scrapers, not for browsers. Each connection has one request, a thread, and a few seconds; there are at most
-`MAX_CONNECTIONS` of them, and further ones wait. A hundred silent ones delay a scrape by less than the usual time-out,
-10 s. Pages are made one at a time: whoever asks for many leaves time to the other threads of the process.
+It is for scrapers, not for browsers. A connection serves one request, in a thread of its own, and is closed after a few
+seconds. At most `MAX_CONNECTIONS` are served at once; further ones wait. A hundred silent clients delay a scrape by
+less than the usual time-out, 10 s. Pages are made one at a time, so that many requests leave time to the other threads.
 """
 
 import logging
@@ -73,13 +73,19 @@ class PageServer:
             if not self._slots.acquire(timeout=_POLL_S):
                 continue
             try:
-                connection, _ = self._listener.accept()
-            except OSError as error:
+                self._accept()
+            except (OSError, RuntimeError) as error:
                 self._slots.release()
-                if not isinstance(error, TimeoutError):  # no descriptor left
+                if not isinstance(error, TimeoutError):  # no descriptor or no thread left
                     self._stop.wait(_POLL_S)
-            else:
-                threading.Thread(target=self._serve, args=(connection,), name="metrics-request", daemon=True).start()
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        try:
+            threading.Thread(target=self._serve, args=(connection,), name="metrics-request", daemon=True).start()
+        except RuntimeError:
+            connection.close()
+            raise
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -99,9 +105,9 @@ class PageServer:
             name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
         }
         if not version.startswith("HTTP/1."):
-            return _response("400 Bad Request", "text/plain", b"This is no HTTP/1.1 request.\n")
+            return _response("400 Bad Request", "text/plain", b"This is not an HTTP/1.1 request.\n")
         if self._is_local and not _is_loopback_host(headers.get("host", "localhost")):
-            return _response("421 Misdirected Request", "text/plain", b"The Host is no address of this machine.\n")
+            return _response("421 Misdirected Request", "text/plain", b"The Host is not an address of this machine.\n")
         if target.partition("?")[0] != PATH:
             return _response("404 Not Found", "text/plain", b"There is only /metrics here.\n")
         if method not in {"GET", "HEAD"}:

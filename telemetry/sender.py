@@ -26,12 +26,15 @@ from telemetry.events import (
 WATCH_SOCKET = "watch.sock"
 
 #: Seconds between two times that sums and unsent events are sent.
-FLUSH_S = 0.25
+FLUSH_S = 1.0
 
 MAX_UNSENT_BYTES = 1024 * 1024
 
 #: What the system may hold of what the collector has not read; the system's own limit may be lower.
 _BUFFER_BYTES = 1024 * 1024
+
+#: Sent at once of what was kept.
+_SEND_BYTES = 64 * 1024
 
 
 class SocketLink:
@@ -48,9 +51,10 @@ class SocketLink:
         self._connect()
 
     def put(self, event: Event) -> None:
-        """Send *event*, or keep it."""
+        """Send *event* after what was kept, or keep it."""
         line = encode(event)
         with self._lock:
+            self._send_kept()
             if not self._unsent:
                 sent = self._send(line)
                 if sent == len(line):
@@ -66,11 +70,7 @@ class SocketLink:
         with self._lock:
             if self._socket is None:
                 self._connect()
-            while self._unsent and (sent := self._send(self._unsent[self._sent :])):
-                end = self._sent + sent
-                whole = self._unsent.rfind(b"\n", 0, end) + 1
-                del self._unsent[:whole]
-                self._sent = end - whole
+            self._send_kept()
             if self._dropped and not self._unsent:
                 line = encode(DroppedEvent(self._dropped))
                 if self._send(line) == len(line):  # else its beginning ends the connection's last line
@@ -80,6 +80,13 @@ class SocketLink:
         """Close the connection. What was kept is lost."""
         with self._lock:
             self._lose()
+
+    def _send_kept(self) -> None:
+        while self._unsent and (sent := self._send(self._unsent[self._sent : self._sent + _SEND_BYTES])):
+            end = self._sent + sent
+            whole = self._unsent.rfind(b"\n", 0, end) + 1
+            del self._unsent[:whole]
+            self._sent = end - whole
 
     def _send(self, data: bytes | bytearray) -> int:
         if self._socket is None:
@@ -117,10 +124,10 @@ class SocketLink:
 
 class Sender:
     """
-    Passes events to *put*. Requests and failed authentications, of which there may be very many, are added up before.
+    Passes events to *put*. It adds up requests and failed authentications first, because there may be very many.
 
-    Nothing is passed on between two calls of `flush` but what `send` gets. *keeps_sql* says whether events of
-    statements should hold their text.
+    These sums are passed on by `flush`, all other events at once. *keeps_sql* says whether events of statements should
+    hold their text.
     """
 
     def __init__(self, put: Callable[[Event], None], *, keeps_sql: bool = False) -> None:

@@ -1,8 +1,8 @@
 """
 Exports spans to an OpenTelemetry collector (OTLP over HTTP).
 
-It imports the OpenTelemetry SDK and belongs into a process that answers no requests, or into threads of a runtime in
-one process. One thread reads the pipe of `telemetry.spans`, another exports. While the collector does not take spans,
+It imports the OpenTelemetry SDK and belongs in a process that answers no requests, or in threads of a runtime in one
+process. One thread reads the pipe of `telemetry.spans`, another exports. While the collector does not take spans,
 the newest are kept up to a limit, and the log says so once, and once more when it takes them again.
 """
 
@@ -28,6 +28,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from runtimeconf.model import TracesConfig
+from telemetry.trace_context import new_span_id
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +96,10 @@ class _Session(requests.Session):
 
 
 def _rejected(response: requests.Response, until: float) -> int:
-    """Return how many spans the collector has not taken, as far as it says so until then."""
+    """Return how many spans the collector rejects, as far as its answer says so before the time *until*."""
     body = bytearray()
     with suppress(requests.RequestException, DecodeError):
-        for byte in response.iter_content(1):  # More at once could take until the end of time.
+        for byte in response.iter_content(1):  # Reading more at once could take for ever.
             body += byte
             if len(body) > _MAX_ANSWER_BYTES or time.monotonic() > until:
                 return 0
@@ -240,7 +241,7 @@ class SpanExporter:
             phase_end_ns = min(end_ns, begin_ns + int(milliseconds * 1e6))
             yield ReadableSpan(
                 name=phase,
-                context=_context(trace, os.urandom(8).hex()),
+                context=_context(trace, new_span_id()),
                 parent=context,
                 resource=self._resource,
                 start_time=begin_ns,

@@ -48,7 +48,7 @@ def connect(descriptor: int | None, ratio: float = 1.0) -> None:
 
 
 def sample(ratio: float) -> None:
-    """Export this share of the traces without a parent from now on."""
+    """Export the share *ratio* of the traces without a parent from now on."""
     if _connection is not None:
         _connection.ratio = ratio
 

@@ -1,11 +1,13 @@
 """
-Where this process sends its events, and asks what is remembered. Until it is set, events go nowhere.
+Sends the events of this process, and asks what is remembered.
 
-`connect` is for the parts of a supervised runtime, `deliver_to` for a single process.
+`connect` is for the parts of a supervised runtime, `deliver_to` for a single process. Until one of them is called,
+events are discarded.
 """
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ def connect(state_dir: Path, *, keeps_sql: bool = False, has_thread: bool = True
     Args:
         state_dir: The state directory.
         keeps_sql: Whether events of statements should hold their text.
-        has_thread: Whether a thread calls `flush`. Otherwise the process calls it now and then.
+        has_thread: Whether a thread calls `flush`. Otherwise the process must call it regularly.
     """
     global _sender, _flusher, _link, _answering  # noqa: PLW0603 (process-wide)
     if _link is not None and _sender is not None and has_thread:
@@ -42,7 +44,7 @@ def connect(state_dir: Path, *, keeps_sql: bool = False, has_thread: bool = True
     path = state_dir / WATCH_SOCKET
     _link = SocketLink(path)
     _sender = Sender(_link.put, keeps_sql=keeps_sql)
-    _answering = lambda question: ask_at(path, question)  # noqa: E731 (as the one of `deliver_to`)
+    _answering = partial(ask_at, path)
     if has_thread:
         _flusher = Flusher(_sender.flush, _link.flush)
 
@@ -57,13 +59,13 @@ def deliver_to(take: Callable[[Event], None], answering: Answering, *, keeps_sql
 
 
 def disconnect() -> None:
-    """Send what was added up or kept, and nothing any more."""
+    """Send what was added up or kept, then stop sending."""
     flush()
     forget()
 
 
 def forget() -> None:
-    """Send nothing any more. In a process that was just forked, this leaves what was kept to its parent."""
+    """Stop sending. In a process that was just forked, this leaves what was kept to its parent."""
     global _sender, _flusher, _link, _answering  # noqa: PLW0603 (process-wide)
     if _flusher is not None:
         _flusher.stop()
@@ -77,7 +79,7 @@ def send(event: Event) -> None:
     if (sender := _sender) is not None:
         try:
             sender.send(event)
-        except Exception:  # Nothing that is told may fail what is told about.
+        except Exception:  # A report must never break what it reports.
             logger.exception("an event could not be sent")
 
 
@@ -104,7 +106,7 @@ def count_failure(reason: str) -> None:
 
 
 def flush() -> None:
-    """Send what was added up or kept. A process with `has_thread=False` calls it now and then."""
+    """Send what was added up or kept. A process with `has_thread=False` calls this regularly."""
     if (sender := _sender) is not None:
         sender.flush()
     if (link := _link) is not None:

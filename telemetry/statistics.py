@@ -1,4 +1,4 @@
-"""What statements of one digest have in common: how often they ran, and how long each phase took."""
+"""Statistics of statements with the same digest: how often they ran, and how long each phase took."""
 
 import threading
 import time
@@ -6,10 +6,11 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from system.wallclock import utc_at
-from telemetry.events import Event, StatementEvent
+from telemetry.events import StatementEvent, grouped
 from telemetry.fairness import Shares
 
 #: The question that `Statistics.answer` answers.
@@ -20,6 +21,10 @@ MAX_STATEMENTS: Final = 5000
 
 #: The phases of a statement. A cached result has no times of the first four.
 PHASES: Final = ("queued_ms", "parse_ms", "run_ms", "encode_ms", "total_ms")
+
+_LABELS: Final = attrgetter("fingerprint", "statement")
+_FIELDS: Final = attrgetter("code", "cache", "started", "rows", "bytes", "total_ms")
+_TIMES: Final = attrgetter(*PHASES[:-1])
 
 #: The fields of a row.
 COLUMNS: Final = (
@@ -46,11 +51,17 @@ class _Times:
         self._most = 0.0
         self._buckets = array("I", bytes(4 * (len(_LIMITS_MS) + 1)))
 
-    def add(self, time_ms: float) -> None:
-        self.total += time_ms
-        self._count += 1
-        self._most = max(self._most, time_ms)
-        self._buckets[bisect_left(_LIMITS_MS, time_ms)] += 1
+    def add(self, times_ms: Sequence[float]) -> None:
+        self.total += sum(times_ms)
+        self._count += len(times_ms)
+        self._most = max(self._most, *times_ms)
+        for time_ms in times_ms:
+            bucket = bisect_left(_LIMITS_MS, time_ms)
+            try:
+                self._buckets[bucket] += 1
+            except OverflowError:  # after weeks; the few that need it take twice the memory
+                self._buckets = array("Q", self._buckets)
+                self._buckets[bucket] += 1
 
     def summary(self) -> tuple[float | None, float | None]:
         """Return the mean, and an upper limit of the 95th percentile; None without any times."""
@@ -65,7 +76,7 @@ class _Times:
 
 
 class _Statement:
-    """The statements of one key that have one digest."""
+    """The statements of one key with the same digest."""
 
     __slots__ = ("bytes", "cache_hits", "calls", "errors", "last", "rows", "sql", "times")
 
@@ -75,19 +86,19 @@ class _Statement:
         self.sql: str | None = None
         self.times = tuple(_Times() for _ in PHASES)
 
-    def add(self, event: StatementEvent) -> None:
-        self.calls += 1
-        self.errors += event.code != "ok"
-        self.rows += event.rows
-        self.bytes += event.bytes
-        self.last = max(self.last, event.started)
-        self.sql = event.sql
-        if event.cache == "hit":
-            self.cache_hits += 1
-            self.times[-1].add(event.total_ms)
-        else:
-            for times, phase in zip(self.times, PHASES, strict=True):
-                times.add(getattr(event, phase))
+    def add(self, events: Sequence[StatementEvent]) -> None:
+        codes, caches, starts, rows, sizes, totals_ms = zip(*map(_FIELDS, events), strict=True)
+        self.calls += len(events)
+        self.errors += len(events) - codes.count("ok")
+        self.cache_hits += caches.count("hit")
+        self.rows += sum(rows)
+        self.bytes += sum(sizes)
+        self.last = max(self.last, *starts)
+        self.sql = events[-1].sql
+        ran = [event for event in events if event.cache != "hit"]
+        for times, times_ms in zip(self.times, zip(*map(_TIMES, ran), strict=True), strict=False):
+            times.add(times_ms)
+        self.times[-1].add(totals_ms)
 
     def row(self, digest: str) -> dict[str, Any]:
         fields: dict[str, Any] = {
@@ -106,9 +117,9 @@ class _Statement:
 
 class Statistics:
     """
-    Up to *max_statements* digests, counted for each key apart. Thread-safe.
+    Up to *max_statements* digests, counted separately for each key. Thread-safe.
 
-    If there are more, the key that has most of them loses the one that it has not used for longest.
+    If there are more, the key with the most digests loses the one that it has not used for the longest time.
     """
 
     def __init__(self, max_statements: int = MAX_STATEMENTS) -> None:
@@ -127,12 +138,13 @@ class Statistics:
                 for statement in of_key.values():
                     statement.sql = None
 
-    def take(self, events: Sequence[Event]) -> None:
-        """Count the statements among *events*."""
+    def take(self, events: Sequence[StatementEvent]) -> None:
+        """Count *events*."""
         with self._lock:
-            for event in events:
-                if isinstance(event, StatementEvent):
-                    self._count(event)
+            for (key, digest), alike in grouped(events, _LABELS).items():
+                self._find(key, digest).add(alike)
+                if self._size > self._max_statements:
+                    self._evict_one()
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -152,24 +164,21 @@ class Statistics:
                 "statements": [statement.row(digest) for digest, statement in found[:limit]],
             }
 
-    def _count(self, event: StatementEvent) -> None:
-        of_key = self._of_key.setdefault(event.fingerprint, OrderedDict())
-        statement = of_key.get(event.statement)
+    def _find(self, key: str, digest: str) -> _Statement:
+        of_key = self._of_key.setdefault(key, OrderedDict())
+        statement = of_key.get(digest)
         if statement is None:
-            statement = of_key[event.statement] = _Statement()
-            self._shares.add(event.fingerprint)
+            statement = of_key[digest] = _Statement()
+            self._shares.add(key)
             self._size += 1
         else:
-            of_key.move_to_end(event.statement)
-        statement.add(event)
-        if self._size > self._max_statements:
-            self._evict_one()
+            of_key.move_to_end(digest)
+        return statement
 
     def _evict_one(self) -> None:
-        key = self._shares.largest()
+        key, _ = self._shares.remove()
         of_key = self._of_key[key]
         of_key.popitem(last=False)
-        self._shares.remove(key)
         self._size -= 1
         self._evicted[key] = self._evicted.get(key, 0) + 1
         if not of_key:

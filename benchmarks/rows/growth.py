@@ -1,13 +1,11 @@
 """The cost along the number of keys, datasets, rows, connections and processors."""
 
-from pathlib import Path
-
 from benchmarks.bench import Curve, Effort, Environment
 from benchmarks.load import Statement
 from benchmarks.processes import pss_bytes
 from benchmarks.rows.statements import AGGREGATE, ITEMS, POINT, SELECT_1, sending
 from benchmarks.subjects import CORES, Subject, querykeep, roapi
-from benchmarks.tables import Tables
+from benchmarks.tables import Copies
 
 MB = 1e6
 _CONNECTIONS = 16
@@ -27,13 +25,6 @@ def along_keys(environment: Environment, name: str, keys: int, effort: Effort) -
         return found | {"start s": running.ready_s, "PSS MB": pss_bytes(running.pid) / MB}
 
 
-class _Copies(Tables):
-    """Serves one small table under any number of names."""
-
-    def parquet(self, name: str) -> Path:
-        return super().parquet("small" if name.startswith("copy_") else name)
-
-
 def along_datasets(environment: Environment, name: str, datasets: int, effort: Effort) -> dict[str, float]:
     """
     Start with that many datasets of one small file, and query the last of them.
@@ -42,7 +33,7 @@ def along_datasets(environment: Environment, name: str, datasets: int, effort: E
     """
     names = tuple(f"copy_{number}" for number in range(1, datasets + 1))
     statement = Statement(f"SELECT a + {{}} FROM {names[-1]}")
-    copies = _Copies(environment.tables.directory)
+    copies = Copies(environment.tables.directory)
     with _subject(environment, name, patient=True).running(environment.scratch, copies, names) as running:
         found = sending(statement, _CONNECTIONS, running, effort.seconds)
         return found | {"start s": running.ready_s, "PSS MB": pss_bytes(running.pid) / MB}

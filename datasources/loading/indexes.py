@@ -1,6 +1,6 @@
 """The indexes of a snapshot, as the YAML declares them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import duckdb
 
@@ -11,13 +11,13 @@ from queryengine.manifest import Column
 from runtimeconf.model import DatasetConfig
 
 
-def declared(dataset: DatasetConfig) -> tuple[tuple[str, str], ...]:
-    """Return column and kind (primary, unique, enabled) of each index of *dataset*; none if its acceleration is off."""
+def declared(dataset: DatasetConfig) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """Return columns and kind (primary, unique, enabled) of each index of *dataset*; none without acceleration."""
     acceleration = dataset.acceleration
     if not acceleration.enabled:
         return ()
-    primary = () if acceleration.primary_key is None else ((acceleration.primary_key, "primary"),)
-    return *primary, *((index.column, "unique" if index.unique else "enabled") for index in acceleration.indexes)
+    primary = ((acceleration.primary_key, "primary"),) if acceleration.primary_key else ()
+    return *primary, *((index.columns, "unique" if index.unique else "enabled") for index in acceleration.indexes)
 
 
 def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[Column], dataset: DatasetConfig) -> None:
@@ -27,24 +27,46 @@ def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[C
     Raises:
         SourceError: A column is missing or cannot have an index, or its values violate a constraint.
     """
-    for number, (name, kind) in enumerate(declared(dataset)):
-        found = find_column(name, columns)
-        if found is None:
-            raise SourceError(f"The indexed column {name} of {dataset.name} does not exist.")
-        column = identifier(found.name)
+    for number, (names, kind) in enumerate(declared(dataset)):
+        keys = ", ".join(_quoted(names, columns, dataset))
         try:
             if kind == "primary":
-                connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({column})")
+                connection.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({keys})")
             else:
                 unique = "UNIQUE" if kind == "unique" else ""
-                connection.execute(f"CREATE {unique} INDEX _index_{number} ON {table} ({column})")
+                connection.execute(f"CREATE {unique} INDEX _index_{number} ON {table} ({keys})")
         except duckdb.ConstraintException as exc:
-            raise refusal(dataset.name, name) from exc
+            raise refusal(dataset.name, names) from exc
         except duckdb.InvalidTypeException as exc:
-            raise SourceError(f"The column {name} of {dataset.name} has a type that cannot be indexed.") from exc
+            raise SourceError(
+                f"The column {', '.join(names)} of {dataset.name} has a type that cannot be indexed."
+            ) from exc
 
 
-def refusal(dataset: str, column: str = "") -> SourceError:
-    """Return the error for values that violate the constraint on *column*, or on any of the columns."""
-    which = f"the column {column}" if column else "a column with a unique index"
+def merge(dataset: DatasetConfig, served: str, added: str, columns: Sequence[Column]) -> Iterator[str]:
+    """
+    Yield the statements that add the rows of the table *added* to *served*, as `on_conflict` says.
+
+    Both tables are quoted and have these *columns*.
+    """
+    acceleration = dataset.acceleration
+    keys = _quoted(acceleration.primary_key, columns, dataset)
+    same = " AND ".join(f"s.{key} = a.{key}" for key in keys)
+    if acceleration.on_conflict == "upsert":
+        yield f"DELETE FROM {served} AS s USING {added} AS a WHERE {same}"  # noqa: S608 - quoted by us
+    left_out = f" AS a ANTI JOIN {served} AS s ON {same}" if acceleration.on_conflict == "drop" else ""
+    yield f"INSERT INTO {served} FROM {added}{left_out}"
+
+
+def _quoted(names: Sequence[str], columns: Sequence[Column], dataset: DatasetConfig) -> list[str]:
+    found = {name: find_column(name, columns) for name in names}
+    for name, column in found.items():
+        if column is None:
+            raise SourceError(f"The indexed column {name} of {dataset.name} does not exist.")
+    return [identifier(column.name) for column in found.values() if column is not None]
+
+
+def refusal(dataset: str, columns: Sequence[str] = ()) -> SourceError:
+    """Return the error for values that violate the constraint on *columns*, or on any columns."""
+    which = f"the column {', '.join(columns)}" if columns else "a column with a unique index"
     return SourceError(f"Two rows of {dataset} have the same value in {which}, or one has none in the primary key.")

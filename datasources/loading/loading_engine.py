@@ -19,14 +19,17 @@ import duckdb
 from datasources.errors import SnapshotError, SourceError, not_written
 from datasources.loading import append, indexes
 from datasources.loading.append import Watermark
-from datasources.loading.columns import columns_of, count_of, refuse_changes, refuse_excess
+from datasources.loading.columns import columns_of, count_of, find_column, refuse_changes, refuse_excess
+from datasources.loading.expiry import kept, retention_of, window_of
 from datasources.loading.pushdown import wanted_by
 from datasources.sources.pinned_file import DESCRIPTORS
 from datasources.sources.registry import source_of
 from datasources.sources.source import Load, Scan, Wanted
 from datasources.sql import identifier, literal, literals
 from queryengine.errors import WANT_OF_MEMORY
+from queryengine.gate.macros import called_in
 from queryengine.manifest import Column
+from queryengine.values import qualified, split_relation
 from runtimeconf.model import DatasetConfig
 
 TOO_LARGE = (
@@ -117,22 +120,28 @@ class LoadingEngine:
         deadline = load.deadline
         deadline.check()
         load = replace(load, wanted=_wanted(dataset, refresh_sql, newer_than))
+        appends = append.time_column_of(dataset) is not None
         with source_of(dataset).open(load) as scan, self._connection(load, scan) as connection:
             table = f"_snapshot.main.{identifier(dataset.name)}"
-            view = f"runtime.main.{identifier(dataset.name)}"
+            view = f"runtime.{qualified(dataset.name)}"
             with deadline.guard(connection), self._explained(connection, scan):
                 rows = self._bound(connection, path, scan)
-                columns = columns_of(connection, rows) if refresh_sql is None else _viewed(connection, view, rows)
+                columns = (
+                    columns_of(connection, rows) if refresh_sql is None else _viewed(connection, dataset.name, rows)
+                )
                 refuse_excess(dataset.name, columns)
                 scan.accept(connection, columns)
-                time = append.find_time_column(dataset, columns) if append.time_column_of(dataset) else None
-                if time is not None and newer_than is not None:
-                    refuse_changes(dataset.name, [newer_than.column], [time])
-                    rows = f"{rows} WHERE {newer_than.condition}"
+                needs_time = appends or window_of(dataset) is not None
+                time = append.find_time_column(dataset, columns) if needs_time else None
+                conditions = [] if time is None else _conditions(dataset, time, newer_than)
+                if conditions:
+                    rows = f"{rows} WHERE {' AND '.join(conditions)}"
+                if refresh_sql is not None:
+                    _define_macros(connection, refresh_sql)
                 if refresh_sql is not None and scan.is_read_once:
                     connection.execute(f"CREATE TEMP TABLE {_KEPT} AS {_chosen(rows, columns, load.wanted)}")
                     connection.execute(f"CREATE OR REPLACE VIEW {view} AS FROM temp.{_KEPT}")
-                elif refresh_sql is not None and newer_than is not None:
+                elif refresh_sql is not None and conditions:
                     connection.execute(f"CREATE OR REPLACE VIEW {view} AS {rows}")
             with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
                 connection.execute(f"CREATE TABLE {table} AS\n{refresh_sql or rows}")
@@ -146,7 +155,7 @@ class LoadingEngine:
             for column in written:
                 if column.type.startswith(_UNSUPPORTED_TYPES):
                     raise SourceError(f"The column {column.name} of {dataset.name} has a type that cannot be shown.")
-            if time is not None:
+            if time is not None and appends:
                 append.check_result(dataset, time, written)
             return Loaded(written, count_of(connection, table), scan.version)
 
@@ -163,13 +172,35 @@ class LoadingEngine:
             with deadline.guard(connection), self._explained(connection, scan):
                 rows = self._bound(connection, load.scratch / "columns.duckdb", scan)
                 if refresh_sql is not None:
-                    _viewed(connection, f"runtime.main.{identifier(dataset.name)}", rows)
+                    _define_macros(connection, refresh_sql)
+                    _viewed(connection, dataset.name, rows)
             with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
                 return columns_of(connection, refresh_sql or rows)
 
-    def add(self, table: str, new: Path, path: Path, load: Load) -> int:
+    def has_expired(self, dataset: DatasetConfig, path: Path, load: Load) -> bool:
         """
-        Append the *table* in the file *new* to the table of the same name and columns in the file *path*.
+        Return whether the table of *dataset* in the file *path* holds a row to drop, or may hold one.
+
+        Raises:
+            SourceError: The `time_format` does not fit the time column.
+            SnapshotError: *path* cannot be read, or the deadline passed.
+        """
+        if (age_s := retention_of(dataset)) is None:
+            return False
+        with self._connection(load) as connection, load.deadline.guard(connection), self._explained(connection):
+            connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (READ_ONLY)")
+            table = f"_snapshot.main.{identifier(dataset.name)}"
+            time = find_column(str(dataset.time_column), columns_of(connection, table))
+            if time is None:  # The refresh_sql leaves it out.
+                return True
+            condition = kept(dataset, time, age_s)
+            return bool(connection.execute(f"SELECT 1 FROM {table} WHERE {condition} IS NOT TRUE LIMIT 1").fetchall())  # noqa: S608 - quoted by us
+
+    def add(self, dataset: DatasetConfig, new: Path, path: Path, load: Load) -> int:
+        """
+        Append the table of *dataset* in the file *new* to that with the same columns in the file *path*.
+
+        Expired rows of the latter are dropped, and rows with the same primary key are treated as `on_conflict` says.
 
         Returns:
             The number of rows afterwards.
@@ -178,16 +209,21 @@ class LoadingEngine:
             SourceError: A new value violates a unique index.
             SnapshotError: *path* cannot be written, or the deadline passed.
         """
-        quoted = identifier(table)
+        served, added = (f"{where}.main.{identifier(dataset.name)}" for where in ("_snapshot", "_new"))
         with self._connection(load) as connection, load.deadline.guard(connection), self._explained(connection):
             connection.execute(f"ATTACH {literal(str(path))} AS _snapshot")
             connection.execute(f"ATTACH {literal(str(new))} AS _new (READ_ONLY)")
+            if (age_s := retention_of(dataset)) is not None:
+                time = append.find_time_column(dataset, columns_of(connection, served))
+                condition = kept(dataset, time, age_s)
+                connection.execute(f"DELETE FROM {served} WHERE {condition} IS NOT TRUE")  # noqa: S608 - quoted by us
             try:
-                connection.execute(f"INSERT INTO _snapshot.main.{quoted} FROM _new.main.{quoted}")
+                for statement in indexes.merge(dataset, served, added, columns_of(connection, served)):
+                    connection.execute(statement)
             except duckdb.ConstraintException as exc:
-                raise indexes.refusal(table) from exc
+                raise indexes.refusal(dataset.name) from exc
             connection.execute("CHECKPOINT _snapshot")
-            return count_of(connection, f"_snapshot.main.{quoted}")
+            return count_of(connection, served)
 
     def watermark(self, table: str, column: str, path: Path, load: Load) -> Watermark | None:
         """
@@ -270,16 +306,34 @@ class LoadingEngine:
 
 def _wanted(dataset: DatasetConfig, refresh_sql: str | None, newer_than: Watermark | None) -> Wanted:
     wanted = Wanted() if refresh_sql is None else wanted_by(refresh_sql)
-    time = append.time_column_of(dataset)
-    if time is not None and wanted.columns is not None:
-        wanted = replace(wanted, columns=wanted.columns | {time.lower()})
+    needs_time = append.time_column_of(dataset) is not None or window_of(dataset) is not None
+    if needs_time and wanted.columns is not None:
+        wanted = replace(wanted, columns=wanted.columns | {str(dataset.time_column).lower()})
     return wanted if newer_than is None else replace(wanted, bounds=(*wanted.bounds, *newer_than.bounds))
 
 
-def _viewed(connection: duckdb.DuckDBPyConnection, view: str, rows: str) -> tuple[Column, ...]:
-    """Create *view* of *rows*, and return its columns."""
-    connection.execute(f"CREATE VIEW {view} AS {rows}")
+def _conditions(dataset: DatasetConfig, time: Column, newer_than: Watermark | None) -> list[str]:
+    """Return the conditions, in SQL, on the *time* of the rows that a load takes."""
+    conditions = []
+    if newer_than is not None:
+        refuse_changes(dataset.name, [newer_than.column], [time])
+        conditions.append(newer_than.condition)
+    if (age_s := window_of(dataset)) is not None:
+        conditions.append(kept(dataset, time, age_s))
+    return conditions
+
+
+def _viewed(connection: duckdb.DuckDBPyConnection, dataset: str, rows: str) -> tuple[Column, ...]:
+    """Create a view of *rows* with the name of *dataset*, and return its columns."""
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS runtime.{identifier(split_relation(dataset)[0])}")
+    connection.execute(f"CREATE VIEW runtime.{qualified(dataset)} AS {rows}")
     return tuple(Column(name=name, type=kind) for name, kind in connection.execute(_COLUMNS_READ).fetchall())
+
+
+def _define_macros(connection: duckdb.DuckDBPyConnection, refresh_sql: str) -> None:
+    """Define what *refresh_sql* calls and only DataFusion has."""
+    for macro in called_in(refresh_sql):
+        connection.execute(f"CREATE MACRO runtime.main.{macro.definition}")
 
 
 def _chosen(rows: str, columns: Sequence[Column], wanted: Wanted) -> str:

@@ -1,7 +1,8 @@
 """
 Ask the refresher from another process: one JSON line each way over a Unix socket.
 
-A request is `{"call": "datasets"}`, `{"call": "waiting_for", "generation": ...}`, `{"call": "history", "name": ...}` or
+A request is `{"call": "datasets"}`, `{"call": "sharing"}`, `{"call": "waiting_for", "generation": ...}`,
+`{"call": "history", "name": ...}` or
 `{"call": "refresh", "name": ..., "admitted_sql": ..., "mode": ..., "jitter_max_s": ...}`; a reply is
 `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`. The socket is in the state directory, and only their
 owner may use them: the refresher trusts its clients to have checked the SQL that they send.
@@ -17,9 +18,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from datasources.control import AdmittedSql, DatasetControl, DatasetState, DatasetStatus, Loaded, RefreshRun
+from datasources.control import (
+    AdmittedSql,
+    DatasetControl,
+    DatasetState,
+    Loaded,
+    RefreshRun,
+    SharingState,
+    run_of,
+    state_of,
+)
 from datasources.errors import DatasetError, DatasetsUnavailableError, error_fields, error_from
-from datasources.refresh.history import run_of
 from runtimeconf.model import RefreshMode
 from system.errors import StateDirectoryError
 from system.state_socket import StateSocket
@@ -54,13 +63,13 @@ class ProtocolError(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """
-    One call; `name` is "" for `datasets` and `waiting_for`, which concern all datasets.
+    One call; `name` is "" for those calls that concern all datasets.
 
     An SQL text is called admitted here, so that a process of another release, which may send one that nobody has
     checked, is refused.
     """
 
-    call: Literal["datasets", "waiting_for", "history", "refresh"]
+    call: Literal["datasets", "sharing", "waiting_for", "history", "refresh"]
     name: str = ""
     admitted_sql: AdmittedSql | None = None
     mode: RefreshMode | None = None
@@ -85,7 +94,7 @@ def decode_request(line: bytes) -> Request:
     except TypeError:
         raise ProtocolError("it does not have the fields of a request") from None
     if (
-        request.call not in ("datasets", "waiting_for", "history", "refresh")
+        request.call not in ("datasets", "sharing", "waiting_for", "history", "refresh")
         or not isinstance(request.name, str)
         or not isinstance(request.admitted_sql, str | None)
         or request.mode not in (None, *get_args(RefreshMode))
@@ -133,6 +142,9 @@ def _result(control: DatasetControl, request: Request) -> Any:
     match request.call:
         case "datasets":
             return [asdict(state) for state in control.datasets()]
+        case "sharing":
+            sharing = control.sharing()
+            return None if sharing is None else asdict(sharing)
         case "waiting_for":
             generation = getattr(control, "generation", 0)
             if request.generation > generation:
@@ -222,24 +234,35 @@ class ControlServer:
 class ControlClient:
     """The `DatasetControl` of a process that does not hold the lock of *state_dir*: it asks the one that does."""
 
-    def __init__(self, state_dir: Path, awaited: Collection[str] | None = None, generation: int = 0) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        awaited: Collection[str] | None = None,
+        generation: int = 0,
+        *,
+        gets_stale: bool = False,
+    ) -> None:
         self._path = str(state_dir / SOCKET_NAME)
-        self._loaded = Loaded(state_dir, lambda: self._is_loaded(generation), awaited)
+        self._loaded = Loaded(state_dir, lambda: self._is_loaded(generation), awaited, gets_stale=gets_stale)
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
-        return self._ask(Request(call="datasets"), lambda result: tuple(map(_state_of, result)))
+        return self._ask(Request(call="datasets"), lambda result: tuple(map(state_of, result)))
+
+    def sharing(self) -> SharingState | None:
+        """As `DatasetControl.sharing`."""
+        return self._ask(Request(call="sharing"), lambda result: None if result is None else SharingState(**result))
 
     def waiting_for(self) -> tuple[str, ...]:
         """As `DatasetControl.waiting_for`, of whichever configuration the refresher has."""
         return self._ask(Request(call="waiting_for"), lambda result: tuple(map(str, result)))
 
     def is_answered(self) -> bool:
-        """Return False if the process that holds the lock leaves a request without an answer, and True if none does."""
+        """Return False if a process holds the lock and does not answer; True also if no process holds it."""
         try:
             self.waiting_for()
         except DatasetError as error:
-            # The latter: it accepts no connection, and its listen queue is full.
+            # BlockingIOError: it accepts no connection, and its listen queue is full.
             return not isinstance(error.__cause__, TimeoutError | BlockingIOError)
         return True
 
@@ -273,13 +296,6 @@ class ControlClient:
             return decode(decode_reply(line, request.name))
         except (OSError, ProtocolError, TypeError, ValueError) as exc:
             raise DatasetsUnavailableError from exc
-
-
-def _state_of(item: dict[str, Any]) -> DatasetState:
-    state = DatasetState(**item)
-    if state.status not in get_args(DatasetStatus):
-        raise ValueError("not a state")
-    return state
 
 
 def _read_line(connection: socket.socket, limit: int) -> bytes:

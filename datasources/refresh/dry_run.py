@@ -18,6 +18,8 @@ import duckdb
 from datasources.deadline import Deadline
 from datasources.errors import DatasetError
 from datasources.loading import append, indexes
+from datasources.loading.columns import find_column
+from datasources.loading.expiry import kept, window_of
 from datasources.loading.loading_engine import LoadingEngine
 from datasources.snapshots.snapshot import fingerprint, refresh_sql_of
 from datasources.sources.source import Load
@@ -45,7 +47,11 @@ LOCAL_FILES = frozenset({"file", "duckdb", "sqlite"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """`errors` are mismatches with the columns; `warnings` are sources that cannot be read now."""
+    """
+    `errors` are mismatches with the columns.
+
+    `warnings` are sources that cannot be read now, and descriptions of columns that do not exist.
+    """
 
     errors: tuple[ConfigFault, ...]
     warnings: tuple[ConfigFault, ...]
@@ -78,7 +84,7 @@ def inspect(dataset: DatasetConfig, engine: LoadingEngine, load: Load) -> Inspec
     if source is not None:
         if (sql := refresh_sql_of(dataset)) is not None:
             columns = tried("acceleration.refresh_sql", lambda: engine.columns(dataset, sql, load))
-        if append.time_column_of(dataset) is not None:
+        if append.time_column_of(dataset) is not None or window_of(dataset) is not None:
             tried("time_column", lambda: _check_time(dataset, source, columns))
     return Inspection(columns=columns, faults=tuple(faults))
 
@@ -87,17 +93,19 @@ def dry_run(config: RuntimeConfig, known: Mapping[str, tuple[Column, ...]] | Non
     """
     Inspect the sources of *config* and create its views, whose SQL is allowed; the state directory is only read.
 
-    With *known*, the columns of datasets by their names in lower case, no source is opened.
+    With *known*, the columns of datasets by their names in lower case, no source is opened. What a cluster reads in
+    place is not inspected, nor are the views of a cluster.
 
     Raises:
         EngineUnavailableError: The engine cannot start.
     """
     with tempfile.TemporaryDirectory(prefix="querykeep-") as directory:
         stage = _Stage(config, Path(directory), known)
-        for dataset in config.datasets:
+        for dataset in config.loaded_datasets:
             if dataset.view is None:
                 stage.add(dataset)
-        stage.make_views()
+        if config.engine is None:
+            stage.make_views()
         return Findings(errors=tuple(stage.errors), warnings=tuple(stage.warnings))
 
 
@@ -108,7 +116,7 @@ class _Stage:
         self._known = known
         self._config = config
         self._directory = directory
-        self._published = published_columns(config)
+        self._published = _published(config)
         self._snapshots: list[Snapshot] = []
         self.errors: list[ConfigFault] = []
         self.warnings: list[ConfigFault] = []
@@ -117,11 +125,15 @@ class _Stage:
     def add(self, dataset: DatasetConfig) -> None:
         """Create the empty table of *dataset*, if its columns are known."""
         name = dataset.name.lower()
-        if self._known is None and dataset.connector in LOCAL_FILES:
+        if self._known is None and dataset.connector in LOCAL_FILES and self._config.reads_sources:
             columns = self._columns(dataset)
         else:
             columns = (self._known or {}).get(name) or self._published.get(name)
         if columns:
+            for described in dataset.documentation.columns:
+                if find_column(described, columns) is None:
+                    fault = self._fault(dataset.line, f"{dataset.yaml_path}.columns", f"there is no column {described}")
+                    self.warnings.append(fault)
             with suppress(duckdb.Error):  # A type that only its source knows: its views are not checked.
                 self._snapshots.append(self._empty(dataset, columns))
 
@@ -140,7 +152,7 @@ class _Stage:
             views=(*self._config.views, *materialized),
         )
         names = frozenset(dataset.name.lower() for dataset in config.datasets)
-        with closing(Gate()) as gate:
+        with closing(Gate(datafusion_sql=config.query.datafusion_sql)) as gate:
             views = gate_views(config.views, names, gate, config.file)
         with closing(EngineInstance(config, manifest, views, self._directory, tolerant=True)) as engine:
             unfit = {view.yaml_path: " ".join(view.reason.split()) for view in engine.unfit_views.values()}
@@ -188,16 +200,18 @@ class _Stage:
         return snapshot
 
     def _fault(self, line: int, yaml_path: str, message: str) -> ConfigFault:
-        return ConfigFault(file=self._config.file, line=line, yaml_path=yaml_path, message=message)
+        return ConfigFault(file=self._config.file_of(yaml_path), line=line, yaml_path=yaml_path, message=message)
 
 
 def _check_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tuple[Column, ...] | None) -> None:
     time = append.find_time_column(dataset, source)
-    if columns:
+    if columns and append.time_column_of(dataset) is not None:
         append.check_result(dataset, time, columns)
+    if (age_s := window_of(dataset)) is not None:
+        kept(dataset, time, age_s)
 
 
-def published_columns(config: RuntimeConfig) -> Mapping[str, tuple[Column, ...]]:
+def _published(config: RuntimeConfig) -> Mapping[str, tuple[Column, ...]]:
     """Return the columns of published snapshots that match the YAML, by dataset name in lower case."""
     declared = {dataset.name.lower(): fingerprint(dataset) for dataset in config.datasets}
     try:

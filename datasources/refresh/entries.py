@@ -1,7 +1,7 @@
 """What the refresher knows of each dataset, and its queue of runs."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from datasources.control import DatasetState, DatasetStatus, RefreshRun
@@ -16,6 +16,7 @@ class QueueEntry:
     A queued run, and the SELECT to run; None loads the whole source.
 
     `skips` means that it may skip an unchanged source. `begins` is the earliest time, by the clock, at which it starts.
+    `joined` are the ids under which other nodes requested it.
     """
 
     entry: "DatasetEntry"
@@ -24,6 +25,11 @@ class QueueEntry:
     skips: bool
     mode: RefreshMode
     begins: float
+    joined: list[str] = field(default_factory=list)
+
+    def recorded(self) -> list[tuple[str, RefreshRun]]:
+        """Return the name of the dataset with the run, once for each of its ids, for the history."""
+        return [(self.entry.config.name, replace(self.run, id=id_)) for id_ in (self.run.id, *self.joined)]
 
 
 @dataclass(slots=True)
@@ -46,7 +52,20 @@ class DatasetEntry:
     def holds_up_ready(self, ready_state: ReadyState) -> bool:
         """Return whether readiness waits for this dataset, which has no data: until it is loaded, or was tried."""
         was_tried = self.loaded_here or self.error is not None
-        return self.config.required_for_ready and (ready_state == "on_load" or not was_tried)
+        is_awaited = self.config.required_for_ready and not self.config.is_in_place
+        return is_awaited and (ready_state == "on_load" or not was_tried)
+
+
+def is_stale(dataset: DatasetConfig, snapshot: Snapshot, checked_at: str | None, max_staleness_s: float | None) -> bool:
+    """Return whether a dataset that is refreshed periodically, and served, is too old for the runtime to be ready."""
+    if max_staleness_s is None or not dataset.acceleration.is_periodic or not dataset.required_for_ready:
+        return False
+    return seconds_since(last_check(snapshot, checked_at)) > max_staleness_s
+
+
+def last_check(snapshot: Snapshot, checked_at: str | None) -> str:
+    """Return when the served data was last known to be current. The list of runs may be lost, or older than it."""
+    return max(snapshot.created_at, checked_at or "")
 
 
 def reads(entry: DatasetEntry) -> tuple[str, ...]:
@@ -67,13 +86,13 @@ def views_last(entries: Collection[DatasetEntry]) -> list[DatasetEntry]:
 
 def state_of(entry: DatasetEntry, snapshot: Snapshot | None, now: float) -> DatasetState:
     """Return the state of a dataset that serves *snapshot*. *now* is by the monotonic clock of `due`, in seconds."""
-    status: DatasetStatus = "Initializing" if snapshot is None else "Ready"
+    has_data = snapshot is not None or entry.config.is_in_place
+    status: DatasetStatus = "Ready" if has_data else "Initializing"
     if entry.is_running and snapshot is not None:
         status = "Refreshing"
     elif entry.error is not None:
         status = "Error"
-    # The list of runs may be lost, or older than a snapshot from a backup.
-    checked_at = None if snapshot is None else max(snapshot.created_at, entry.checked_at or "")
+    checked_at = None if snapshot is None else last_check(snapshot, entry.checked_at)
     return DatasetState(
         from_=entry.config.from_,
         name=entry.config.name,
@@ -87,4 +106,6 @@ def state_of(entry: DatasetEntry, snapshot: Snapshot | None, now: float) -> Data
         next_refresh_at=None if entry.due is None else utc_in(max(0.0, entry.due - now)),
         age_s=None if checked_at is None else int(seconds_since(checked_at)),
         bytes=None if snapshot is None else snapshot.size_bytes,
+        description=entry.config.documentation.description,
+        metadata=dict(entry.config.documentation.metadata),
     )

@@ -10,15 +10,15 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from datasources.control import RefreshRun, RefreshStatus
+from datasources.control import RefreshRun, run_of
 from datasources.errors import INTERRUPTED
-from system.wallclock import seconds_since, utc_now
+from system.wallclock import utc_now
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +127,20 @@ class History:
             self._is_saved, self._room_bytes = True, max(len(document), _LEAST_LINES_BYTES)
 
 
+def adopt(state_dir: Path, runs: Mapping[str, Sequence[RefreshRun]]) -> None:
+    """
+    Have the next `History` over *state_dir* begin with *runs*, by the names of datasets, newest first.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    listed = {name: [asdict(run) for run in of_one] for name, of_one in runs.items()}
+    document = _line({"format_version": FORMAT_VERSION, "datasets": listed})
+    temporary = state_dir / f"{HISTORY_NAME}.tmp"
+    _write(temporary, os.O_CREAT | os.O_TRUNC, document)
+    temporary.replace(state_dir / HISTORY_NAME)
+
+
 def _write(path: Path, flags: int, data: bytes) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600), "wb") as file:
         file.write(data)
@@ -144,19 +158,3 @@ def _put(runs: list[RefreshRun], run: RefreshRun) -> None:
         runs[:] = [run, *runs[: MAX_RUNS - 1]]
     else:
         runs[at] = run
-
-
-def run_of(item: dict[str, Any]) -> RefreshRun:
-    """
-    Return the run for the JSON object *item*.
-
-    Raises:
-        TypeError: It does not have the fields of a run.
-        ValueError: Its status is unknown, or its end is not a time, from which the age of data is computed.
-    """
-    run = RefreshRun(**item)
-    if run.status not in get_args(RefreshStatus) or not isinstance(run.id, str):
-        raise ValueError("not a run")
-    if run.finished_at is not None:
-        seconds_since(run.finished_at)
-    return run

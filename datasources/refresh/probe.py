@@ -33,7 +33,7 @@ from datasources.sources.registry import import_source, source_of
 from datasources.sources.source import Load
 from queryengine.manifest import Column
 from runtimeconf import handover
-from runtimeconf.connectors import CONNECTORS
+from runtimeconf.connectors import CONNECTORS, azure, gcs
 from runtimeconf.model import DatasetConfig
 from system import process_limits
 from system.process_limits import die_with_parent
@@ -56,7 +56,7 @@ class Question:
     Args:
         dataset: The dataset, which is not a materialized view.
         version: The version of the source that is served, made with the same settings; None if unknown.
-        asks_time: Whether to look up the time of its server too; only `http:`, `https:` and `s3:` have one.
+        asks_time: Whether to look up the time of its server too; only web servers and object storage have one.
         limit_s: Seconds until it must have answered.
         memory_limit_bytes: The memory of the engine that looks up the columns.
         scratch_bytes: The most bytes to download.
@@ -269,9 +269,13 @@ def server_of(dataset: DatasetConfig) -> str | None:
         port = dataset.params.get("http_port")
         return f"{parts.scheme}://{parts.netloc}" + (f":{port}" if port and parts.port is None else "")
     if dataset.connector == "s3":
-        from datasources.sources.s3_bucket import address_of  # noqa: PLC0415 (needs botocore)
+        from datasources.sources.s3_address import address_of  # noqa: PLC0415 (needs botocore)
 
         return address_of(dataset.location.removeprefix("s3://").partition("/")[0], dataset.params)[0]
+    if dataset.connector in {"gs", "gcs"}:
+        return gcs.endpoint_of(dataset.params)
+    if dataset.connector in {"abfs", "abfss", "az"}:
+        return azure.server_of(dataset.location, dataset.params)[1]
     return None
 
 
@@ -281,7 +285,8 @@ def _clock_ahead_s(dataset: DatasetConfig, deadline: Deadline) -> float:
 
     origin, params = server_of(dataset), dataset.params
     assert origin is not None  # noqa: S101 (`asks_time` says so)
-    roots = params.get("http_tls_root_certificate_file", params.get("s3_tls_root_certificate_file"))
+    given = (params.get(f"{prefix}_tls_root_certificate_file") for prefix in ("http", "s3", "gcs", "abfs"))
+    roots = next(filter(None, given), None)
     with Origin(origin, dataset.from_, deadline, params.get("client_timeout"), roots) as server:
         began = time.time()
         with server.request("/", [("User-Agent", "dataset-loader")], method="HEAD") as answer:

@@ -19,33 +19,32 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-import telemetry.state
 from datasources.control import AdmittedSql, DatasetState, RefreshPhase, RefreshRun, RefreshStatus
 from datasources.deadline import Deadline
-from datasources.errors import DatasetError, SchemaChangedError, SnapshotError, UnknownDatasetError
+from datasources.errors import DatasetError, SnapshotError, UnknownDatasetError
 from datasources.loading.columns import refuse_changes
 from datasources.refresh import schedule
 from datasources.refresh.declarations import check_refresh
-from datasources.refresh.entries import DatasetEntry, QueueEntry, reads, state_of, views_last
+from datasources.refresh.entries import DatasetEntry, QueueEntry, is_stale, reads, state_of, views_last
 from datasources.refresh.history import History
 from datasources.refresh.refresh_trace import RefreshTrace
-from datasources.snapshots.publication import Publication
+from datasources.refresh.run_log import log_run
+from datasources.snapshots.publication import Publication, Share
 from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, refresh_sql_of
 from queryengine.manifest import Snapshot
 from runtimeconf.model import RefreshMode, RuntimeConfig
 from system.wallclock import utc_now
-from telemetry.events import RefreshEvent, RefreshOutcome
 
 logger = logging.getLogger(__name__)
+
+#: Seconds between two checks whether loads that somebody waits for must end.
+_CHECK_S = 0.1
 
 #: The number of loads that run at once.
 MAX_LOADS = 2
 
 #: Seconds without a load after which builders release their resources.
 REST_S = 20.0
-
-#: A failing dataset is logged at most once in this many seconds.
-_LOG_INTERVAL_S = 60.0
 
 #: Seconds that an interrupted load has to end.
 _END_S = 10.0
@@ -72,6 +71,7 @@ class Refresher:
         builders: The builders to load with, each in a thread of its own. If there are none, this process does the
             loading itself.
         predecessor: A refresher that has finished (`finish`); this one takes over what it knows and was asked for.
+        share: Gives each snapshot to other nodes, before it is published here; None if there are none.
         now: The monotonic clock for intervals, in seconds.
         chance: Returns random numbers, from 0 to 1, for the jitter.
 
@@ -79,25 +79,27 @@ class Refresher:
         StateDirectoryError: The state directory cannot be written.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (by keyword)
         self,
         config: RuntimeConfig,
         *,
         builders: Sequence[Builder] = (),
         predecessor: "Refresher | None" = None,
+        share: Share | None = None,
         now: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = _random.random,
     ) -> None:
         self.generation = config.generation
         self._now = now
         self._chance = chance
-        self._ready_state = config.ready_state
+        self._share = share
+        self._ready_state, self._max_staleness_s = config.ready_state, config.query.max_staleness_s
         self._successor: Refresher | None = None
         if predecessor is None:
-            self._publication = Publication(config.state_dir, config.datasets)
+            self._publication = Publication(config.state_dir, config.loaded_datasets)
         else:
             self._publication = predecessor._publication  # noqa: SLF001 (of this class)
-            self._publication.redeclare(config.datasets)
+            self._publication.redeclare(config.loaded_datasets)
         self._history = History(config.state_dir, [dataset.name for dataset in config.datasets])
         # Names of datasets are case-insensitive, as in SQL.
         self._entries = {dataset.name.lower(): DatasetEntry(dataset) for dataset in config.datasets}
@@ -134,7 +136,7 @@ class Refresher:
             if entry is not None and not queued.skips and entry.config.acceleration.enabled:
                 queued.entry, entry.waiting = entry, queued
                 self._queue.append(queued)
-                self._history.put((entry.config.name, queued.run))
+                self._history.put(*queued.recorded())
 
     def finish(self, timeout_s: float) -> None:
         """
@@ -168,11 +170,9 @@ class Refresher:
         with self._condition:
             first = []
             for entry in self._entries.values():
-                if (
-                    entry.loaded_here
-                    and entry.error is None
-                    and self._publication.snapshot(entry.config.name) is not None
-                ):
+                if entry.config.is_in_place:
+                    continue
+                if entry.loaded_here and entry.error is None and self._snapshot(entry) is not None:
                     continue  # by the predecessor
                 delay_s = schedule.jitter_s(entry.config.acceleration, self._chance())
                 if delay_s and self._publication.snapshot(entry.config.name) is not None:
@@ -183,14 +183,14 @@ class Refresher:
         for thread in (*self._threads, self._watcher):
             thread.start()
 
-    def load_once(self, names: Collection[str], *, skip_unchanged: bool) -> tuple[tuple[str, RefreshRun], ...]:
+    def load_once(
+        self, names: Collection[str], *, skip_unchanged: bool, check: Callable[[], None] = lambda: None
+    ) -> tuple[tuple[str, RefreshRun], ...]:
         """
         Load the datasets with these *names* once, and return each name, as declared, with its run.
 
-        Call this instead of `start`, and call `stop` afterwards.
-
-        Raises:
-            UnknownDatasetError: A name is unknown; nothing was loaded.
+        Call this instead of `start`, and call `stop` afterwards. *check* is called several times a second, and ends the
+        wait if it raises. Raises UnknownDatasetError if a name is unknown; then nothing was loaded.
         """
         entries = [self._entry(name) for name in dict.fromkeys(name.lower() for name in names)]
         with self._condition:
@@ -199,9 +199,9 @@ class Refresher:
             for thread in self._threads:
                 thread.start()
             # Views of what was loaded are loaded too.
-            self._condition.wait_for(
-                lambda: not any(entry.waiting or entry.is_running for entry in self._entries.values())
-            )
+            while any(entry.waiting or entry.is_running for entry in self._entries.values()):
+                check()
+                self._condition.wait(_CHECK_S)
         runs = {run.id: run for name, _ in asked for run in self._history.runs(name)}
         return tuple((name, runs[run.id]) for name, run in asked)
 
@@ -230,12 +230,20 @@ class Refresher:
     def waiting_for(self) -> tuple[str, ...]:
         """As `DatasetControl.waiting_for`."""
         with self._condition:
-            missing = [entry for entry in self._entries.values() if self._snapshot(entry) is None]
-            return tuple(entry.config.name for entry in missing if entry.holds_up_ready(self._ready_state))
+            return tuple(entry.config.name for entry in self._entries.values() if self._holds_up(entry))
+
+    def _holds_up(self, entry: DatasetEntry) -> bool:
+        snapshot = self._snapshot(entry)
+        if snapshot is None:
+            return entry.holds_up_ready(self._ready_state)
+        return is_stale(entry.config, snapshot, entry.checked_at, self._max_staleness_s)
 
     def is_loaded(self) -> bool:
         """As `DatasetControl.is_loaded`."""
         return not self.waiting_for()
+
+    def sharing(self) -> None:
+        """As `DatasetControl.sharing`."""
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`."""
@@ -243,20 +251,27 @@ class Refresher:
             return tuple(state_of(entry, self._snapshot(entry), self._now()) for entry in self._entries.values())
 
     def request_refresh(
-        self, name: str, sql: AdmittedSql | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+        self,
+        name: str,
+        sql: AdmittedSql | None = None,
+        *,
+        mode: RefreshMode | None = None,
+        jitter_max_s: float = 0.0,
+        run_id: str = "",
     ) -> RefreshRun:
-        """As `DatasetControl.request_refresh`."""
+        """As `DatasetControl.request_refresh`; *run_id* is the id that another node gave to the run."""
         entry = self._entry(name)
         check_refresh(entry.config, mode)
         with self._condition:
             # Between its end and the start of its successor: the request would be lost.
             self._condition.wait_for(lambda: self._successor is not None or not self._is_moving)
             if self._successor is not None:
-                return self._successor.request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s)
+                later = self._successor
+                return later.request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s, run_id=run_id)
             select, delay_s = sql or entry.config.acceleration.refresh_sql, self._chance() * jitter_max_s
-            run = self._enqueue(entry, select, skips=False, mode=mode, delay_s=delay_s)
-            self._history.put((entry.config.name, run))
-        return run
+            queued = self._enqueue(entry, select, skips=False, mode=mode, delay_s=delay_s, run_id=run_id)
+            self._history.put(*queued.recorded())
+            return queued.run
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""
@@ -283,13 +298,12 @@ class Refresher:
 
     def _load_soon(self, entries: Collection[DatasetEntry], *, skips: bool = True) -> list[tuple[str, RefreshRun]]:
         """Queue a load of each dataset as declared, and save the runs in the history at once."""
-        runs = [
-            (entry.config.name, self._enqueue(entry, refresh_sql_of(entry.config), skips=skips)) for entry in entries
-        ]
+        queued = [self._enqueue(entry, refresh_sql_of(entry.config), skips=skips) for entry in entries]
+        runs = [(one.entry.config.name, one.run) for one in queued]
         self._history.put(*runs)
         return runs
 
-    def _enqueue(
+    def _enqueue(  # noqa: PLR0913 (by keyword)
         self,
         entry: DatasetEntry,
         sql: str | None,
@@ -297,7 +311,8 @@ class Refresher:
         skips: bool,
         mode: RefreshMode | None = None,
         delay_s: float = 0.0,
-    ) -> RefreshRun:
+        run_id: str = "",
+    ) -> QueueEntry:
         """
         Queue a load of the dataset, or join the queued one; the caller saves its run in the history.
 
@@ -307,15 +322,17 @@ class Refresher:
         begins = self._now() + delay_s
         queued = entry.waiting
         if queued is None:
-            run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
+            run = RefreshRun(id=run_id or secrets.token_hex(8), status="queued", requested_at=utc_now())
             queued = entry.waiting = QueueEntry(entry, run, sql, skips, mode, begins)
             self._queue.append(queued)
+        elif run_id:
+            queued.joined.append(run_id)
         queued.begins = min(queued.begins, begins)
         if not skips:
             queued.sql, queued.skips = sql, False
             queued.mode = "full" if mode == "full" else queued.mode
         self._condition.notify_all()
-        return queued.run
+        return queued
 
     def _work(self, builder: Builder) -> None:
         while not self._stop.is_set():
@@ -373,7 +390,7 @@ class Refresher:
         queued.run = replace(queued.run, status="running", started_at=utc_now())
         entry.waiting, entry.is_running, entry.due = None, True, None
         entry.began, entry.file, entry.is_publishing = time.monotonic(), None, False
-        self._history.put((entry.config.name, queued.run))
+        self._history.put(*queued.recorded())
 
     def _refresh(self, queued: QueueEntry, builder: Builder) -> None:
         entry = queued.entry
@@ -381,7 +398,8 @@ class Refresher:
         run = self._load(queued, builder, trace)
         trace.end(entry.config.name, run)
         status: RefreshStatus = "succeeded" if run.error is None else "failed"
-        run = replace(run, status=status, finished_at=utc_now(), duration_ms=_milliseconds_since(entry.began))
+        spent_ms = _milliseconds_since(entry.began)
+        queued.run = run = replace(run, status=status, finished_at=utc_now(), duration_ms=spent_ms)
         with self._condition:
             entry.is_running = False
             entry.error = run.error
@@ -393,9 +411,9 @@ class Refresher:
                 entry.failures += 1
                 self._fail_views_of(entry)
             entry.due = self._next_due(entry)
-            self._history.put((entry.config.name, run))
+            self._history.put(*queued.recorded())
             self._condition.notify_all()
-        self._log(entry, run, trace)
+        log_run(entry, run, trace, self._now(), is_stopping=self._stop.is_set())
 
     def _load(self, queued: QueueEntry, builder: Builder, trace: RefreshTrace) -> RefreshRun:
         """Build and publish; return the run with its result."""
@@ -415,12 +433,14 @@ class Refresher:
                 rows, size = (served.rows, served.size_bytes) if served is not None else (None, None)
                 return replace(run, unchanged=True, rows=rows, bytes=size)
             queued.entry.is_publishing = True
-            if served is not None and dataset.on_schema_change == "fail":
-                try:
+            try:
+                if served is not None and dataset.on_schema_change == "fail":
                     refuse_changes(dataset.name, served.columns, snapshot.columns)
-                except SchemaChangedError:
-                    self._publication.discard(snapshot)
-                    raise
+                if self._share is not None:
+                    self._share.publish(snapshot, deadline)
+            except DatasetError:
+                self._publication.discard(snapshot)
+                raise
             self._publication.publish(snapshot)
         except DatasetError as exc:
             return replace(run, error=str(exc))
@@ -478,23 +498,3 @@ class Refresher:
         if pause_s is None:
             return None
         return self._now() + pause_s + schedule.jitter_s(acceleration, self._chance())
-
-    def _log(self, entry: DatasetEntry, run: RefreshRun, trace: RefreshTrace) -> None:
-        outcome: RefreshOutcome = "failed" if run.error is not None else "unchanged" if run.unchanged else "succeeded"
-        duration_s = (run.duration_ms or 0) / 1000
-        telemetry.state.send(RefreshEvent(entry.config.name, outcome, time.time() - duration_s, duration_s, run.rows))
-        fields = {"dataset": entry.config.name, "refresh": run.id, "duration_ms": run.duration_ms, **trace.log_fields}
-        if run.error is None:
-            entry.logged = None
-            what = "is unchanged" if run.unchanged else "refreshed"
-            logger.info("Dataset %s %s", entry.config.name, what, extra={"fields": {**fields, "rows": run.rows}})
-            return
-        now = self._now()
-        if not self._stop.is_set() and (entry.logged is None or now - entry.logged >= _LOG_INTERVAL_S):
-            entry.logged = now
-            logger.warning(
-                "Dataset %s cannot be refreshed: %s",
-                entry.config.name,
-                run.error,
-                extra={"fields": {**fields, "failures": entry.failures}},
-            )

@@ -1,8 +1,13 @@
 """
 When a dataset is loaded again. All times are in seconds of the refresher's clock, which never steps.
 
-A source that is down is tried at most once per interval, and less often the longer it is down.
+Only `refresh_cron` looks at the time of day, at the end of each load. A source that is down is tried at most once per
+interval, and less often the longer it is down.
 """
+
+from datetime import UTC, datetime
+
+from cronsim import CronSim
 
 from runtimeconf.model import AccelerationConfig
 
@@ -30,11 +35,25 @@ def pause_s(acceleration: AccelerationConfig, failures: int, *, must_load: bool)
         must_load: Whether to try until a load succeeds, even without an interval.
     """
     doubled = 2.0 ** min(max(failures - 1, 0), 10)
-    interval_s = acceleration.refresh_check_interval_s if acceleration.enabled else None
-    if interval_s is not None:
-        longest_s = max(interval_s, min(MOST_INTERVALS * interval_s, LONGEST_PAUSE_S))
-        return min(interval_s * doubled, longest_s)
-    return min(FIRST_RETRY_S * doubled, LAST_RETRY_S) if must_load else None
+    intervals = (acceleration.refresh_check_interval_s, acceleration.retention_check_interval_s)
+    declared = [interval_s for interval_s in intervals if interval_s is not None and acceleration.enabled]
+    pauses = [min(interval_s * doubled, _longest_s(interval_s)) for interval_s in declared]
+    if not pauses and must_load and _may_retry(acceleration, failures):
+        pauses.append(min(FIRST_RETRY_S * doubled, LAST_RETRY_S))
+    if acceleration.refresh_cron is not None and acceleration.enabled:
+        now = datetime.now(UTC)
+        pauses.append((next(CronSim(acceleration.refresh_cron, now)) - now).total_seconds())
+    return min(pauses, default=None)
+
+
+def _longest_s(interval_s: float) -> float:
+    return max(interval_s, min(MOST_INTERVALS * interval_s, LONGEST_PAUSE_S))
+
+
+def _may_retry(acceleration: AccelerationConfig, failures: int) -> bool:
+    """Return whether a first load that failed *failures* times in a row is tried again."""
+    most = acceleration.refresh_retry_max_attempts
+    return failures == 0 or (acceleration.refresh_retry_enabled and (most is None or failures <= most))
 
 
 def jitter_s(acceleration: AccelerationConfig, chance: float) -> float:
@@ -44,4 +63,6 @@ def jitter_s(acceleration: AccelerationConfig, chance: float) -> float:
     most_s = acceleration.refresh_jitter_max_s
     if most_s is None:
         most_s = JITTER_PART * (acceleration.refresh_check_interval_s or 0.0)
+    if acceleration.retention_check_interval_s is not None:  # Rows that have to go do not wait for long.
+        most_s = min(most_s, acceleration.retention_check_interval_s)
     return chance * most_s

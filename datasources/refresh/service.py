@@ -8,10 +8,11 @@ the control socket. The others follow: they ask the holder, and try to take over
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from datasources.control import AdmittedSql, DatasetControl, DatasetState, Loaded, RefreshRun
+from datasources.control import AdmittedSql, DatasetControl, DatasetState, Loaded, RefreshRun, SharingState
 from datasources.errors import DatasetError, DatasetsUnavailableError, UnknownDatasetError
 from datasources.refresh.control_socket import ControlClient, ControlServer
 from datasources.refresh.refresher import Refresher
@@ -20,6 +21,9 @@ from runtimeconf.model import RefreshMode, RuntimeConfig
 from system.errors import StateDirectoryError
 from system.lock import StateLock
 from system.state_directory import file_id, prepare_state_dir
+
+if TYPE_CHECKING:  # It needs the library for object storage.
+    from datasources.refresh.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -36,22 +40,28 @@ def _acquire(lock: StateLock, remedy: str) -> None:
 
 
 def load_once(
-    config: RuntimeConfig, names: Collection[str], builders: Sequence[Builder]
+    config: RuntimeConfig,
+    names: Collection[str],
+    builders: Sequence[Builder],
+    check: Callable[[], None] = lambda: None,
 ) -> tuple[tuple[str, RefreshRun], ...]:
     """
     Load the datasets of these *names*, or, if there are none, all datasets whose sources have changed.
 
-    The state directory is locked meanwhile. If an exception, such as that of a signal handler, ends the wait,
-    unfinished runs are listed as failed (`interrupted`).
+    The state directory is locked meanwhile. *check* is called several times a second. If it raises, unfinished runs are
+    listed as failed (`interrupted`).
 
     Returns:
         The name of each dataset, as declared, and its run.
 
     Raises:
         UnknownDatasetError: A name is unknown; nothing was loaded.
+        DatasetError: The data is shared with other nodes.
         StateDirectoryError: The state directory cannot be created or written, or a runtime uses it.
     """
-    declared = {dataset.name.lower(): dataset.name for dataset in config.datasets}
+    if config.snapshots is not None:
+        raise DatasetError("With runtime.snapshots, only a running node loads: run `refresh` against one of them.")
+    declared = {dataset.name.lower(): dataset.name for dataset in config.loaded_datasets}
     for name in names:
         if name.lower() not in declared:
             raise UnknownDatasetError(name)
@@ -61,11 +71,20 @@ def load_once(
     refresher = None
     try:
         refresher = Refresher(config, builders=builders)
-        return refresher.load_once(names or declared.values(), skip_unchanged=not names)
+        return refresher.load_once(names or declared.values(), skip_unchanged=not names, check=check)
     finally:
         # A load that is still writing keeps the lock; both end with this process.
         if refresher is None or refresher.stop(config.shutdown_timeout_s):
             lock.release()
+
+
+def _control_of(config: RuntimeConfig, builders: Sequence[Builder]) -> "Refresher | Node":
+    """Return what refreshes the data of *config*: by itself, or as one of several nodes."""
+    if config.snapshots is None:
+        return Refresher(config, builders=builders)
+    from datasources.refresh.node import Node  # noqa: PLC0415 (as above)
+
+    return Node(config, config.snapshots, builders=builders)
 
 
 class DatasetService:
@@ -85,12 +104,14 @@ class DatasetService:
         self._lock = StateLock(config.state_dir)
         self._client = ControlClient(config.state_dir)
         self._stopping = threading.Event()
-        self._refresher: Refresher | None = None
+        self._refresher: Refresher | Node | None = None
         self._server: ControlServer | None = None
         self._directory: tuple[int, int] | None = None
         self._last_warning = ""
         self._watcher = threading.Thread(target=self._watch, name="datasets-watcher", daemon=True)
-        self._loaded = Loaded(config.state_dir, lambda: not self.waiting_for())
+        self._loaded = Loaded(
+            config.state_dir, lambda: not self.waiting_for(), gets_stale=config.query.max_staleness_s is not None
+        )
 
     def start(self) -> None:
         """
@@ -140,12 +161,15 @@ class DatasetService:
         former, server = self._refresher, self._server
         if former is None or server is None:
             raise DatasetsUnavailableError
-        former.finish(self._config.shutdown_timeout_s)
-        new = Refresher(config, builders=builders, predecessor=former)
+        if isinstance(former, Refresher):
+            former.finish(self._config.shutdown_timeout_s)
+            new = Refresher(config, builders=builders, predecessor=former)
+            self._refresher = server.control = new
+            former.succeed(new)
+            new.start()
+        else:
+            former.replace(config, builders)
         self._config, self._builders = config, builders
-        self._refresher = server.control = new
-        former.succeed(new)
-        new.start()
 
     def commit(self) -> None:
         """Withdraw the data that the configuration does not declare, after `replace`."""
@@ -155,6 +179,10 @@ class DatasetService:
     def is_loaded(self) -> bool:
         """As `DatasetControl.is_loaded`."""
         return self._loaded.check()
+
+    def sharing(self) -> SharingState | None:
+        """As `DatasetControl.sharing`."""
+        return self._control().sharing()
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
@@ -178,7 +206,7 @@ class DatasetService:
     def _hold(self) -> None:
         """Become the process that refreshes; this process has the lock."""
         try:
-            refresher = Refresher(self._config, builders=self._builders)
+            refresher = _control_of(self._config, self._builders)
             self._server = ControlServer(self._config.state_dir, refresher)
         except BaseException:
             self._lock.release()
@@ -214,7 +242,7 @@ class DatasetService:
                     logger.warning("This process cannot refresh the data: %s", exc)
                 self._last_warning = str(exc)
 
-    def _release(self, refresher: Refresher) -> None:
+    def _release(self, refresher: "Refresher | Node") -> None:
         """Stop refreshing, until the directory exists and is free again."""
         if self._server is not None:
             self._server.close()

@@ -4,10 +4,12 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Protocol
 
+from datasources.deadline import Deadline
 from datasources.errors import SnapshotError, not_written
 from datasources.snapshots.snapshot import (
     SCRATCH_DIRECTORIES,
@@ -43,20 +45,33 @@ _UNFINISHED_MANIFESTS = re.compile(rf"{re.escape(MANIFEST_NAME)}\.[0-9]+\.tmp")
 _Stamp = tuple[int, int, int]
 
 
+class Share(Protocol):
+    """Gives snapshots to other nodes."""
+
+    def publish(self, snapshot: Snapshot, deadline: Deadline) -> None:
+        """
+        Have all nodes serve *snapshot*, whose file exists.
+
+        Raises:
+            SnapshotError: They do not, or may not know it yet; *snapshot* must not be served here either.
+        """
+
+
 class Publication:
     """
     The manifest and the snapshot files of *state_dir*.
 
     The constructor cleans up: it deletes unfinished files of a predecessor, and keeps in the manifest only undamaged
-    snapshots that were built from the *datasets* as they are declared now. Thread-safe, but each dataset must be
-    published by one thread at a time.
+    snapshots that *fit* the *datasets*: as a rule, those that were built from them as they are declared now.
+    Thread-safe, but each dataset must be published by one thread at a time.
 
     Raises:
         StateDirectoryError: The directory cannot be written.
     """
 
-    def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig]) -> None:
+    def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig], fit: "Fit | None" = None) -> None:
         self._state_dir = state_dir
+        self._fit = fit or as_declared
         self._lock = threading.Lock()  # held to replace the manifest
         self._undeclared: frozenset[str] = frozenset()  # files that are published, but not by the declarations of now
         self._staged: dict[str, Snapshot] = {}  # replace what is undeclared, which statements read until then
@@ -89,7 +104,7 @@ class Publication:
         with self._lock:
             discarded = list(self._staged.values())
             self._stage({})
-            fitting = _fitting(self._manifest.snapshots, datasets)
+            fitting = self._fit(self._manifest.snapshots, datasets)
             self._undeclared = frozenset(one.file for one in self._manifest.snapshots if one not in fitting)
             self._serve(self._manifest)
         for snapshot in discarded:
@@ -283,14 +298,24 @@ class Publication:
             write_manifest(self._state_dir, found)
             return found
         with closing(Verifier(self._state_dir)) as verifier:
-            kept = tuple(filter(verifier.is_good, _fitting(found.snapshots, datasets)))
+            kept = tuple(filter(verifier.is_good, self._fit(found.snapshots, datasets)))
         if kept != found.snapshots:
             found = Manifest(generation=found.generation + 1, snapshots=kept)
             write_manifest(self._state_dir, found)
         return found
 
 
-def _fitting(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
+#: Returns those of the snapshots that may be served for the declared datasets.
+Fit = Callable[[Sequence[Snapshot], Sequence[DatasetConfig]], list[Snapshot]]
+
+
+def of_declared_names(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
+    """Return the snapshots of declared datasets, whatever they were built from."""
+    names = {dataset.name for dataset in datasets}
+    return [one for one in snapshots if one.dataset in names]
+
+
+def as_declared(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
     """Return the snapshots of declared datasets whose definition has not changed."""
     declared = {dataset.name: dataset for dataset in datasets}
     changed = _changed(snapshots, declared)

@@ -23,13 +23,18 @@ from typing import Protocol
 import duckdb
 
 from datasources.deadline import Deadline
-from datasources.errors import SchemaChangedError, SnapshotError, not_written
+from datasources.errors import SchemaChangedError, SnapshotError, SourceError, not_written
 from datasources.loading import append, indexes
 from datasources.loading.columns import columns_of, count_of, refuse_changes
+from datasources.loading.expiry import retention_of, window_of
 from datasources.loading.loading_engine import TOO_LARGE, Loaded, LoadingEngine, lock_down, open_engine
+from datasources.refresh_sql import admit_refresh_sql
+from datasources.snapshots import parquet
 from datasources.sources.registry import source_of
 from datasources.sources.source import Load
 from datasources.sql import identifier, literal
+from queryengine.errors import StatementError
+from queryengine.gate.gate import Gate
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
 from runtimeconf.connectors import secret_params
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
@@ -40,7 +45,8 @@ from system.wallclock import utc_now
 TEMPORARY_DIRECTORY = "refresh_tmp"
 
 #: The names of new files, with those of the engine beside them, and of scratch directories.
-SNAPSHOT_FILES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}\.duckdb.*")
+SNAPSHOT_FILE = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}\.duckdb")
+SNAPSHOT_FILES = re.compile(f"{SNAPSHOT_FILE.pattern}.*")
 SCRATCH_DIRECTORIES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}")
 
 logger = logging.getLogger(__name__)
@@ -62,6 +68,8 @@ def fingerprint(dataset: DatasetConfig) -> str:
     ]
     if declared := indexes.declared(dataset):  # Without indexes it equals that of releases without them.
         settings.append(declared)
+    if (window_s := window_of(dataset)) is not None:
+        settings += [window_s, retention_of(dataset), dataset.time_column, dataset.time_format]
     if dataset.view is not None:
         settings += [dataset.view.sql, [(view.name, view.sql) for view in dataset.view.views]]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
@@ -163,6 +171,7 @@ class Order:
         mode: Whether to replace all rows, or to add the newer ones to *served*; None: as *dataset* says. Appending
             needs a `time_column`.
         file: The name of the new file in the snapshot directory: one that no snapshot has yet.
+        exports: Load nothing, and only write the Parquet file of *served*.
     """
 
     dataset: DatasetConfig
@@ -172,6 +181,7 @@ class Order:
     skip_unchanged: bool = False
     mode: RefreshMode | None = None
     file: str = ""
+    exports: bool = False
 
     def __post_init__(self) -> None:
         if not self.file:
@@ -211,12 +221,17 @@ class SnapshotBuilder:
     Builds snapshots below *state_dir*, in the calling thread. For one thread at a time.
 
     A load uses at most *memory_limit_bytes* of memory, *temp_directory_limit_bytes* of temporary space, and one thread,
-    so it takes at most one core from running statements.
+    so it takes at most one core from running statements. With *checks_sql*, the gate checks the SELECT of an order even
+    though it should have been checked: see `_check_again`. *datafusion_sql* is the dialect of that check. With
+    *exports*, each snapshot gets a Parquet file.
     """
 
     state_dir: Path
     memory_limit_bytes: int
     temp_directory_limit_bytes: int
+    checks_sql: bool = False
+    datafusion_sql: bool = True
+    exports: bool = False
 
     @classmethod
     def of(cls, config: RuntimeConfig) -> "SnapshotBuilder":
@@ -225,11 +240,18 @@ class SnapshotBuilder:
             state_dir=config.state_dir,
             memory_limit_bytes=config.query.memory_limit_bytes,
             temp_directory_limit_bytes=config.query.temp_directory_limit_bytes,
+            checks_sql=config.snapshots is not None,
+            datafusion_sql=config.query.datafusion_sql,
+            exports=config.engine is not None,
         )
 
     @cached_property
     def phases(self) -> dict[str, float]:
-        """As `Builder.phases`: "load" reads the source and writes the file, "sync" and "verify" make sure of it."""
+        """
+        As `Builder.phases`.
+
+        "load" reads the source and writes the file, "sync" and "verify" make sure of it, "export" writes it as Parquet.
+        """
         return {}
 
     @cached_property
@@ -246,7 +268,12 @@ class SnapshotBuilder:
 
     def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """As `Builder.build`."""
+        if order.exports:
+            self._export(order.served, deadline)
+            return order.served
         dataset, path = order.dataset, self.state_dir / SNAPSHOT_DIRECTORY / order.file
+        if self.checks_sql:
+            _check_again(order, datafusion_sql=self.datafusion_sql)
         self.phases.clear()
         began = time.monotonic()
         try:
@@ -273,7 +300,10 @@ class SnapshotBuilder:
             )
             self.phases["sync"] = (synced := time.monotonic()) - written
             self._verifier.verify_content(snapshot)
-            self.phases["verify"] = time.monotonic() - synced
+            self.phases["verify"] = (verified := time.monotonic()) - synced
+            if self.exports:
+                self._export(snapshot, deadline)
+                self.phases["export"] = time.monotonic() - verified
             deadline.check()
         except BaseException as exc:
             remove(path)
@@ -284,6 +314,10 @@ class SnapshotBuilder:
             raise
         return snapshot
 
+    def _export(self, snapshot: Snapshot | None, deadline: Deadline) -> None:
+        if snapshot is not None:
+            parquet.export(self.state_dir, snapshot, self.memory_limit_bytes, deadline)
+
     def _content(self, order: Order, path: Path, load: Load) -> Loaded | None:
         """Write the file; return None if the served snapshot stays."""
         dataset, served = append.in_mode(order.dataset, order.mode), order.served
@@ -292,8 +326,10 @@ class SnapshotBuilder:
         may_append = served is not None and by_time is not None and served.source == fingerprint(order.dataset)
         if served is None or not (may_skip or may_append) or not self._verifier.is_good(served):
             return self._engine.load(dataset, order.refresh_sql, path, load)
-        if may_skip:
+        if may_skip and not self._engine.has_expired(dataset, snapshot_path(self.state_dir, served), load):
             return None
+        if not may_append:
+            return self._engine.load(dataset, order.refresh_sql, path, load)
         try:
             return self._appended(order, dataset, served, path, load)
         except SchemaChangedError:
@@ -322,12 +358,12 @@ class SnapshotBuilder:
         new = load.scratch / "new.duckdb"
         loaded = self._engine.load(dataset, order.refresh_sql, new, load, last)
         refuse_changes(dataset.name, served.columns, loaded.columns)
-        if not loaded.rows:
+        if not loaded.rows and not self._engine.has_expired(dataset, old, load):
             return None
         append.copy(old, path, load.deadline)
         # If refreshes normally replace all rows, the next one must read the source again, to drop deleted rows.
         version = loaded.version if dataset is order.dataset else None
-        return replace(loaded, rows=self._engine.add(dataset.name, new, path, load), version=version)
+        return replace(loaded, rows=self._engine.add(dataset, new, path, load), version=version)
 
     @contextlib.contextmanager
     def _load(self, file: str, deadline: Deadline) -> Iterator[Load]:
@@ -340,6 +376,22 @@ class SnapshotBuilder:
             yield Load(deadline=deadline, scratch=scratch, scratch_bytes=self.temp_directory_limit_bytes)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _check_again(order: Order, *, datafusion_sql: bool) -> None:
+    """
+    Check the SELECT of a caller, which may have come from another node, through storage that others may write to.
+
+    Raises:
+        SourceError: It is not allowed.
+    """
+    if order.refresh_sql in {None, refresh_sql_of(order.dataset)}:
+        return
+    with contextlib.closing(Gate(datafusion_sql=datafusion_sql)) as gate:
+        try:
+            admit_refresh_sql(gate, order.dataset, str(order.refresh_sql))
+        except StatementError as exc:
+            raise SourceError(str(exc)) from exc
 
 
 def scratch_directory(state_dir: Path, file: str) -> Path:

@@ -25,12 +25,13 @@ from adbc_driver_flightsql import ConnectionOptions, DatabaseOptions
 from adbc_driver_manager import AdbcStatusCode
 
 from datasources.errors import SourceError
-from datasources.sources.adbc import INTEGERS, Column, chosen, condition, explained, mapped, viewed
+from datasources.sources.databases import INTEGERS, Column, chosen, condition, explained, mapped, viewed
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier
+from runtimeconf.addresses import parse_host
 from runtimeconf.connectors.tables import table_parts
-from runtimeconf.fields import InvalidValueError, parse_host
+from runtimeconf.fields import InvalidValueError
 from runtimeconf.model import DatasetConfig
 
 #: The scheme for the driver, by that of `flightsql_endpoint`.
@@ -108,7 +109,7 @@ class FlightSqlSource:
         load.deadline.check()
         with (
             load.deadline.cut_off(self._is_server),
-            explained(load, self._explanation, pa.ArrowException, OSError),
+            explained(load, self._explanation, adbc_driver_manager.Error, pa.ArrowException, OSError),
             self._connection(load) as connection,
             connection.cursor() as cursor,
         ):

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
+from datasources.sources.bucket import StoredObject
 from datasources.sources.lake import TableRoot
-from datasources.sources.s3_bucket import Bucket, StoredObject
+from datasources.sources.s3_bucket import S3Bucket
 
 
 @contextmanager
@@ -24,17 +25,17 @@ def s3_root(url: str, params: Mapping[str, str], deadline: Deadline) -> Iterator
     Open the root `s3://bucket/prefix`; *params* are those of the dataset: endpoint, region and credentials.
 
     Raises:
-        SourceError: As `Bucket`.
+        SourceError: As `S3Bucket`.
     """
     name, prefix = _bucket_and_key(url)
-    with Bucket(name, params, deadline) as bucket:
+    with S3Bucket(name, params, deadline) as bucket:
         yield _S3Root(url, bucket, prefix)
 
 
 class _S3Root(TableRoot):
     """A prefix of a bucket, open as long as that is; see `TableRoot` for the methods."""
 
-    def __init__(self, shown: str, bucket: Bucket, prefix: str) -> None:
+    def __init__(self, shown: str, bucket: S3Bucket, prefix: str) -> None:
         super().__init__(shown)
         self._bucket = bucket
         self._prefix = prefix
@@ -74,7 +75,7 @@ class _S3Root(TableRoot):
 class _Ranges(io.RawIOBase):
     """An object as a file; each read is one request."""
 
-    def __init__(self, bucket: Bucket, found: StoredObject, size: int) -> None:
+    def __init__(self, bucket: S3Bucket, found: StoredObject, size: int) -> None:
         super().__init__()
         self._bucket = bucket
         self._found = found

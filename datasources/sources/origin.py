@@ -14,7 +14,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -25,7 +25,7 @@ from datasources.deadline import Deadline
 from datasources.errors import SourceError
 from datasources.sources.pinned_file import PinnedFile
 from datasources.sources.scratch import ScratchSpace, too_large
-from runtimeconf.connectors.downloads import is_loopback, parse_origin
+from runtimeconf.connectors.downloads import is_near, parse_origin
 from runtimeconf.fields import InvalidValueError
 
 _MAX_REDIRECTS = 5
@@ -35,6 +35,21 @@ _PORTS = {"http": 80, "https": 443}
 
 #: The default of `client_timeout`.
 _DEFAULT_SILENCE_S = 30.0
+
+
+class Body(Protocol):
+    """What a server sends, such as an `Answer`."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, with names in lower case."""
+
+    @property
+    def length(self) -> int | None:
+        """The length in bytes according to the server; None if it is not known in advance."""
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield all bytes as they were sent. Raises SourceError."""
 
 
 class Answer:
@@ -110,7 +125,7 @@ class Origin:
         self._shown = shown
         self._deadline = deadline
         self._proxy = _proxy_for(*self._endpoint)
-        context = _tls_context(root_certificate_file) if self._endpoint[0] == "https" else None
+        context = tls_context(root_certificate_file) if self._endpoint[0] == "https" else None
         self._pool = httpcore.ConnectionPool(ssl_context=context, proxy=self._proxy, max_connections=1)
         self._sockets: set[int] = set()  # the inodes of those that were opened
         self._open = ExitStack()
@@ -132,7 +147,9 @@ class Origin:
         return os.fstat(connection.fileno()).st_ino in self._sockets
 
     @contextmanager
-    def request(self, target: str, headers: Iterable[tuple[str, str]], *, method: str = "GET") -> Iterator[Answer]:
+    def request(
+        self, target: str, headers: Iterable[tuple[str, str]], *, method: str = "GET", body: bytes | None = None
+    ) -> Iterator[Answer]:
         """
         Request *target*, a path with its query, and follow redirects within the origin.
 
@@ -151,7 +168,7 @@ class Origin:
             connect_s = max(0.001, min(self._silence_s, self._deadline.left_s))
             timeouts = {"connect": connect_s, "read": self._silence_s, "write": self._silence_s, "pool": None}
             extensions = {"timeout": timeouts, "trace": self._note}
-            request = self._pool.stream(method, self._url(target), headers=sent, extensions=extensions)
+            request = self._pool.stream(method, self._url(target), headers=sent, content=body, extensions=extensions)
             with self._explained(), request as response:
                 answer = Answer(response, self._shown)
                 if answer.status not in _REDIRECTS or "location" not in answer.headers:
@@ -225,7 +242,7 @@ class Downloads:
         if max_size is not None and int(max_size) < space.left_bytes:
             self._left_bytes, self._limit = int(max_size), "params.max_download_size"
 
-    def save(self, answer: Answer, shown: str) -> PinnedFile:
+    def save(self, answer: Body, shown: str) -> PinnedFile:
         """
         Save the body of *answer*; *shown* names it in errors.
 
@@ -255,7 +272,13 @@ def _endpoint(origin: str) -> tuple[str, str, int]:
     return parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme]
 
 
-def _tls_context(root_certificate_file: str | None) -> ssl.SSLContext:
+def tls_context(root_certificate_file: str | None) -> ssl.SSLContext:
+    """
+    Return the context of a client that verifies servers by the roots in a PEM file; None stands for the usual ones.
+
+    Raises:
+        SourceError: The file cannot be used.
+    """
     try:
         # The default roots are those that the runtime's client uses, the same on every system.
         usual = os.environ.get("SSL_CERT_FILE") or certifi.where()
@@ -266,10 +289,10 @@ def _tls_context(root_certificate_file: str | None) -> ssl.SSLContext:
 
 
 def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:
-    """Return the proxy from the environment (HTTPS_PROXY, NO_PROXY and the like); none for loopback."""
+    """Return the proxy from the environment (HTTPS_PROXY, NO_PROXY and the like), which reaches no near host."""
     proxies = getproxies()
     url = proxies.get(scheme) or proxies.get("all")
-    if not url or is_loopback(host) or proxy_bypass(f"{host}:{port}"):
+    if not url or is_near(host) or proxy_bypass(f"{host}:{port}"):
         return None
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -277,5 +300,5 @@ def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:
     except (InvalidValueError, ValueError):
         raise SourceError("The proxy from the environment cannot be used: give an http:// or https:// URL.") from None
     auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username is not None else None
-    ssl_context = _tls_context(None) if parts.scheme == "https" else None
+    ssl_context = tls_context(None) if parts.scheme == "https" else None
     return httpcore.Proxy(origin, auth=auth, ssl_context=ssl_context)

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasources.errors import SourceError
-from datasources.sources.adbc import INTEGERS, Column, chosen, condition, converted, engine_types, explained
+from datasources.sources.databases import INTEGERS, Column, chosen, condition, converted, engine_types, explained
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
@@ -131,7 +131,7 @@ class PostgresSource:
         load.deadline.check()
         with (
             load.deadline.cut_off(self._is_server),
-            explained(load, self._explanation),
+            explained(load, self._explanation, adbc_driver_manager.Error),
             self._connection(load) as connection,
             connection.cursor() as cursor,
         ):

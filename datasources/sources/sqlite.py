@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import adbc_driver_manager
 import adbc_driver_sqlite.dbapi
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasources.errors import SourceError
-from datasources.sources.adbc import Column, chosen, condition, engine_types, explained, mapped
+from datasources.sources.databases import Column, chosen, condition, engine_types, explained, mapped
 from datasources.sources.pinned_file import Identity, version_of
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
@@ -108,7 +109,7 @@ class SqliteSource:
         before = self._version()
         self._refuse_cut()
         with (
-            explained(load, self._explanation),
+            explained(load, self._explanation, adbc_driver_manager.Error),
             # By name, not by descriptor: SQLite looks for the write-ahead log beside the file.
             adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(self._path))}?mode=ro") as connection,
             connection.cursor() as cursor,

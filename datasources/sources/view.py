@@ -19,7 +19,9 @@ from datasources.sources.pinned_file import DESCRIPTORS
 from datasources.sources.source import Load, Scan
 from datasources.sql import identifier, literal
 from queryengine.execution.definitions import MACROS
+from queryengine.gate.macros import called_in
 from queryengine.manifest import STAGED_DIRECTORY, ManifestError, Snapshot, read_manifest, snapshot_path
+from queryengine.values import qualified, split_relation
 from runtimeconf.model import DatasetConfig, MaterializedView
 
 logger = logging.getLogger(__name__)
@@ -87,12 +89,12 @@ class ViewScan(Scan):
         """Define the names of the view, and return its query."""
         for number, (snapshot, file) in enumerate(self._files.items()):
             connection.execute(f"ATTACH {literal(file)} AS _read{number} (READ_ONLY)")
-            name = identifier(snapshot.dataset)
-            connection.execute(f"CREATE VIEW runtime.main.{name} AS FROM _read{number}.main.{name}")
-        for macro in MACROS:
+            _define(connection, snapshot.dataset, f"FROM _read{number}.main.{identifier(snapshot.dataset)}")
+        called = called_in(self._view.sql, *(view.sql for view in self._view.views))
+        for macro in (*MACROS, *(macro.definition for macro in called)):
             connection.execute(f"CREATE MACRO runtime.main.{macro}")
         for view in self._view.views:
-            connection.execute(f"CREATE VIEW runtime.main.{identifier(view.name)} AS {view.sql}")
+            _define(connection, view.name, view.sql)
         sql = f"(\n{self._view.sql}\n)"
         for name, type_, *_ in connection.execute(f"DESCRIBE {sql}").fetchall():
             if "ENUM(" in type_:
@@ -105,6 +107,11 @@ class ViewScan(Scan):
             logger.warning("The view %s cannot be computed: %s", self._name, str(error).partition("\n")[0])
             return SourceError(f"The view {self._name} does not fit what it reads; see the log of the runtime.")
         return SourceError(f"The view {self._name} fails on the data of what it reads ({type(error).__name__}).")
+
+
+def _define(connection: duckdb.DuckDBPyConnection, name: str, sql: str) -> None:
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS runtime.{identifier(split_relation(name)[0])}")
+    connection.execute(f"CREATE VIEW runtime.{qualified(name)} AS {sql}")
 
 
 def _version(snapshots: tuple[Snapshot, ...]) -> str:

@@ -6,7 +6,6 @@ Run `.venv/bin/python -m docs.pictures.make`. It needs Debian's package promethe
 
 import io
 import json
-import os
 import random
 import re
 import tempfile
@@ -24,7 +23,8 @@ import httpx
 
 from docs.captures.make import svg
 from tests.runtimeclient.terminal import Terminal
-from tests.system.harness import K1, Program, Server, free_port, wait_for
+from tests.system.harness import K1, Server, free_port, wait_for
+from tests.system.prometheus import Prometheus
 
 PICTURES = Path(__file__).parent
 DASHBOARD = PICTURES.parents[1] / "deploy" / "grafana" / "querykeep.json"
@@ -32,7 +32,7 @@ DASHBOARD = PICTURES.parents[1] / "deploy" / "grafana" / "querykeep.json"
 _COLUMNS, _LINES = 112, 32
 _CALLERS = 6
 _LOAD_S = 60.0
-_STEP_S = 1
+_STEP_S = 3
 _RATE = "10s"
 
 #: The panels of the picture: a selection, so that it stays small.
@@ -55,9 +55,9 @@ _SLOW = "SELECT count(*) AS pairs FROM range({}0000) a, range(30000) b WHERE has
 
 def main() -> None:
     """Make all of them."""
-    metrics, page = free_port(), free_port()
+    metrics = f"127.0.0.1:{free_port()}"
     runtime = {
-        "metrics": {"enabled": True, "bind": f"127.0.0.1:{metrics}"},
+        "metrics": {"enabled": True, "bind": metrics},
         "history": {"sql": True},
         "query": {"workers": 4},
         "auth": {"api-key": {"enabled": True, "named_keys": [{"name": "analyst", "key": K1}]}},
@@ -67,13 +67,13 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
         Server(Path(directory), changes={"runtime": runtime, "datasets": datasets}) as server,
-        Prometheus(Path(directory), f"127.0.0.1:{metrics}", page),
+        Prometheus(Path(directory), metrics) as prometheus,
         load(server),
     ):
         began = time.time()
         time.sleep(_LOAD_S)
         draw_top(server)
-        draw_dashboard(f"http://127.0.0.1:{page}", began, time.time())
+        draw_dashboard(prometheus, began, time.time())
 
 
 @contextmanager
@@ -116,28 +116,10 @@ def draw_top(server: Server) -> None:
         terminal.leaves()
 
 
-class Prometheus(Program):
-    """A Prometheus that scrapes *target* every second."""
-
-    def __init__(self, directory: Path, target: str, port: int) -> None:
-        self.log = directory / "prometheus.log"
-        self._directory, self._port = directory, port
-        scrape = {"job_name": "querykeep", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
-        (directory / "prometheus.json").write_text(json.dumps({"scrape_configs": [scrape]}))
-
-    def __enter__(self) -> None:
-        options = {
-            "config.file": self._directory / "prometheus.json",
-            "storage.tsdb.path": self._directory / "prometheus",
-            "web.listen-address": f"127.0.0.1:{self._port}",
-        }
-        self.run(["prometheus", *(f"--{name}={value}" for name, value in options.items())], dict(os.environ))
-
-
-def draw_dashboard(url: str, began: float, ended: float) -> None:
+def draw_dashboard(prometheus: Prometheus, began: float, ended: float) -> None:
     """Draw panels of the dashboard with what Prometheus answers to their expressions."""
     panels = {panel["title"]: panel for panel in json.loads(DASHBOARD.read_text())["panels"]}
-    charts = [_chart(url, panels[title], began, ended) for title in _PANELS]
+    charts = [_chart(prometheus, panels[title], began, ended) for title in _PANELS]
     picture = alt.vconcat(
         *(alt.hconcat(*charts[row : row + 3]).resolve_scale(color="independent") for row in range(0, len(charts), 3)),
         background="white",
@@ -148,11 +130,13 @@ def draw_dashboard(url: str, began: float, ended: float) -> None:
     (PICTURES / "dashboard.svg").write_text(short)
 
 
-def _chart(url: str, panel: dict[str, Any], began: float, ended: float) -> Any:
+def _chart(prometheus: Prometheus, panel: dict[str, Any], began: float, ended: float) -> Any:
     values = []
     for target in panel["targets"]:
         expression = target["expr"].replace("$__rate_interval", _RATE).replace("$job", ".+").replace("$instance", ".+")
-        for series in wait_for(partial(_ask, url, expression, began, ended), panel["title"]):
+        times = {"start": str(began), "end": str(ended), "step": str(_STEP_S)}
+        asking = partial(prometheus.ask, "query_range", query=expression, **times)
+        for series in wait_for(lambda asking=asking: (asking() or {}).get("result"), panel["title"]):
             name = target["legendFormat"]
             for label, value in series["metric"].items():
                 name = name.replace(f"{{{{{label}}}}}", value)
@@ -172,14 +156,6 @@ def _chart(url: str, panel: dict[str, Any], began: float, ended: float) -> Any:
         )
         .properties(width=260, height=130)
     )
-
-
-def _ask(url: str, expression: str, began: float, ended: float) -> list[Any]:
-    parameters: dict[str, str | float] = {"query": expression, "start": began, "end": ended, "step": 3 * _STEP_S}
-    found: list[Any] = (
-        httpx.get(f"{url}/api/v1/query_range", params=parameters).raise_for_status().json()["data"]["result"]
-    )
-    return found
 
 
 if __name__ == "__main__":

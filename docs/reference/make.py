@@ -1,4 +1,4 @@
-"""Write `openapi.json`, and from it the page `http-api.md`: `make reference` runs this."""
+"""Write `openapi.json`, from it the page `http-api.md`, and `datafusion.md`: `make reference` runs this."""
 
 import json
 import os
@@ -17,6 +17,9 @@ _HEAD = """\
 `make reference` made this page from [`openapi.json`](openapi.json), which a runtime serves as `GET /v1/openapi.json`.
 [HTTP API](../http.md) explains what is only listed here.
 """
+
+#: Headers that every route reads.
+_READ_ALWAYS = ("X-Request-Id", "traceparent")
 
 #: How the page names the schemas that have no table of fields.
 _WORDS = {
@@ -57,7 +60,7 @@ def _lines(document: Node) -> Iterator[str]:
     for path, method, operation in operations:
         yield from _operation(document, f"{method.upper()} {path}", operation, keyed_codes)
     yield "## Headers of requests\n"
-    yield "Every route reads `X-Request-Id`.\n"
+    yield f"Every route reads {' and '.join(f'`{name}`' for name in _READ_ALWAYS)}.\n"
     yield "| Header | Meaning |\n|---|---|"
     for name, parameter in components["parameters"].items():
         yield f"| `{name}` | {parameter['description']} |"
@@ -90,7 +93,7 @@ def _operation(document: Node, heading: str, operation: Node, common: set[str]) 
     yield "| | | |\n|---|---|---|"
     for parameter in (resolved(document, parameter) for parameter in operation["parameters"]):
         place = {"path": "path", "query": "query string", "header": "header"}[parameter["in"]]
-        if parameter["name"] != "X-Request-Id":
+        if parameter["name"] not in _READ_ALWAYS:
             yield f"| {place} | `{parameter['name']}`{_values(parameter['schema'])} | {parameter['description']} |"
     body = operation.get("requestBody", {"content": {}})
     for media_type, content in body["content"].items():
@@ -171,13 +174,15 @@ def _anchor(method: str, path: str) -> str:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the files."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "runtime_site.settings")
     django.setup()
+    from docs.reference.datafusion import page as datafusion  # noqa: PLC0415
     from sqlapi.openapi.document import document  # noqa: PLC0415 (after Django is set up)
 
     REFERENCE.joinpath("openapi.json").write_text(openapi_json(document()))
     REFERENCE.joinpath("http-api.md").write_text(page(document()))
+    datafusion.PAGE.write_text(datafusion.page())
 
 
 if __name__ == "__main__":

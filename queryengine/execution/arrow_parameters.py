@@ -10,11 +10,21 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from queryengine.engine import ArrowParameters, GatedStatement, Parameters
 from queryengine.errors import ParameterError
+from queryengine.execution.parameters import bind
 
 #: The prefixes by which clients mark a name or a position: `$id`, `:id`, `@id`.
 _MARKS = "$:@"
 _POSITION = re.compile(r"[$?]([1-9]\d{0,4})")
+
+
+def values_of(statement: GatedStatement, parameters: Parameters | None) -> list[Any] | dict[str, Any] | None:
+    """Return *parameters* as DuckDB takes them for *statement*; raises ParameterError."""
+    if isinstance(parameters, ArrowParameters):
+        named = not all(name.isdecimal() for name in statement.parameters)
+        return bind(statement.parameters, from_arrow(parameters.stream, named=named))
+    return bind(statement.parameters, parameters)
 
 
 def from_arrow(stream: bytes, *, named: bool) -> list[Any] | dict[str, Any]:

@@ -66,10 +66,11 @@ class Cursors:
         self._lock = threading.Lock()
         self._idle: deque[Cursor] = deque()
         self._closed = False
+        self._renewed_s = 0.0
 
     def take(self, *, shared: bool) -> Cursor:
         """Return a cursor; a *shared* one may have run other statements."""
-        oldest_s = time.monotonic() - _REUSED_S
+        oldest_s = max(time.monotonic() - _REUSED_S, self._renewed_s)
         with self._lock:  # All threads make their cursors from the one connection.
             while shared and self._idle:
                 cursor = self._idle.pop()
@@ -77,6 +78,10 @@ class Cursors:
                     return cursor
                 cursor.connection.close()
             return Cursor(self._connection.cursor())
+
+    def renew(self) -> None:
+        """Use no transaction again that has begun: what was defined since is not visible in it."""
+        self._renewed_s = time.monotonic()
 
     def keep(self, cursor: Cursor) -> bool:
         """Take back *cursor*, in its transaction, for another query; False when it is not wanted."""

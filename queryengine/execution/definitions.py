@@ -2,7 +2,7 @@
 What the names in a statement refer to: the datasets, views and catalog of one DuckDB instance.
 
 Each snapshot is attached read-only under a hidden name, and each declared dataset is a view `runtime.main.<dataset>` on
-it. The views of the YAML follow.
+it, or `runtime.<schema>.<dataset>`. The views of the YAML follow.
 """
 
 import errno
@@ -11,9 +11,8 @@ import io
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,11 +21,13 @@ import duckdb
 from queryengine.engine import GatedStatement
 from queryengine.errors import DatasetNotLoadedError, EngineUnavailableError, QueryError, SqlError
 from queryengine.execution import duckdb_errors
+from queryengine.execution.session import UnfitView
 from queryengine.execution.views import GatedView
+from queryengine.gate import macros
 from queryengine.gate.parse_tree import CATALOG, SHOWN_COLUMNS, SHOWN_TABLES, catalog_schema
 from queryengine.manifest import Snapshot, snapshot_path
-from queryengine.values import quoted
-from runtimeconf.model import RuntimeConfig
+from queryengine.values import qualified, quoted, split_relation
+from runtimeconf.model import DatasetConfig, Documentation, RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -71,14 +72,6 @@ class SnapshotGoneError(Exception):
     """A snapshot file of the manifest is missing: a newer manifest superseded it, or somebody removed the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnfitView:
-    """A view that does not fit the data: its path in the YAML, and the engine's reason."""
-
-    yaml_path: str
-    reason: str
-
-
 class Definitions:
     """
     The relations of one DuckDB instance over *snapshots*.
@@ -106,6 +99,8 @@ class Definitions:
         """
         self.unfit_views: dict[str, UnfitView] = {}
         self._connection = connection
+        #: Called after a definition: a transaction that began before does not see it.
+        self.renew_cursors: Callable[[], None] = lambda: None
         self._config = config
         self._snapshots = {snapshot.dataset.lower(): snapshot for snapshot in snapshots}
         #: The datasets that each view reads, by names in lower case.
@@ -116,7 +111,8 @@ class Definitions:
         #: The schemas of the hidden catalog: those that views read, and the others, the least recently used first.
         self._catalogs_of_views: frozenset[str] = frozenset()
         self._catalogs: dict[str, None] = {}
-        self._defining_catalog = threading.Lock()
+        self._macros: frozenset[str] = frozenset()  # those of `queryengine.gate.macros` that are defined
+        self._defining = threading.Lock()
         self._define_datasets(tolerant=tolerant)
         self._connection.execute(f"ATTACH ':memory:' AS {CATALOG} (HIDDEN)")
         for macro in MACROS:
@@ -135,7 +131,7 @@ class Definitions:
 
     def require(self, statement: GatedStatement) -> None:
         """
-        Check that each relation of *statement* can be read, and define the catalog that it reads.
+        Check that each relation of *statement* can be read, and define the catalog that it reads and what it calls.
 
         Raises:
             DatasetNotLoadedError: One has no data.
@@ -146,6 +142,8 @@ class Definitions:
             raise error(reason)
         if statement.catalog is not None:
             self._define_catalog(statement.catalog, "TABLE")
+        if not statement.macros <= self._macros:
+            self._define_macros(statement.macros)
 
     def is_cacheable(self, statement: GatedStatement) -> bool:
         """Say whether the parameters of *statement* and the data alone decide its result."""
@@ -155,6 +153,15 @@ class Definitions:
         """Return the datasets among *relations*, and those that the views among them read."""
         return frozenset().union(*(self._datasets_of.get(name, {name}) for name in relations))
 
+    def _define_macros(self, names: frozenset[str]) -> None:
+        """Define macros for DataFusion's functions. All of them would take longer than the rest of an instance."""
+        with self._defining, self._connection.cursor() as cursor:
+            new = [macro for macro in macros.needed(names) if macro.name not in self._macros]
+            definitions = [f"CREATE MACRO runtime.main.{macro.definition}" for macro in new]
+            cursor.execute("; ".join(["BEGIN", *definitions, "COMMIT"]))
+            self.renew_cursors()
+            self._macros |= {macro.name for macro in new}
+
     def _define_catalog(self, relations: frozenset[str], kind: Literal["TABLE", "VIEW"]) -> None:
         """
         Define what the gate substitutes for `information_schema` and SHOW: the same lists, of *relations* only.
@@ -163,19 +170,22 @@ class Definitions:
         """
         schema = f"{CATALOG}.{catalog_schema(relations)}"
         names = _text_list(sorted(relations))
-        datasets = _text_list(one.name for one in self._config.datasets if one.name.lower() in relations)
-        table_type = f"if(table_name IN ({datasets}), 'BASE TABLE', 'VIEW') AS table_type"
-        in_runtime = "table_catalog = 'runtime' AND table_schema = 'main'"
-        ours = f"{in_runtime} AND lower(table_name) IN ({names})"
-        in_shown = "database = 'runtime' AND schema = 'main'"
+        datasets = _text_list(one.name.lower() for one in self._config.datasets if one.name.lower() in relations)
+        schemas = _text_list(sorted({"main", *(split_relation(name)[0] for name in relations)}))
+        full_name = "lower(if(table_schema = 'main', table_name, concat(table_schema, '.', table_name)))"
+        table_type = f"if({full_name} IN ({datasets}), 'BASE TABLE', 'VIEW') AS table_type"
+        ours = f"table_catalog = 'runtime' AND {full_name} IN ({names})"
+        shown_name = "lower(if(schema = 'main', name, concat(schema, '.', name)))"
         lists = {
             "tables": f"FROM information_schema.tables SELECT * REPLACE ({table_type}) WHERE {ours}",
             "columns": f"FROM information_schema.columns WHERE {ours}",
-            "schemata": "FROM information_schema.schemata WHERE catalog_name = 'runtime' AND schema_name = 'main'",
+            "schemata": "FROM information_schema.schemata WHERE catalog_name = 'runtime' "
+            f"AND lower(schema_name) IN ({schemas})",
             SHOWN_TABLES: f"FROM (SHOW TABLES FROM runtime.main) WHERE lower(name) IN ({names}) ORDER BY name",
-            SHOWN_COLUMNS: f"FROM (SHOW ALL TABLES) WHERE {in_shown} AND lower(name) IN ({names}) ORDER BY name",
+            SHOWN_COLUMNS: "FROM (SHOW ALL TABLES) WHERE database = 'runtime' "
+            f"AND {shown_name} IN ({names}) ORDER BY schema, name",
         }
-        with self._defining_catalog, self._connection.cursor() as cursor:
+        with self._defining, self._connection.cursor() as cursor:
             if schema in self._catalogs_of_views:
                 return
             if schema in self._catalogs:
@@ -189,22 +199,23 @@ class Definitions:
                 del self._catalogs[next(iter(self._catalogs))]
 
     def _define_datasets(self, *, tolerant: bool) -> None:
-        opened: list[tuple[str, Snapshot, io.FileIO]] = []
+        opened: list[tuple[DatasetConfig, Snapshot, io.FileIO]] = []
         with ExitStack() as held:
             # Open all files first, which takes a fiftieth of the time that attaching them takes: an open file can be
             # attached even after it is superseded. If refreshes came faster than the files are attached, one would be
             # missing at each attempt.
-            for name in (dataset.name for dataset in self._config.datasets):
+            for dataset in self._config.datasets:
+                name = dataset.name
                 if (snapshot := self._snapshots.get(name.lower())) is None:
                     self._unreadable[name.lower()] = DatasetNotLoadedError, f"Dataset '{name}' is not loaded yet."
                     continue
                 with self._refusing(name, snapshot, tolerant=tolerant):
                     file = held.enter_context(io.FileIO(snapshot_path(self._config.state_dir, snapshot)))
-                    opened.append((name, snapshot, file))
-            for name, snapshot, file in opened:
-                with file, self._refusing(name, snapshot, tolerant=tolerant):
+                    opened.append((dataset, snapshot, file))
+            for dataset, snapshot, file in opened:
+                with file, self._refusing(dataset.name, snapshot, tolerant=tolerant):
                     path = snapshot_path(self._config.state_dir, snapshot)
-                    attachment = _attachment(name)
+                    attachment = _attachment(dataset.name)
                     try:
                         self._attach(attachment, path)
                     except duckdb.IOException:
@@ -212,7 +223,7 @@ class Definitions:
                             raise
                         self._attach(attachment, Path(f"/proc/self/fd/{file.fileno()}"))
                     source = f"{attachment}.main.{quoted(snapshot.dataset)}"
-                    self._create_view(f"runtime.main.{quoted(name)}", f"FROM {source}")
+                    self._create_view(dataset.name, f"FROM {source}", dataset.documentation)
 
     @contextmanager
     def _refusing(self, name: str, snapshot: Snapshot, *, tolerant: bool) -> Iterator[None]:
@@ -244,15 +255,26 @@ class Definitions:
             self._unreadable[name.lower()] = error, f"View '{name}' {lack}: {reason}"
             return
         try:
-            self._create_view(f"runtime.main.{quoted(name)}", view.statement.sql)
+            if not view.statement.macros <= self._macros:
+                self._define_macros(view.statement.macros)
+            self._create_view(name, view.statement.sql, view.config.documentation)
         except duckdb.Error as exc:
             # Leave out the excerpt: it shows our CREATE VIEW, which the author of the statement did not write.
             reason = duckdb_errors.sentence(exc, self._config.state_dir).partition("\n\nLINE ")[0]
             self.unfit_views[name] = UnfitView(view.config.yaml_path, reason)
             self._unreadable[name.lower()] = SqlError, f"View '{name}' does not fit the data: {reason}"
 
-    def _create_view(self, name: str, sql: str) -> None:
-        self._connection.execute(f"CREATE VIEW {name} AS {sql}")
+    def _create_view(self, name: str, sql: str, documentation: Documentation) -> None:
+        view, schema = f"runtime.{qualified(name)}", split_relation(name)[0]
+        if schema != "main":
+            self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS runtime.{quoted(schema)}")
+        self._connection.execute(f"CREATE VIEW {view} AS {sql}")
+        if documentation.description is not None:
+            self._connection.execute(f"COMMENT ON VIEW {view} IS {_text_literal(documentation.description)}")
+        for column, description in documentation.columns.items():
+            with suppress(duckdb.BinderException):  # There is no such column, which `manage.py check` reports.
+                comment = _text_literal(description)
+                self._connection.execute(f"COMMENT ON COLUMN {view}.{quoted(column)} IS {comment}")
 
 
 def _attachment(dataset: str) -> str:

@@ -7,8 +7,7 @@ closed for good. The gate decides which statements may run at all, not this modu
 Each statement runs in a read-only transaction that is rolled back, so nothing that it does survives it. A short,
 deterministic query that DuckDB also takes for one query may share its transaction with others (see `cursors`).
 
-A session on another engine has the same shape: open it for a manifest, `run` a statement to a reader, interrupt it
-through its `Interruption`, `close`.
+`queryengine.execution.session` has the interface, which a session on another engine shares.
 """
 
 import logging
@@ -24,15 +23,17 @@ import duckdb
 import pyarrow as pa
 
 from queryengine.cancellation import Interruption, Watchdog
-from queryengine.engine import ArrowParameters, Encoding, GatedStatement, Parameters
+from queryengine.engine import Encoding, GatedStatement, Parameters, Query
 from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError, StatementError
-from queryengine.execution.arrow_parameters import from_arrow
+from queryengine.execution.arrow_parameters import values_of
 from queryengine.execution.cursors import Cursors
-from queryengine.execution.definitions import Definitions, UnfitView
-from queryengine.execution.parameters import bind, nulls
+from queryengine.execution.definitions import Definitions
+from queryengine.execution.parameters import nulls
 from queryengine.execution.reader import Reader, Values
+from queryengine.execution.session import UnfitView
 from queryengine.execution.statistics import Statistics, Threads
 from queryengine.execution.views import GatedView
+from queryengine.gate.gate import Gate
 from queryengine.manifest import Column, Manifest
 from runtimeconf.model import RuntimeConfig
 
@@ -48,6 +49,9 @@ _MAX_SMALL_S = 1.0
 
 class EngineInstance:
     """A locked DuckDB instance over the snapshots of *manifest*, private to this object."""
+
+    speculates = True
+    is_ready = True
 
     def __init__(
         self,
@@ -97,19 +101,24 @@ class EngineInstance:
             logger.exception("engine cannot start")
             raise EngineUnavailableError("The engine cannot start.") from exc
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether DuckDB has reported a state that no further statement should trust."""
+        return self.cursors.broken
+
     def run(
         self,
         statement: GatedStatement,
-        parameters: Parameters | None,
+        query: Query,
         interruption: Interruption,
-        *,
-        encoding: Encoding | None = None,
         watchdog: Watchdog | None = None,
     ) -> Reader:
         """
-        Run one statement that the gate admitted, and wait for its first rows. The caller closes the reader.
+        Run one *statement* that the gate admitted for *query*, and wait for its first rows.
 
-        With a *watchdog*, a small result may be fetched as Python values; in an *encoding* of `small_rows.ENCODINGS`
+        The caller closes the reader.
+
+        With a *watchdog*, a small result may be fetched as Python values; in an encoding of `small_rows.ENCODINGS`
         it then comes encoded, in `Reader.encoded`.
 
         Raises:
@@ -121,14 +130,14 @@ class EngineInstance:
             QueryTimeoutError: DuckDB's own time limit passed.
             QueryError: *interruption* was stopped; its reason.
         """
-        values = _values(statement, parameters)
-        self._definitions.require(statement)
+        values = values_of(statement, query.parameters)
+        self._require(statement)
         if self._threads is not None:
             self._threads.begin(statement.pattern)
         shared = self._may_share(statement)
         reader = None
-        if watchdog and encoding and shared and self._statistics.small_results(encoding).get(statement.pattern or ""):
-            reader = self._fetched(statement, values, interruption, encoding, watchdog)
+        if watchdog and shared and self._statistics.small_results(query.encoding).get(statement.pattern or ""):
+            reader = self._fetched(statement, values, interruption, query.encoding, watchdog)
         if reader is None:
             reader = Reader(self.cursors, self._statistics, interruption, shared=shared)
             try:
@@ -152,8 +161,8 @@ class EngineInstance:
             QueryError: As `run`.
         """
         unbound = bool(statement.parameters) and parameters is None
-        values = nulls(statement.parameters) if unbound else _values(statement, parameters)
-        self._definitions.require(statement)
+        values = nulls(statement.parameters) if unbound else values_of(statement, parameters)
+        self._require(statement)
         shared = not unbound and self._may_share(statement)
         with closing(Reader(self.cursors, self._statistics, interruption, shared=shared)) as reader:
             schema = reader.describe(statement, values, unbound=unbound)
@@ -173,6 +182,13 @@ class EngineInstance:
     def holds_superseded(self, files: Mapping[str, str]) -> bool:
         """Say whether the instance holds a file that is not among *files*, given by dataset in lower case."""
         return any(files.get(name) != file for name, file in self._files.items())
+
+    def _require(self, statement: GatedStatement) -> None:
+        """Check and define what *statement* needs; raises the errors of `run`."""
+        try:
+            self._definitions.require(statement)
+        except duckdb.Error as exc:
+            raise self.cursors.failure(exc) from exc
 
     def _fetched(
         self,
@@ -216,6 +232,7 @@ class EngineInstance:
         # Not a setting of `connect`: DuckDB 2.0 then shows it, but does not enforce it.
         execute(f"SET max_temp_directory_size = '{self._config.query.temp_directory_limit_bytes}B'")
         self._definitions = Definitions(self._connection, self._config, manifest.snapshots, views, tolerant=tolerant)
+        self._definitions.renew_cursors = self.cursors.renew
         self.unfit_views: Mapping[str, UnfitView] = self._definitions.unfit_views
         self.is_cacheable = self._definitions.is_cacheable
         # Free the block of 256 KiB of each snapshot that attaching it read; otherwise they would stay.
@@ -228,6 +245,19 @@ class EngineInstance:
             execute("SET allowed_configs = ['threads']")
         execute("SET enable_external_access = false")
         execute("SET lock_configuration = true")
+
+
+class DuckDBBackend:
+    """DuckDB as a `Backend`."""
+
+    def __init__(self, config: RuntimeConfig) -> None:
+        self._config = config
+        self.gate = Gate(datafusion_sql=config.query.datafusion_sql)
+        self.close = self.gate.close
+
+    def open(self, manifest: Manifest, views: Sequence[GatedView], scratch: Path, *, tolerant: bool) -> EngineInstance:
+        """As `Backend.open`."""
+        return EngineInstance(self._config, manifest, views, scratch, tolerant=tolerant)
 
 
 @contextmanager
@@ -250,11 +280,3 @@ def limited(interruption: Interruption, watchdog: Watchdog, limit_s: float) -> I
     finally:
         watchdog.forget(early)
         interruption.detach()
-
-
-def _values(statement: GatedStatement, parameters: Parameters | None) -> Values:
-    """Return *parameters* as DuckDB takes them for *statement*; raises ParameterError."""
-    if isinstance(parameters, ArrowParameters):
-        named = not all(name.isdecimal() for name in statement.parameters)
-        return bind(statement.parameters, from_arrow(parameters.stream, named=named))
-    return bind(statement.parameters, parameters)

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from queryengine.engine import GatedStatement
 from queryengine.errors import EngineUnavailableError
-from queryengine.execution.definitions import SnapshotGoneError, UnfitView
-from queryengine.execution.instance import EngineInstance
+from queryengine.execution.definitions import SnapshotGoneError
+from queryengine.execution.session import Session, UnfitView
 from queryengine.manifest import Manifest, ManifestError, Pin, Signature, manifest_path, read_manifest, signature
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ REST_S = 0.75
 class _Held:
     """A session over a manifest, with the number of statements that use it."""
 
-    session: EngineInstance
+    session: Session
     pin: Pin
     leases: int = 0
 
@@ -62,7 +62,7 @@ class Lease:
     `data_version` is the manifest that the session's results reflect, or an earlier one; None if that is uncertain.
     """
 
-    session: EngineInstance
+    session: Session
     data_version: Signature
     release: Callable[[], None]
 
@@ -75,7 +75,7 @@ class SessionManager:
     argument tells it to leave out missing ones.
     """
 
-    def __init__(self, state_dir: Path, open_session: Callable[[Manifest, bool], EngineInstance]) -> None:
+    def __init__(self, state_dir: Path, open_session: Callable[[Manifest, bool], Session]) -> None:
         """
         Open the first session.
 
@@ -118,6 +118,11 @@ class SessionManager:
             with self._lock:
                 return self._leased(self._current.pin)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the current session takes statements now."""
+        return self._current.session.is_ready
+
     def close(self, timeout_s: float) -> None:
         """Close every session as soon as it has no lease, and wait at most *timeout_s* seconds for that."""
         with self._lock:
@@ -146,7 +151,7 @@ class SessionManager:
         if self._closed:
             raise EngineUnavailableError(_STOPPING)
         session, signature_now = self._current.session, signature(self._manifest)
-        if session.cursors.broken:
+        if session.is_broken:
             return None
         if self._current.pin.signature == signature_now:
             return self._current.pin
@@ -180,12 +185,12 @@ class SessionManager:
         """
         current = self._current
         # If the manifest is missing, it was lost: the refresher writes it again.
-        if signature(self._manifest) in {current.pin.signature, None} and not current.session.cursors.broken:
+        if signature(self._manifest) in {current.pin.signature, None} and not current.session.is_broken:
             return
         try:
             successor = self._open()
         except ManifestError as exc:
-            if current.session.cursors.broken:
+            if current.session.is_broken:
                 raise EngineUnavailableError(str(exc)) from exc
             # The refresher rebuilds an unusable manifest, and a shortage of file descriptors passes. Until then, the
             # old data is still good.

@@ -9,7 +9,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 
 import pyarrow as pa
@@ -20,9 +20,9 @@ from queryengine.encoders import encode_parts
 from queryengine.encoders.arrow import answer_schema
 from queryengine.engine import MAX_SPECULATIVE_BYTES, Answer, Description, GatedStatement, Query, QueryTimings
 from queryengine.errors import EngineUnavailableError, QueryError
-from queryengine.execution.instance import EngineInstance, limited
+from queryengine.execution.instance import DuckDBBackend, limited
 from queryengine.execution.parameters import ordered
-from queryengine.execution.reader import Reader
+from queryengine.execution.session import Backend, ResultReader, Session
 from queryengine.execution.session_manager import Lease, SessionManager
 from queryengine.execution.statement_result import StatementResult
 from queryengine.execution.views import gate_views
@@ -54,9 +54,9 @@ class StatementRunner:
     DuckDB's cache of them can grow to that size.
     """
 
-    def __init__(self, config: RuntimeConfig) -> None:
+    def __init__(self, config: RuntimeConfig, backend: Backend | None = None) -> None:
         """
-        Check the views and open a session over the published data.
+        Check the views and open a session of *backend*, by default DuckDB, over the published data.
 
         Raises:
             ConfigError: A view cannot be created.
@@ -69,8 +69,9 @@ class StatementRunner:
         self._serial = itertools.count(1)
         datasets = frozenset(dataset.name.lower() for dataset in config.datasets)
         with ExitStack() as undo:
-            self._gate = Gate()
-            undo.callback(self._gate.close)
+            self._backend = backend or DuckDBBackend(config)
+            undo.callback(self._backend.close)
+            self._gate = self._backend.gate
             self._views = gate_views(config.views, datasets, self._gate, config.file)
             self._relations = datasets | {view.config.name.lower() for view in self._views}
             self._visible_in: BoundedDict[frozenset[str], frozenset[str]] = BoundedDict(_SCOPES)
@@ -131,7 +132,7 @@ class StatementRunner:
         with _noted_on_errors(timings):
             statement, lease, start = self._prepare(query, timings, interruption, held, wait_for_slot)
             found, answer = None, None
-            if speculate_s and (query.parameters is not None or not statement.parameters):
+            if speculate_s and lease.session.speculates and (query.parameters is not None or not statement.parameters):
                 with limited(interruption, self._watchdog, speculate_s) as early, ExitStack() as held_early:
                     reader = _started(start, timings, early, held_early)
                     found = reader.columns, reader.schema
@@ -157,8 +158,11 @@ class StatementRunner:
         )
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
-        """As `QueryEngine.admit`."""
-        return self._gate.admit(sql, relations)
+        """As `QueryEngine.admit`: for a load, which DuckDB runs, whatever runs the statements."""
+        if self._config.engine is None:
+            return self._gate.admit(sql, relations)
+        with closing(Gate(datafusion_sql=self._config.query.datafusion_sql)) as gate:
+            return gate.admit(sql, relations)
 
     def is_alive(self) -> bool:
         """Return whether a statement would be accepted now; a busy runner is alive."""
@@ -175,7 +179,7 @@ class StatementRunner:
         self.sessions.close(_CLOSE_S)
         self._watchdog.close()
         self.scratch.close()
-        self._gate.close()
+        self._backend.close()
 
     def _prepare(
         self,
@@ -184,7 +188,7 @@ class StatementRunner:
         interruption: Interruption,
         held: ExitStack,
         wait_for_slot: WaitForSlot | None,
-    ) -> tuple[GatedStatement, Lease, Callable[[Interruption], Reader]]:
+    ) -> tuple[GatedStatement, Lease, Callable[[Interruption], ResultReader]]:
         """
         Gate the statement, wait for its slot, and lease a session; *held* receives what to release when it ends.
 
@@ -206,7 +210,7 @@ class StatementRunner:
         lease = self.sessions.lease(statement)
         held.callback(lease.release)
         run = lease.session.run
-        start = partial(run, statement, query.parameters, encoding=query.encoding, watchdog=self._watchdog)
+        start = partial(run, statement, query, watchdog=self._watchdog)
         return statement, lease, start
 
     def _visible(self, scope: frozenset[str] | None) -> frozenset[str]:
@@ -218,14 +222,15 @@ class StatementRunner:
             visible = self._visible_in[scope] = self._relations & scope
         return visible
 
-    def _open(self, manifest: Manifest, tolerant: bool) -> EngineInstance:
+    def _open(self, manifest: Manifest, tolerant: bool) -> Session:
         try:
             scratch = self.scratch.subdirectory(str(next(self._serial)))
         except OSError as exc:
             logger.exception("engine cannot start")
             raise EngineUnavailableError("The engine cannot start.") from exc
-        self.snapshot_bytes = sum(snapshot.size_bytes for snapshot in manifest.snapshots)
-        return EngineInstance(self._config, manifest, self._views, scratch, tolerant=tolerant)
+        if self._config.engine is None:
+            self.snapshot_bytes = sum(snapshot.size_bytes for snapshot in manifest.snapshots)
+        return self._backend.open(manifest, self._views, scratch, tolerant=tolerant)
 
 
 @contextmanager
@@ -238,8 +243,8 @@ def _noted_on_errors(timings: QueryTimings) -> Iterator[None]:
 
 
 def _started(
-    start: Callable[[Interruption], Reader], timings: QueryTimings, interruption: Interruption, held: ExitStack
-) -> Reader:
+    start: Callable[[Interruption], ResultReader], timings: QueryTimings, interruption: Interruption, held: ExitStack
+) -> ResultReader:
     began = time.perf_counter()
     try:
         reader = start(interruption)

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from queryengine.engine import GatedStatement
+from queryengine.engine import GatedStatement, StatementGate
 from queryengine.errors import StatementError
-from queryengine.gate.gate import Gate
 from runtimeconf.errors import ConfigError, ConfigFault
 from runtimeconf.model import DatasetConfig, RuntimeConfig, ViewConfig
 
@@ -24,7 +23,9 @@ class GatedView:
     statement: GatedStatement
 
 
-def gate_views(views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate, file: Path) -> tuple[GatedView, ...]:
+def gate_views(
+    views: Sequence[ViewConfig], datasets: frozenset[str], gate: StatementGate, file: Path
+) -> tuple[GatedView, ...]:
     """
     Gate *views*, and put them in an order in which each reads only earlier ones, close to the order of the YAML.
 
@@ -71,7 +72,7 @@ def gate_views(views: Sequence[ViewConfig], datasets: frozenset[str], gate: Gate
     return tuple(ordered.values())
 
 
-def with_materialized_views(config: RuntimeConfig, gate: Gate) -> RuntimeConfig:
+def with_materialized_views(config: RuntimeConfig, gate: StatementGate) -> RuntimeConfig:
     """
     Gate all views of *config*, and return it with what each materialized one is made from.
 
@@ -85,9 +86,12 @@ def with_materialized_views(config: RuntimeConfig, gate: Gate) -> RuntimeConfig:
         for one in materialized.values()
         if one.view is not None
     ]
-    gated = {
-        view.config.name.lower(): view for view in gate_views([*config.views, *declared], sources, gate, config.file)
-    }
+    try:
+        ordered = gate_views([*config.views, *declared], sources, gate, config.file)
+    except ConfigError as exc:
+        faults = tuple(replace(fault, file=config.file_of(fault.yaml_path)) for fault in exc.faults)
+        raise ConfigError(faults) from None
+    gated = {view.config.name.lower(): view for view in ordered}
     read: dict[str, set[str]] = {}
     for name in materialized:
         pending, read[name] = {name}, set()
@@ -97,7 +101,7 @@ def with_materialized_views(config: RuntimeConfig, gate: Gate) -> RuntimeConfig:
             pending |= set(needed) - read[name]
             read[name] |= set(needed)
     faults = tuple(
-        ConfigFault(file=config.file, line=one.line, yaml_path=one.yaml_path, message=_ONE_QUERY)
+        ConfigFault(file=config.file_of(one.yaml_path), line=one.line, yaml_path=one.yaml_path, message=_ONE_QUERY)
         for name, one in materialized.items()
         if gated[name].statement.kind != "select"
         or any(gated[other].statement.catalog is not None for other in {name, *read[name]} & gated.keys())

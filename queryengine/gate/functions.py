@@ -11,6 +11,8 @@ from functools import cache
 from importlib.resources import files
 
 from queryengine.errors import SqlError, StatementNotAllowedError
+from queryengine.gate import datafusion
+from queryengine.gate.macros import INTERNAL, macros
 
 
 class Place(Enum):
@@ -35,7 +37,7 @@ CALLED_BY_NAME = frozenset(
 NONDETERMINISTIC = CALLED_BY_NAME | {
     *("age", "ago", "get_current_time", "get_current_timestamp", "now", "today", "transaction_timestamp"),
     *("current_localtime", "current_localtimestamp", "pg_timezone_names", "timezone"),
-    *("gen_random_uuid", "random", "setseed", "uuid", "uuidv4", "uuidv7"),
+    *("gen_random_uuid", "rand", "random", "setseed", "uuid", "uuidv4", "uuidv7"),
     *("current_database", "current_schemas"),
 }
 
@@ -48,11 +50,23 @@ def judgements() -> Mapping[str, Mapping[str, str | None]]:
     Raises:
         ValueError: `function_list.txt` does not have its format.
     """
+    found = read_judgements("queryengine.gate")
     # A function call to the parser, but not a function of DuckDB: the binder expands `unnest` in a select list.
-    found: dict[str, dict[str, str | None]] = {"unnest": {"scalar": None}}
+    found["unnest"]["scalar"] = None
+    return found
+
+
+def read_judgements(package: str) -> dict[str, dict[str, str | None]]:
+    """
+    Return the judgements of the `function_list.txt` of *package*, as `judgements` does.
+
+    Raises:
+        ValueError: The file does not have its format.
+    """
+    found: dict[str, dict[str, str | None]] = {}
     reason: str | None = None
     kind = ""
-    for line in files("queryengine.gate").joinpath("function_list.txt").read_text(encoding="utf-8").splitlines():
+    for line in files(package).joinpath("function_list.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("[") and line.endswith("]"):
             reason = line[1:-1].partition(": ")[2] or None
         elif line and not line.startswith("#"):
@@ -66,16 +80,26 @@ def judgements() -> Mapping[str, Mapping[str, str | None]]:
     return found
 
 
-def check(name: str, place: Place) -> None:
+def check(name: str, place: Place, *, with_macros: bool = False) -> None:
     """
     Check that the function *name* (lower-case, without its schema) may be called at *place*.
+
+    *with_macros* says whether the session has the macros of `macros.macros()`.
 
     Raises:
         StatementNotAllowedError: It is refused.
         SqlError: It does not exist.
     """
+    if with_macros and name in macros():
+        if place is not Place.EXPRESSION:
+            raise SqlError(f"Function '{name}' {_MISPLACED[place]}.")
+        return
     if name not in judgements():
+        if with_macros and name in datafusion.REWRITTEN:  # To look for close names would take longer than all else.
+            raise SqlError(f"Function '{name}' does not take these arguments.")
         possible = [known for known in judgements() if _is_allowed(known, place)]
+        if with_macros and place is Place.EXPRESSION:
+            possible += [known for known in macros() if not known.startswith(INTERNAL)]
         close = difflib.get_close_matches(name[:80], possible, n=1)
         hint = f" Did you mean '{close[0]}'?" if close else ""
         raise SqlError(f"Function '{name[:80]}' does not exist.{hint}")

@@ -8,6 +8,7 @@ allowed; `docs/decisions/0004-statement-gate.md` has the reasons.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
@@ -21,11 +22,13 @@ from queryengine.errors import (
     EngineUnavailableError,
     ParameterError,
     SqlSyntaxError,
+    StatementError,
     StatementNotAllowedError,
 )
-from queryengine.gate import functions, rewriting
+from queryengine.gate import datafusion, functions, rewriting
 from queryengine.gate.fingerprint import digest, fingerprint, pattern
 from queryengine.gate.lexer import Scan, Token, scan
+from queryengine.gate.macros import macros
 from queryengine.gate.parse_tree import Reading, catalog_schema, decode
 
 #: Verdicts on statements up to `_CACHED_CHARACTERS` long are cached: `_CACHED` by text, and the same number by
@@ -64,9 +67,16 @@ _WRITES: Final = ("insert", "update", "delete", "merge")
 
 
 class Gate:
-    """Judges statements. Thread-safe. Holds no data."""
+    """
+    Judges statements. Thread-safe. Holds no data.
 
-    def __init__(self) -> None:
+    With *datafusion_sql*, statements may use the macros of `macros` and what `datafusion` rewrites.
+    """
+
+    def __init__(self, *, datafusion_sql: bool = True) -> None:
+        self._datafusion_sql = datafusion_sql
+        if datafusion_sql:
+            macros()  # which takes some milliseconds: not in a statement
         self._connection = duckdb.connect(":memory:", config=_SETTINGS)
         self._engine_tables = frozenset(name for (name,) in self._connection.execute(_ENGINE_TABLES).fetchall())
         (self._parse_call,) = self._connection.extract_statements(_PARSE)
@@ -134,10 +144,27 @@ class Gate:
         )
 
     def _judge(self, statement: Scan, relations: frozenset[str], before: str) -> GatedStatement:
-        """Judge *statement*; *before* is the text before it, for the line numbers of errors."""
+        """Judge *statement*, as DuckDB would write it; *before* is the text before it, for the lines of errors."""
+        try:
+            gated, is_foreign = self._judge_as_written(statement, relations, before)
+        except StatementError as error:
+            text = datafusion.rewritten(statement) if self._datafusion_sql else None
+            if text is None:
+                raise
+            try:
+                return self._judge_as_written(scan(text), relations, before)[0]
+            except SqlSyntaxError as changed:  # of the change, if the statement itself can be parsed
+                raise (changed if isinstance(error, SqlSyntaxError) else error) from None
+        if is_foreign and (text := datafusion.rewritten(statement)) is not None:
+            with suppress(StatementError):  # Otherwise DuckDB says what is wrong with the statement as it is written.
+                return self._judge_as_written(scan(text), relations, before)[0]
+        return gated
+
+    def _judge_as_written(self, statement: Scan, relations: frozenset[str], before: str) -> tuple[GatedStatement, bool]:
+        """Return the judgement, and whether DuckDB has no function for a call in *statement*."""
         kind, tree = self._tree(statement, before)
         engine_tables = self._engine_tables if kind == "pivot" else frozenset()
-        reading = Reading(relations, engine_tables=engine_tables)
+        reading = Reading(relations, engine_tables=engine_tables, datafusion=self._datafusion_sql)
         reading.judge(tree)
         deterministic = kind == "select" and reading.deterministic and not reading.reads_catalog
         shows, reads_catalog = reading.shows, reading.reads_catalog
@@ -145,9 +172,9 @@ class Gate:
             schema = catalog_schema(relations)
             statement = scan(rewriting.with_hidden_catalog(statement, schema))
             kind, tree = self._tree(statement, before)
-            reading = Reading(relations, catalog=schema, engine_tables=engine_tables)
+            reading = Reading(relations, catalog=schema, engine_tables=engine_tables, datafusion=self._datafusion_sql)
             reading.judge(tree)
-        return GatedStatement(
+        gated = GatedStatement(
             statement.text,
             "show" if kind == "select" and shows else kind,
             relations=frozenset(reading.relations),
@@ -155,7 +182,9 @@ class Gate:
             deterministic=deterministic,
             lines_before=before.count("\n"),
             catalog=relations if reads_catalog else None,
+            macros=frozenset(reading.macros),
         )
+        return gated, reading.is_foreign
 
     def _tree(self, statement: Scan, before: str) -> tuple[StatementKind, dict[str, Any]]:
         if tree := self._parse(statement, before):

@@ -16,9 +16,10 @@ from itertools import accumulate
 from typing import Any, Final
 
 from queryengine.errors import SqlError, SqlSyntaxError, StatementError, StatementNotAllowedError
-from queryengine.gate import functions
+from queryengine.gate import datafusion, functions
 from queryengine.gate.functions import Place
 from queryengine.gate.lexer import lower
+from queryengine.gate.macros import macros
 from queryengine.gate.node_kinds import EXPRESSIONS, NODES, UNTYPED, known
 
 #: The views of `information_schema` that exist here, and the hidden catalog that contains them (`catalog_schema`).
@@ -38,6 +39,9 @@ _COSTLY: Final[Mapping[str, tuple[str, int]]] = {
     "SET_OPERATION_NODE": ("UNION, INTERSECT and EXCEPT branches", 5000),
 }
 MAX_NESTED_LAMBDAS: Final = 8
+#: The most nodes that the bodies of macros and the repetitions of their arguments may come to: planning these takes
+#: one to two seconds. Nested calls multiply.
+MAX_EXPANSION: Final = 50_000
 
 _HIDDEN_VIEWS: Final = CATALOG_VIEWS | {SHOWN_TABLES, SHOWN_COLUMNS}
 _QUALIFIERS: Final = frozenset({(), ("main",), ("runtime",), ("runtime", "main")})
@@ -47,6 +51,8 @@ _TAKE_A_STRUCTURE: Final = frozenset({"from_json", "from_json_strict", "json_tra
 #: The most levels in the structure that such a function takes: 10,000 would end the process.
 _MAX_LEVELS: Final = 100
 _TAKE_AN_AGGREGATE: Final = frozenset({"aggregate", "array_aggr", "array_aggregate", "list_aggr", "list_aggregate"})
+#: The macro whose result is a format without `%n`.
+_WITHOUT_NANOSECONDS: Final = "df_format"
 _SHOW: Final = "SHOW is allowed for a dataset or view, for TABLES [FROM main], ALL TABLES, DATABASES and SCHEMAS."
 _SHOWN_LISTS: Final = frozenset({('"tables"',), ("__show_tables_expanded",)})
 _SHOWN_SCHEMAS: Final = frozenset({("main", ""), ("runtime", ""), ("runtime", "main", "")})
@@ -60,8 +66,8 @@ class _Scope:
     """
     The names that are visible at a node: the first `visible` of the common table expressions `names`, and its parent's.
 
-    `lambdas` counts the lambda functions around the node. `defines` says that the node belongs to the definition of one
-    of these common table expressions.
+    `lambdas` counts the lambda functions around the node; `copies` says how often macros repeat it. `defines` says that
+    the node belongs to the definition of one of these common table expressions.
     """
 
     names: Mapping[str, int]
@@ -69,6 +75,7 @@ class _Scope:
     parent: "_Scope | None"
     lambdas: int = 0
     defines: bool = False
+    copies: int = 1
 
     def sees(self, name: str) -> bool:
         scope: _Scope | None = self
@@ -77,6 +84,10 @@ class _Scope:
                 return True
             scope = scope.parent
         return False
+
+    def inner(self, names: Mapping[str, int] | None = None, visible: int = 0, **changes: Any) -> "_Scope":
+        """Return the scope of a node in this scope, with *names* of its own and other *changes*."""
+        return replace(self, **{"names": names or {}, "visible": visible, "parent": self, "defines": False, **changes})
 
 
 _NOTHING: Final = _Scope({}, 0, None)
@@ -94,16 +105,21 @@ class Reading:
     With `catalog`, the tree belongs to a text in which this schema of the hidden catalog replaces these lists. With
     `engine_tables` (names in lower case), a PIVOT may find its own columns. The engine runs a query for them that does
     not see all common table expressions: none may have one of those names, and a name that this query may take for a
-    relation is judged as one.
+    relation is judged as one. With `datafusion`, the session has the macros for DataFusion's functions; `macros` are
+    those that the tree calls, and it `is_foreign` when it calls a function with arguments that only DataFusion takes.
     """
 
     declared: frozenset[str]
     catalog: str = ""
     engine_tables: frozenset[str] = frozenset()
+    datafusion: bool = False
     relations: set[str] = field(default_factory=set)
     reads_catalog: bool = False
     deterministic: bool = True
     shows: bool = False
+    macros: set[str] = field(default_factory=set)
+    is_foreign: bool = False
+    _expansion: int = 0
     _costly: Counter[str] = field(default_factory=Counter)
     #: The ids of the nodes around a PIVOT that finds its columns, and the common table expressions that it may read.
     _around_pivots: set[int] = field(default_factory=set)
@@ -134,16 +150,7 @@ class Reading:
         class_, type_ = node.get("class"), node.get("type")
         if isinstance(class_, str):
             form = known(EXPRESSIONS, class_, node)
-            _judge_expression(node, class_, part)
-            if _is_nondeterministic(node):
-                self.deterministic = False
-            if class_ == "LAMBDA":
-                scope = _Scope({}, 0, scope, scope.lambdas + 1)
-                if scope.lambdas > MAX_NESTED_LAMBDAS:
-                    raise SqlSyntaxError(
-                        f"More than {MAX_NESTED_LAMBDAS} lambda functions within one another are not allowed: each "
-                        "level doubles the time that planning takes."
-                    )
+            scope = self._judge_expression(node, class_, part, scope)
         elif isinstance(type_, str):
             form = known(NODES, type_, node)
             self._count(type_, node)
@@ -161,6 +168,38 @@ class Reading:
         pending.extend(
             (node[key], key, self._scope_of(key, node, scope)) for key in reversed(node) if key in form.parts
         )
+
+    def _judge_expression(self, node: dict[str, Any], class_: str, part: str, scope: _Scope) -> _Scope:
+        """Judge an expression without its parts, and return the scope of these."""
+        _judge_expression(node, class_, part, with_macros=self.datafusion)
+        if _is_nondeterministic(node):
+            self.deterministic = False
+        self._expansion += scope.copies - 1
+        if class_ == "FUNCTION" and self.datafusion:
+            scope = self._with_macro(node, scope)
+        if self._expansion > MAX_EXPANSION:
+            raise SqlSyntaxError(
+                f"The functions of DataFusion in the statement come to more than {MAX_EXPANSION:,} expressions: they "
+                "repeat their arguments, and planning would take too long."
+            )
+        if class_ != "LAMBDA":
+            return scope
+        if scope.lambdas == MAX_NESTED_LAMBDAS:
+            raise SqlSyntaxError(
+                f"More than {MAX_NESTED_LAMBDAS} lambda functions within one another are not allowed: each "
+                "level doubles the time that planning takes."
+            )
+        return scope.inner(lambdas=scope.lambdas + 1)
+
+    def _with_macro(self, node: dict[str, Any], scope: _Scope) -> _Scope:
+        """Note a call of a macro, and return the scope of its arguments."""
+        name = lower(node["function_name"])
+        self.is_foreign = self.is_foreign or datafusion.is_foreign(name, node.get("arguments", ()))
+        if (macro := macros().get(name)) is None:
+            return scope
+        self.macros.add(name)
+        self._expansion += scope.copies * macro.size
+        return scope.inner(copies=scope.copies * macro.copies)
 
     def _count(self, type_: str, node: dict[str, Any]) -> None:
         """Refuse a statement whose planning would take long: nothing stops the planner."""
@@ -186,26 +225,32 @@ class Reading:
         # The query for the columns of a PIVOT has all common table expressions in one WITH, those of this node first.
         is_merged = any(id(value) in self._around_pivots for key, value in node.items() if key != "cte_map")
         scopes = [
-            _Scope(names, visible, None if is_merged and name in self._pivoted else scope, scope.lambdas, defines=True)
+            scope.inner(
+                names, visible, defines=True, **({"parent": None} if is_merged and name in self._pivoted else {})
+            )
             for name, visible in names.items()
         ]
         pending.extend((cte["value"], "cte", seen) for cte, seen in reversed([*zip(ctes, scopes, strict=True)]))
-        return _Scope(names, len(ctes), scope, scope.lambdas)
+        return scope.inner(names, len(ctes))
 
     def _scope_of(self, key: str, node: dict[str, Any], scope: _Scope) -> _Scope:
         if key == "right" and node.get("type") == "RECURSIVE_CTE_NODE":
-            return _Scope({lower(node["cte_name"]): 0}, 1, scope, scope.lambdas, defines=True)
+            return scope.inner({lower(node["cte_name"]): 0}, 1, defines=True)
         if key == "source" and self.engine_tables and _finds_columns(node):
             return _outside_definitions(scope)
         # The engine runs a query in the IN list of a PIVOT by itself, without the surrounding statement.
-        return _NOTHING if key == "entries" else scope
+        return replace(_NOTHING, copies=scope.copies) if key == "entries" else scope
 
     def _judge_table(self, path: tuple[str, ...], scope: _Scope) -> None:
         *qualifier, name = (lower(part) for part in path)
         if not qualifier and scope.sees(name):
             return
-        if tuple(qualifier) in _QUALIFIERS and name in self.declared:
+        # A name with a dot is declared with its schema, and is not found under this one name.
+        schema = qualifier[-1] if len(qualifier) == 1 or qualifier[:-1] == ["runtime"] else ""
+        if tuple(qualifier) in _QUALIFIERS and "." not in name and name in self.declared:
             self.relations.add(name)
+        elif "." not in schema + name and f"{schema}.{name}" in self.declared:
+            self.relations.add(f"{schema}.{name}")
         elif qualifier in (["information_schema"], ["runtime", "information_schema"]) and name in CATALOG_VIEWS:
             self._read_catalog("Write information_schema.tables with plain or double-quoted names.")
         elif not (self.catalog and qualifier == [CATALOG, self.catalog] and name in _HIDDEN_VIEWS) and not (
@@ -324,19 +369,21 @@ def _outside_definitions(scope: _Scope) -> _Scope:
     outer = None
     for one in reversed(seen):
         outer = replace(one, parent=outer)
-    return _Scope({}, 0, outer, scope.lambdas)
+    return scope.inner(parent=outer)
 
 
-def _judge_expression(node: dict[str, Any], class_: str, part: str) -> None:
+def _judge_expression(node: dict[str, Any], class_: str, part: str, *, with_macros: bool) -> None:
     if class_ in ("FUNCTION", "WINDOW") and any(_HIDDEN_NAME.fullmatch(lower(name)) for name in _path(node)[:-1]):
         raise StatementNotAllowedError(f"Function {_shown(_path(node))} is not allowed: it belongs to the engine.")
     if class_ == "FUNCTION":
         name = lower(node["function_name"])
-        functions.check(name, Place.TABLE if part == "function" else Place.EXPRESSION)
+        functions.check(name, Place.TABLE if part == "function" else Place.EXPRESSION, with_macros=with_macros)
         if name in _TAKE_AN_AGGREGATE | _TAKE_A_STRUCTURE:
             _judge_named(node, name)
+        elif name == "strftime":
+            _judge_format(node)
     elif class_ == "WINDOW":
-        functions.check(lower(node["function_name"]), Place.WINDOW)
+        functions.check(lower(node["function_name"]), Place.WINDOW, with_macros=with_macros)
     elif class_ == "TYPE":
         if len(_path(node)) > 1:
             raise StatementNotAllowedError("A type is written without a schema here: there are only the engine's own.")
@@ -370,6 +417,28 @@ def _judge_named(node: dict[str, Any], function: str) -> None:
                 f"The aggregate of {function} is written as a text: it is judged like a call."
             )
         functions.check(lower(literal["text"]), Place.WINDOW)
+
+
+def _judge_format(node: dict[str, Any]) -> None:
+    """
+    Judge the format of `strftime`, which may be either argument.
+
+    For `%n` the engine reserves nine characters and writes six. The others show memory of other statements. The engine
+    takes a constant only, but that may be computed, or come as a parameter.
+    """
+    is_known = False
+    for argument in node.get("arguments", ()):
+        expression = argument.get("expression", {})
+        literal = expression.get("literal", {})
+        if literal.get("kind") == "STRING":
+            text = literal["text"]
+            if "%n" in text.replace("%%", ""):
+                raise StatementNotAllowedError("strftime cannot write %n here: write %f, which has six digits.")
+            # A text with a per cent sign is no time, so it is the format.
+            is_known |= "%" in text
+        is_known |= lower(expression.get("function_name", "")) == _WITHOUT_NANOSECONDS
+    if not is_known:
+        raise StatementNotAllowedError("The format of strftime is written as a text with a %: it is judged.")
 
 
 def _path(node: dict[str, Any]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ import runtimeconf.state
 import telemetry.state
 from queryengine.pool import gunicorn_worker
 from queryengine.pool.broker import BROKER_SOCKET, Broker
+from queryengine.pool.keeper_process import KeeperProcess
 from queryengine.pool.slots import ENGINE_SOCKET
 from queryengine.pool.worker_state import WorkerState, read_state
 from runtimeconf.model import RuntimeConfig
@@ -62,6 +63,8 @@ LAST_END_S = 0.25
 #: The interval between two new workers, after a burst of `SPAWNS_AT_ONCE` times the number of workers.
 SPAWN_INTERVAL_S = 0.5
 SPAWNS_AT_ONCE = 2
+#: On a cluster, where a statement may run for minutes, so many slots are kept for those that were short before.
+RESERVED_SLOTS = 2
 #: The exit code of an engine whose sockets are gone.
 SOCKETS_GONE = 1
 
@@ -107,6 +110,8 @@ class EngineArbiter(Arbiter):
         self._statements_ended_at: float | None = None
         self._slots_checked_at = 0.0
         self._socket = self._config.engine_dir / ENGINE_SOCKET
+        cluster = self._config.engine
+        self._keeper = None if cluster is None else KeeperProcess(self._config, cluster)
         super().__init__(app)
         self._respawns = Respawns(SPAWNS_AT_ONCE * self.num_workers)
 
@@ -125,6 +130,8 @@ class EngineArbiter(Arbiter):
                 f"The engine of this state directory is {self._lock.holder()}: stop that runtime first, or set another "
                 "state_dir."
             )
+        if self._keeper is not None:
+            self._keeper.take_over(self._config.engine_dir)
         super().start()
         self._socket_id = file_id(self._socket)
         self._broker = Broker(
@@ -132,6 +139,7 @@ class EngineArbiter(Arbiter):
             self._config.query,
             several_keys=self._several_keys,
             kill=self._kill_runner,
+            reserved=0 if self._keeper is None else min(RESERVED_SLOTS, self._config.query.workers // 2),
         )
         # gunicorn's handler only queues a signal. The byte that Python writes here ends the broker's wait.
         self._woken, self._wakes = socket.socketpair()
@@ -185,6 +193,8 @@ class EngineArbiter(Arbiter):
     def murder_workers(self) -> None:
         """Check every worker, kill those that are stuck, report the status to the clients, and advance a shutdown."""
         now = time.monotonic()
+        if self._keeper is not None and self.LISTENERS:
+            self._keeper.ensure(now)
         alive = 0
         running = set()
         any_idle = False
@@ -245,6 +255,8 @@ class EngineArbiter(Arbiter):
                 return
             if not pid:
                 return
+            if self._keeper is not None and self._keeper.has_ended(pid):
+                continue
             worker = self.WORKERS.pop(pid, None)
             if worker is None:  # an orphan, when this is the first process of a container
                 continue
@@ -260,6 +272,8 @@ class EngineArbiter(Arbiter):
                 telemetry.state.send(WorkerLostEvent(cause, code, state.query_id))
                 fields = {"pid": pid, "exit": code, **_shown(state)}
                 logger.warning("engine worker ended", extra={"fields": fields})
+            if self._keeper is not None and state.phase == "busy":
+                self._keeper.lost(state.query_id)
             worker.tmp.close()
 
     def _cause_of(self, code: int) -> Cause:
@@ -300,6 +314,8 @@ class EngineArbiter(Arbiter):
         self._wakes.close()
         self._broker.close_inherited()
         telemetry.state.forget()
+        if self._keeper is not None:
+            self._keeper.close_inherited()
 
     # The end.
 
@@ -322,10 +338,14 @@ class EngineArbiter(Arbiter):
                 self.reap_workers()
                 self._broker.poll(0.02)
         self.kill_workers(signal.SIGKILL)
+        if self._keeper is not None:
+            self._keeper.leave()
         until = time.monotonic() + END_S
-        while self.WORKERS and time.monotonic() < until:
+        while (self.WORKERS or (self._keeper and self._keeper.is_running)) and time.monotonic() < until:
             time.sleep(0.005)
             self.reap_workers()
+        if self._keeper is not None:
+            self._keeper.kill()
         self._broker.close()
 
 

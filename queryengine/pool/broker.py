@@ -8,8 +8,8 @@ a slot and when it is recalled.
 Messages from a client:
 
 * `{"do":"enter","id","key","sql","started"}` asks for a slot for a statement; `"patient":true` says that it can wait
-  (see the scheduler), `"inner":true` that it is the runtime's own, which no caller may see or stop, and `"concurrent"`
-  how many statements of its key may run at once.
+  (see the scheduler), `"short":true` that it was short before, `"inner":true` that it is the runtime's own, which no
+  caller may see or stop, and `"concurrent"` how many statements of its key may run at once.
 * `{"do":"hurry","id"}` ends the patience; `{"do":"leave","id"}` removes the statement from the queue.
 * `{"do":"runs","slot","id","sql","started"}` reports the statement that a slot is used for (no id: none).
 * `{"do":"leave","slot"}` frees a slot; `"kill"` names a statement whose worker is killed first.
@@ -81,16 +81,19 @@ class Broker:
         limits: Number of workers, queue length and queue time-out.
         several_keys: Whether there is more than one key to be fair to.
         kill: Kills the worker that runs the statement with this id, if any.
+        reserved: The number of slots that only statements get that were short before.
 
     Raises:
         OSError: The socket cannot be created.
     """
 
-    def __init__(self, path: Path, limits: QueryConfig, *, several_keys: bool, kill: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: Path, limits: QueryConfig, *, several_keys: bool, kill: Callable[[str], None], reserved: int = 0
+    ) -> None:
         self.draining = False
         self.report_s = REPORT_S
         self._kill = kill
-        self._scheduler = SlotScheduler(limits, self._send, several_keys=several_keys)
+        self._scheduler = SlotScheduler(limits, self._send, several_keys=several_keys, reserved=reserved)
         self._questions: dict[int, _PendingQuestion] = {}  # by serial
         self._clients: set[ClientConnection] = set()
         self._unsent: set[ClientConnection] = set()

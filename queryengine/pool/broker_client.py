@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -142,8 +143,8 @@ class BrokerLink:
         self._lost_at = time.monotonic()
         self._questions: dict[int, Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
-        self._status = (0, 0, False)
-        self._numbers_now: tuple[int, int, int] = (0, 0, 0)
+        self._status = EngineStatus(workers_alive=0, workers_killed=0)
+        self._is_stopping = False
         self._status_at = -math.inf
         self._was_alive = False
         self._threads = [
@@ -169,27 +170,19 @@ class BrokerLink:
     @property
     def is_stopping(self) -> bool:
         """Whether the runtime or this process is stopping."""
-        return self._status[2] or self._closed.is_set()
+        return self._is_stopping or self._closed.is_set()
 
     @property
     def is_alive(self) -> bool:
         """Whether the engine accepts statements, as far as is known."""
-        alive, _, is_stopping = self._status
-        return self.is_heard and alive > 0 and not is_stopping
+        return self.is_heard and self._status.workers_alive > 0 and not self._is_stopping
 
     @property
     def status(self) -> EngineStatus:
-        """The last status; no worker counts as alive if it is too old."""
-        alive, killed, _ = self._status
-        busy, running, queued = self._numbers_now if self.is_heard else (0, 0, 0)
-        return EngineStatus(
-            workers_alive=alive if self.is_heard else 0,
-            workers_killed=killed,
-            is_starting=not self._was_alive,
-            workers_busy=busy,
-            running=running,
-            queued=queued,
-        )
+        """The last status; nothing counts as alive, running or queued if it is too old."""
+        last = self._status
+        known = last if self.is_heard else EngineStatus(workers_alive=0, workers_killed=last.workers_killed)
+        return replace(known, is_starting=not self._was_alive)
 
     def require(self) -> None:
         """
@@ -312,7 +305,8 @@ class BrokerLink:
         with self._lock:
             self._connection = connection
             # The first status may take as long as any other.
-            self._status, self._status_at = (0, self._status[1], False), time.monotonic()
+            self._status = EngineStatus(workers_alive=0, workers_killed=self._status.workers_killed)
+            self._is_stopping, self._status_at = False, time.monotonic()
             if self._closed.is_set():  # `close` found no connection to hang up
                 connection.hang_up()
         self._connected.set()
@@ -334,8 +328,14 @@ class BrokerLink:
     def _take(self, fields: dict[str, Any]) -> None:
         match fields.get("is"):
             case "status":
-                self._status = (fields["alive"], fields["killed"], fields["stopping"])
-                self._numbers_now = (fields.get("busy", 0), fields.get("running", 0), fields.get("queued", 0))
+                self._is_stopping = fields["stopping"]
+                self._status = EngineStatus(
+                    workers_alive=fields["alive"],
+                    workers_killed=fields["killed"],
+                    workers_busy=fields.get("busy", 0),
+                    running=fields.get("running", 0),
+                    queued=fields.get("queued", 0),
+                )
                 self._status_at = time.monotonic()
                 self._was_alive |= fields["alive"] > 0
             case "active" | "cancelled" | "counted":

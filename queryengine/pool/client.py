@@ -19,6 +19,7 @@ from queryengine.engine import (
 )
 from queryengine.errors import EngineUnavailableError
 from queryengine.pool.client_result import ClientResult
+from queryengine.pool.durations import Durations
 from queryengine.pool.slots import SlotPool
 from runtimeconf.model import RuntimeConfig
 
@@ -40,7 +41,7 @@ class EngineClient:
         self._predecessor: EngineClient | None = None
         self._limits = config.query
         self._remembers = config.results_cache.enabled
-        self._pool = SlotPool(config.engine_dir)
+        self._pool = SlotPool(config.engine_dir, None if config.engine is None else Durations())
 
     def succeed(self, predecessor: "EngineClient") -> None:
         """Take over from *predecessor*, whose maker still closes it."""

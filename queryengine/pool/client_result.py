@@ -1,6 +1,8 @@
 """A statement of a client process: its wait for a slot, its answer from a worker, and its end."""
 
 import enum
+import math
+import re
 import threading
 import time
 from collections import deque
@@ -29,6 +31,17 @@ CLIENT_KILL_S = 2.5
 LISTED_SQL_BYTES = 4096
 #: The largest encoding of one character, as escapes.
 _CHARACTER_BYTES = 12
+
+
+#: The figures in the last frame of an answer, and their types.
+_FIGURES = (
+    *((name, (int,)) for name in ("rows", "bytes")),
+    *((name, (int, float)) for name in ("parse_ms", "run_ms", "encode_ms")),
+)
+_LARGEST_FIGURE = 2**53
+
+#: What `queryengine.gate.fingerprint.digest` returns.
+_is_digest = re.compile(r"[0-9a-f]{16}").fullmatch
 
 
 class State(enum.Enum):
@@ -129,6 +142,8 @@ class ClientResult:
         }
         if self._concurrent is not None:
             fields["concurrent"] = self._concurrent
+        if (durations := self._pool.durations) is not None and durations.is_short(self._call["sql"]):
+            fields["short"] = True
         return {**fields, "inner": True} if self._is_inner else fields
 
     def __iter__(self) -> Iterator[bytes]:
@@ -288,6 +303,7 @@ class ClientResult:
                 self._check()
                 is_late = exchange.phase is Phase.CUT and time.monotonic() >= self._deadline
                 if is_late or isinstance(error, QueryTimeoutError):  # The worker knows only the rest of the limit.
+                    self._learn(math.inf)
                     raise self._timeout() from None
                 raise
             finally:
@@ -310,11 +326,20 @@ class ClientResult:
     def _complete(self, exchange: Exchange) -> None:
         self.fields = exchange.fields
         self._end(State.COMPLETE)
+        self._learn(self.timings.run_ms)
+
+    def _learn(self, run_ms: float) -> None:
+        if (durations := self._pool.durations) is not None:
+            durations.learn(self._call["sql"], run_ms)
 
     def _take_figures(self, fields: Mapping[str, Any]) -> None:
-        for name in ("rows", "bytes", "parse_ms", "run_ms", "encode_ms"):
-            setattr(self.timings, name, fields.get(name, 0))
-        self.timings.statement = fields.get("statement", "")
+        """Take the figures of a worker. What is none counts as 0: metrics and history must not miss the statement."""
+        for name, kinds in _FIGURES:
+            figure = fields.get(name, 0)
+            is_one = isinstance(figure, kinds) and 0 <= figure < _LARGEST_FIGURE  # NaN is not
+            setattr(self.timings, name, figure if is_one else 0)
+        statement = fields.get("statement")
+        self.timings.statement = statement if isinstance(statement, str) and _is_digest(statement) else ""
 
     def _check(self) -> None:
         if self._reason is not None:

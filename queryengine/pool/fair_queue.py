@@ -34,13 +34,16 @@ class QueueEntry:
     """
     A statement in a `FairQueue`. *on_decision* is called when a queued entry is admitted or evicted.
 
-    A *patient* entry can wait, because its process will soon have a free slot of its own.
+    A *patient* entry can wait, because its process will soon have a free slot of its own. A *short* one is expected to
+    end soon; it `is_reserve` if it holds a slot that is kept for such entries.
     """
 
     key: str
     on_decision: Callable[[], None]
     patient: bool
+    short: bool = False
     state: EntryState = EntryState.QUEUED
+    is_reserve: bool = False
 
 
 class FairQueue:
@@ -49,15 +52,24 @@ class FairQueue:
 
     With *several_keys* a key never holds the last slot, so that the next statement of another key finds one.
     When the queue is full and a key with fewer queued statements arrives, the newest entry of the longest queue is
-    evicted. A patient entry is queued once *patient_slots* statements run (default: *slots*).
+    evicted. A patient entry is queued once *patient_slots* statements run (default: *slots*). The last *reserved* slots
+    are for short entries only.
     """
 
     def __init__(
-        self, *, slots: int, max_queued: int, several_keys: bool = True, patient_slots: int | None = None
+        self,
+        *,
+        slots: int,
+        max_queued: int,
+        several_keys: bool = True,
+        patient_slots: int | None = None,
+        reserved: int = 0,
     ) -> None:
         self.running = 0
         self.waiting = 0
         self._slots = slots
+        self._unreserved = slots - reserved
+        self._in_reserve = 0
         self._patient_slots = slots if patient_slots is None else patient_slots
         self._slots_per_key = max(1, slots - 1) if several_keys else slots
         self._max_queued = max_queued
@@ -66,7 +78,13 @@ class FairQueue:
         self._queues: OrderedDict[str, deque[QueueEntry]] = OrderedDict()  # in round-robin order; none is empty
 
     def join(
-        self, key: str, on_decision: Callable[[], None], *, patient: bool = False, most: int | None = None
+        self,
+        key: str,
+        on_decision: Callable[[], None],
+        *,
+        patient: bool = False,
+        short: bool = False,
+        most: int | None = None,
     ) -> QueueEntry:
         """
         Ask for a slot for a statement of *key* ("" for a caller without a key), of which *most* may run at once.
@@ -77,7 +95,7 @@ class FairQueue:
         Raises:
             EngineBusyError: The queue is full.
         """
-        entry = QueueEntry(key, on_decision, patient)
+        entry = QueueEntry(key, on_decision, patient, short)
         if most is not None:
             self._most[key] = most
         # No queued entry could use a slot that is free now: each is patient, or its key is at its limit.
@@ -97,6 +115,7 @@ class FairQueue:
             self._remove(entry)
         elif state is EntryState.ADMITTED:
             self.running -= 1
+            self._in_reserve -= entry.is_reserve
             self._running[entry.key] -= 1
             if not self._running[entry.key]:
                 del self._running[entry.key]
@@ -113,15 +132,19 @@ class FairQueue:
 
     def needs_one_slot(self, entry: QueueEntry) -> bool:
         """Whether one freed slot would let *entry* run, the limit of its key aside."""
-        return self.running <= self._limit(entry)
+        unreserved = self.running - self._in_reserve
+        return self.running <= self._limit(entry) and (entry.short or unreserved <= self._unreserved)
 
     def _fits(self, entry: QueueEntry) -> bool:
-        return self.running < self._limit(entry) and self.may_run(entry.key)
+        is_room = entry.short or self.running - self._in_reserve < self._unreserved
+        return is_room and self.running < self._limit(entry) and self.may_run(entry.key)
 
     def _limit(self, entry: QueueEntry) -> int:
         return self._patient_slots if entry.patient else self._slots
 
     def _admit(self, entry: QueueEntry) -> None:
+        entry.is_reserve = self.running - self._in_reserve >= self._unreserved
+        self._in_reserve += entry.is_reserve
         self.running += 1
         self._running[entry.key] = self._running.get(entry.key, 0) + 1
         entry.state = EntryState.ADMITTED

@@ -146,10 +146,10 @@ class EngineWorker(SyncWorker):
         process_limits.confine(file_bytes=config.query.temp_directory_limit_bytes)
         process_limits.reuse_memory()
         self._has_stack = process_limits.set_stack_size()
-        sandbox.enter(_writable(config))
+        sandbox.enter(writable(config), port=None if config.engine is None else config.engine.address.port)
 
 
-def _writable(config: RuntimeConfig) -> list[Path]:
+def writable(config: RuntimeConfig) -> list[Path]:
     """Return the directories to which a worker may write."""
     directories = []
     with suppress(OSError):  # The engine will not start then, and another worker tries later.

@@ -10,6 +10,9 @@ More slots than processors help while some statements take long, and only cost w
 slots rotate therefore asks for another one with patience: it is granted while fewer slots than processors are in use,
 and after that only at the expense of a process that has more or leaves one unused. When more slots than processors
 rotate, one of them is recalled.
+
+Some slots may be reserved for statements that were short before. A reserved slot serves one statement: it is recalled
+as soon as it is granted.
 """
 
 import itertools
@@ -118,11 +121,17 @@ class SlotScheduler:
     """
     Grants, recalls and frees slots. It has no thread and never waits.
 
-    *limits* and *several_keys* are those of the `Broker`; *send* queues the fields of a message for a client.
+    *limits*, *several_keys* and *reserved* are those of the `Broker`; *send* queues the fields of a message for a
+    client.
     """
 
     def __init__(
-        self, limits: QueryConfig, send: Callable[[ClientConnection, dict[str, Any]], None], *, several_keys: bool
+        self,
+        limits: QueryConfig,
+        send: Callable[[ClientConnection, dict[str, Any]], None],
+        *,
+        several_keys: bool,
+        reserved: int = 0,
     ) -> None:
         self._send = send
         self._processors = PROCESSORS
@@ -131,6 +140,7 @@ class SlotScheduler:
             max_queued=limits.max_queued,
             several_keys=several_keys,
             patient_slots=min(self._processors, limits.workers),
+            reserved=reserved,
         )
         self._queue_timeout_s = limits.queue_timeout_s
         self._queued: dict[StatementRecord, None] = {}  # oldest first
@@ -180,10 +190,12 @@ class SlotScheduler:
         statement = StatementRecord(client, fields, key)
         if statement.id in client.queued:
             raise FrameError("a statement entered twice")
-        patient = fields.get("patient") is True
+        patient, short = fields.get("patient") is True, fields.get("short") is True
         try:
             most = required(fields, "concurrent", int) if "concurrent" in fields else None
-            statement.entry = self._queue.join(key, partial(self._decided, statement), patient=patient, most=most)
+            statement.entry = self._queue.join(
+                key, partial(self._decided, statement), patient=patient, short=short, most=most
+            )
         except EngineBusyError:
             self._refuse(statement)
             return
@@ -280,6 +292,8 @@ class SlotScheduler:
         self._slots[slot.number] = statement.client.slots[slot.number] = slot
         fields = {"is": "admitted", "id": statement.id, "key": statement.key, "slot": slot.number}
         self._send(statement.client, fields)
+        if statement.entry.is_reserve:
+            self._recall(slot)
 
     def _refuse(self, statement: StatementRecord) -> None:
         fields = {"is": "busy", "id": statement.id, "retry_after_s": EngineBusyError().retry_after_s}

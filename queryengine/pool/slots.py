@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError
 from queryengine.pool.broker_client import BrokerLink, stopping, unreachable
+from queryengine.pool.durations import Durations
 from queryengine.pool.frames import FrameError
 
 if TYPE_CHECKING:  # which imports this module
@@ -72,8 +73,10 @@ class _Waiter:
 class SlotPool:
     """The slots and the statements of this process, for the engine with its sockets in *directory*. Thread-safe."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, durations: Durations | None = None) -> None:
+        """With *durations*, the broker is told which statements were short before."""
         self.lock = threading.Lock()  # also guards the statements; nothing under it blocks
+        self.durations = durations
         self.engine_path = str(directory / ENGINE_SOCKET)
         self.link = BrokerLink(directory, self)
         self._statements: dict[str, ClientResult] = {}

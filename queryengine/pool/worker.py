@@ -20,6 +20,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Literal, get_args
 
+from queryengine.backends import backend_of
 from queryengine.cancellation import Interruption
 from queryengine.encoders.parts import Parts, length
 from queryengine.engine import ArrowParameters, Encoding, Parameters, Query, QueryTimings, timings_of
@@ -230,7 +231,8 @@ class StatementServer:
             self.worn_out = self.worn_out or time.monotonic() - self._began >= RETRY_S
         elif not self._runner.scratch.is_there:
             self.worn_out = True
-        self._report(WorkerState(phase="unfit" if self._runner is None else "idle"))
+        is_fit = self._runner is not None and self._runner.sessions.is_ready
+        self._report(WorkerState(phase="idle" if is_fit else "unfit"))
 
     def close(self) -> None:
         """Close the engine."""
@@ -315,12 +317,13 @@ class StatementServer:
         """
         if self._runner is None:
             try:
-                runner = StatementRunner(self._config)
+                runner = StatementRunner(self._config, backend_of(self._config))
             except Exception as exc:
                 logger.exception("engine worker has no engine")
                 raise EngineUnavailableError("The engine cannot start: try again.") from exc
             self._runner = runner
-            with ExitStack() as held:  # What the engine allocates on first use belongs to the base.
+            # What the engine allocates on first use belongs to the base. A cluster may be out of reach.
+            with suppress(EngineUnavailableError), ExitStack() as held:
                 runner.run(Query(sql="SELECT 1"), Interruption(), held).close()
             process_limits.give_memory_back()
             self._base = self._memory.use()

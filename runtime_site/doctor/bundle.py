@@ -9,6 +9,7 @@ import io
 import json
 import os
 import platform
+import re
 import resource
 import sys
 import tarfile
@@ -20,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from queryengine.manifest import ManifestError, read_manifest
+from queryengine.manifest import Column, ManifestError, read_manifest
 from runtime_site.doctor import machine, running
 from runtime_site.doctor.configuration import Configuration
 from runtime_site.doctor.findings import Finding
@@ -33,6 +34,9 @@ from system.memory import memory_bytes
 from system.state_directory import KINDS
 
 _DIRECTORY = "querykeep-support"
+#: A type without names of fields and values of enumerations, which are data, such as `DECIMAL(18,3)[]`.
+_PLAIN_TYPE = re.compile(r"[A-Z][A-Z0-9_ ]*(\([0-9]+(, ?[0-9]+)?\))?(\[[0-9]*\])*")
+_KINDS = ("ENUM", "MAP", "STRUCT", "UNION")
 _LIMITS = ("NOFILE", "DATA", "AS", "STACK", "NPROC", "FSIZE", "CORE", "CPU", "MEMLOCK")
 
 
@@ -159,11 +163,18 @@ def _manifest(state_dir: Path) -> object:
                 "size_bytes": snapshot.size_bytes,
                 "created_at": snapshot.created_at,
                 "has_source_version": snapshot.source_version is not None,
-                "column_types": [column.type for column in snapshot.columns][:1000],
+                "column_types": [_type_of(column) for column in snapshot.columns[:1000]],
             }
             for snapshot in manifest.snapshots
         ],
     }
+
+
+def _type_of(column: Column) -> str:
+    """Return the type of *column*; of a nested one or an enumeration only what it is."""
+    if _PLAIN_TYPE.fullmatch(column.type):
+        return column.type
+    return next((f"{kind}(...)" for kind in _KINDS if column.type.startswith(f"{kind}(")), "...")
 
 
 def _reload(state_dir: Path) -> object:

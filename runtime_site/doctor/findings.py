@@ -17,7 +17,7 @@ class Finding:
     One finding about one thing.
 
     Args:
-        level: `ok`, `note` (good to know, nothing to do), `warning` (works, but not for ever or not safely) or `error`.
+        level: `ok`, `note` (no action needed), `warning` (works now, but may stop working or is not safe) or `error`.
         about: What was looked at, such as `disk` or `dataset orders`.
         text: One sentence.
         remedy: What to do: one sentence that names the setting or the command; empty for `ok` and most notes.

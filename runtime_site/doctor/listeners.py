@@ -11,7 +11,7 @@ from typing import Any
 import certifi
 
 from runtime_site.doctor.findings import Finding, duration, error, note, ok, warning
-from runtimeconf.model import RuntimeConfig, TlsConfig
+from runtimeconf.model import RuntimeConfig
 from runtimeconf.named_keys import WARNING_PERIOD
 from system.addresses import Address, bind_problem, holders, is_listening
 from system.wallclock import utc_at
@@ -63,8 +63,10 @@ def certificate(config: RuntimeConfig) -> Iterator[Finding]:
         return
     if stat.S_IMODE(tls.key_file.stat().st_mode) & _OTHERS:
         yield warning(about, f"Other users may read {tls.key_file}.", f"chmod 600 {tls.key_file}")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tls.certificate_file, tls.key_file, password="")  # never asks on the terminal
     try:
-        fields = _verified(tls, tls.certificate_file, _PARTIAL_CHAIN | _NO_CHECK_TIME)
+        fields = _verified(server, tls.certificate_file, _PARTIAL_CHAIN | _NO_CHECK_TIME)
     except ssl.SSLCertVerificationError as exc:
         yield error(about, f"Clients refuse it even as their root: {exc.verify_message}.", _RENEW)
         return
@@ -72,8 +74,8 @@ def certificate(config: RuntimeConfig) -> Iterator[Finding]:
     if fields.get("issuer") == fields.get("subject"):
         yield note(about, "It is self-signed: clients must be given it as their root.")
     else:
-        yield from _chain(tls)
-    yield from _names(config, tls)
+        yield from _chain(server)
+    yield from _names(config, server, tls.certificate_file)
 
 
 def _dates(fields: dict[str, Any]) -> Iterator[Finding]:
@@ -89,9 +91,9 @@ def _dates(fields: dict[str, Any]) -> Iterator[Finding]:
         yield ok(about, f"It is valid until {utc_at(end)}.")
 
 
-def _chain(tls: TlsConfig) -> Iterator[Finding]:
+def _chain(server: ssl.SSLContext) -> Iterator[Finding]:
     try:
-        _verified(tls, Path(certifi.where()), ssl.VerifyFlags(_NO_CHECK_TIME))
+        _verified(server, Path(certifi.where()), ssl.VerifyFlags(_NO_CHECK_TIME))
     except ssl.SSLCertVerificationError as exc:
         yield note(
             "certificate",
@@ -102,14 +104,14 @@ def _chain(tls: TlsConfig) -> Iterator[Finding]:
         yield ok("certificate", "Its chain leads to a usual root.")
 
 
-def _names(config: RuntimeConfig, tls: TlsConfig) -> Iterator[Finding]:
+def _names(config: RuntimeConfig, server: ssl.SSLContext, certificate_file: Path) -> Iterator[Finding]:
     """Compare the names of the certificate with `allowed_hosts`, the names that callers use."""
-    names = [host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host for host in _hosts(config)]
+    hosts = [host for host in config.http.allowed_hosts or () if host != "*"]
+    names = [host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host for host in hosts]
     wrong = []
     for name in dict.fromkeys(name.strip("[]") for name in names):
         try:
-            assert tls.certificate_file is not None  # noqa: S101 (the caller has checked)
-            _verified(tls, tls.certificate_file, _PARTIAL_CHAIN | _NO_CHECK_TIME, name)
+            _verified(server, certificate_file, _PARTIAL_CHAIN | _NO_CHECK_TIME, name)
         except ssl.SSLCertVerificationError:
             wrong.append(name)
     if wrong:
@@ -120,22 +122,15 @@ def _names(config: RuntimeConfig, tls: TlsConfig) -> Iterator[Finding]:
         yield ok("certificate", "It is for all of runtime.http.allowed_hosts.")
 
 
-def _hosts(config: RuntimeConfig) -> list[str]:
-    return [host for host in config.http.allowed_hosts or () if host != "*"]
-
-
-def _verified(tls: TlsConfig, roots: Path, flags: int, name: str | None = None) -> dict[str, Any]:
+def _verified(server_context: ssl.SSLContext, roots: Path, flags: int, name: str | None = None) -> dict[str, Any]:
     """
-    Return the fields of the certificate that the runtime serves, as a client with these *roots* sees it.
+    Return the fields of the certificate that a server with this context sends, as a client with these *roots* sees it.
 
     The handshake takes place in memory. With *name* the certificate must be for that name.
 
     Raises:
         ssl.SSLCertVerificationError: The client refuses it.
     """
-    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    assert tls.certificate_file is not None  # noqa: S101 (as above)
-    server_context.load_cert_chain(tls.certificate_file, tls.key_file, password="")  # never asks on the terminal
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = name is not None
     client_context.load_verify_locations(roots)

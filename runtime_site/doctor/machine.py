@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
-from pathlib import Path
 
 from packaging.requirements import Requirement
 
@@ -16,7 +15,7 @@ from runtime_site import startup
 from runtime_site.doctor.findings import Finding, error, note, ok, size, warning
 from runtime_site.project import EXTRAS, PROJECT, project
 from runtimeconf.model import RuntimeConfig
-from system import sandbox
+from system import control_groups, sandbox
 from system.memory import memory_bytes
 from system.process_limits import STACK_BYTES, hard_limit
 
@@ -74,16 +73,10 @@ def processors_for(workers: int, processors: int, quota: float | None) -> Iterat
 def processor_quota() -> float | None:
     """Return the number of processors whose time the control group of this process may use; None if all."""
     quotas = []
-    with suppress(OSError):
-        line = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-        root = Path("/sys/fs/cgroup")
-        group = root / line.removeprefix("0::").lstrip("/")
-        for directory in (group, *group.parents):
-            with suppress(OSError, ValueError):  # There is no such file, or no limit (`max`).
-                quota, period = (directory / "cpu.max").read_text().split()
-                quotas.append(int(quota) / int(period))
-            if directory == root:
-                break
+    for file in control_groups.files("cpu", "cpu.max", "cpu.max"):  # Version 1 has no such file.
+        with suppress(OSError, ValueError):  # It is missing, or there is no limit (`max`).
+            quota, period = file.read_text().split()
+            quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
 
 

@@ -14,10 +14,12 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from runtimeconf.addresses import ADDRESS
 from runtimeconf.connectors import CONNECTORS
+from runtimeconf.connectors.connector import Param
+from runtimeconf.connectors.s3 import S3_PARAMS
 from runtimeconf.dataset_schema import RELATION_NAME
 from runtimeconf.fields import (
-    ADDRESS,
     BooleanField,
     ChoiceField,
     DurationField,
@@ -112,21 +114,29 @@ def _accepts(field: ScalarField[Any], node: Scalar) -> bool:
 
 
 def secrets_of(config: RuntimeConfig) -> Iterator[str]:
-    """Yield every secret that *config* was given: keys, headers, and parameters of datasets that may hold one."""
+    """Yield every secret that *config* was given: keys, headers, tokens, and parameters of datasets."""
     for key in (*config.auth.keys, *(named.key for named in config.auth.named_keys)):
         if key is not None:
             yield key.reveal()
     for value in config.traces.headers.values() if config.traces is not None else ():
         yield from (value, *value.split())
+    if config.engine is not None and config.engine.token is not None:
+        yield config.engine.token
+    shared = config.snapshots.params if config.snapshots is not None else {}
+    yield from (shared[param.name] for param in S3_PARAMS if _is_hidden(param) and param.name in shared)
     for dataset in config.datasets:
         connector = CONNECTORS.get(dataset.connector)
         for param in connector.params if connector is not None else ():
-            if (param.is_secret or param.is_hidden) and param.name in dataset.params:
+            if _is_hidden(param) and param.name in dataset.params:
                 value = dataset.params[param.name]
                 yield value
                 if param.name in _WITH_PARTS:
                     yield from value.splitlines()
                     yield from re.findall(r"(?<=[:=\s])[^\s=&;]+", value)
+
+
+def _is_hidden(param: Param) -> bool:
+    return param.is_secret or param.is_hidden
 
 
 class Scrubber:

@@ -1,11 +1,9 @@
-"""The runtime that runs on the state directory, if there is one."""
+"""The runtime that uses the state directory, if there is one."""
 
 import os
-import re
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +13,11 @@ from datasources.control import DatasetState
 from datasources.errors import DatasetsUnavailableError
 from datasources.refresh.control_socket import ControlClient
 from runtime_site.doctor.findings import Finding, duration, error, note, ok, warning
+from runtime_site.parts import part_of
 from runtime_site.reloading import Report
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 from system.lock import SUPERVISOR_LOCK_NAME, StateLock
+from system.process_usage import STARTED, STATE, TICKS_PER_S, arguments, family, stat_fields
 
 _TIMEOUT_S = 4.0
 #: The start of a process is known to a hundredth of a second, and a YAML may be written just before.
@@ -26,8 +26,6 @@ _TOLERANCE_S = 1.0
 _MISSED = 3
 #: A process in one of these states (proc(5)) does not run.
 _STOPPED = frozenset("TtZ")
-#: A word of a command line that names the part of the runtime.
-_PART = re.compile(r"(?:run|.*\.)?(serve|web|engine|flight|refresh|watch|traces|loader)(?:r|_process)?")
 _CODE = Path(__file__).resolve().parents[2]
 _PACKAGES = ("runtime_site", "httpserver", "sqlapi", "flightapi", "datasources", "queryengine", "authkeys", "system")
 
@@ -67,34 +65,17 @@ def find(state_dir: Path) -> Runtime:
     for name, lock in locks.items():
         if lock.is_taken():
             holder = lock.holder_pid()
-            found = () if holder is None else tuple(_family(holder))
+            found = () if holder is None else tuple(_processes(holder))
             return Runtime(True, name == SUPERVISOR_LOCK_NAME, found)
     return Runtime()
 
 
-def _family(root: int) -> Iterator[Process]:
+def _processes(root: int) -> Iterator[Process]:
     """Yield the process *root* and all below it."""
-    below: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                below.setdefault(int(_status(int(entry.name))[1]), []).append(int(entry.name))
-    numbers = [root]
-    while numbers:
-        number = numbers.pop(0)
-        with suppress(OSError, ValueError, IndexError):
-            fields = _status(number)
-            words = Path(f"/proc/{number}/cmdline").read_bytes().decode(errors="replace").split("\0")
-            part = next((match[1] for word in words if (match := _PART.fullmatch(word))), "process")
-            ticks = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-            started = time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks)
-            yield Process(number, part, fields[0], started)
-        numbers += below.get(number, [])
-
-
-def _status(number: int) -> list[str]:
-    """Return the fields of proc(5)'s `stat` from the state on: the name before it may hold anything."""
-    return Path(f"/proc/{number}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    for number in family(root):
+        if (fields := stat_fields(number)) is not None:
+            age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[STARTED]) / TICKS_PER_S
+            yield Process(number, part_of(arguments(number), "process"), fields[STATE], time.time() - age_s)
 
 
 class Running:
@@ -105,7 +86,7 @@ class Running:
         self._config = config
 
     def check(self) -> Iterator[Finding]:
-        """Yield whether it runs, is ready, is current, and how old its data is."""
+        """Yield whether it runs, is ready and is current, and how old its data is."""
         about = "runtime"
         if not self._runtime.is_running:
             if not os.access(self._config.state_dir, os.F_OK) or os.access(self._config.state_dir, os.R_OK | os.X_OK):
@@ -162,7 +143,7 @@ class Running:
         try:
             states = ControlClient(self._config.state_dir).datasets()
         except DatasetsUnavailableError:
-            text = "The part that loads data does not answer: data is served, and gets old."
+            text = "The part that loads data does not answer: the data is served, but no longer refreshed."
             yield error("runtime", text, "Look at its log, or restart the runtime.")
             return
         declared = {dataset.name: dataset for dataset in self._config.datasets}
@@ -200,7 +181,7 @@ def _judged(state: DatasetState, dataset: DatasetConfig | None) -> Iterator[Find
         yield warning(about, f"Its last refresh failed: {state.error}", remedy, shared="Its last refresh failed.")
     interval_s = None if dataset is None else dataset.acceleration.refresh_check_interval_s
     if interval_s and state.age_s is not None and state.age_s > _MISSED * interval_s:
-        text = f"It was last checked {duration(state.age_s)} ago, and is to be every {duration(interval_s)}."
+        text = f"It was last checked {duration(state.age_s)} ago; its interval is {duration(interval_s)}."
         yield warning(about, text, "Look at the runtime's log; a longer interval may suit its source.")
 
 

@@ -39,7 +39,10 @@ class Sources:
 
     def check(self, *, offline: bool) -> Iterator[Finding]:
         """Ask the sources, with *offline* only files of this machine, and yield what each answered."""
-        datasets = [dataset for dataset in self._config.datasets if dataset.view is None]
+        if not self._config.reads_sources:
+            yield note("sources", "This node is a follower: it reads no source.")
+            return
+        datasets = [dataset for dataset in self._config.loaded_datasets if dataset.view is None]
         asked = [dataset for dataset in datasets if not offline or dataset.connector in LOCAL_FILES]
         served = self._served()
         environ = parts.environment("refresh", self._config, os.environ)
@@ -77,7 +80,8 @@ class Sources:
         return questions
 
     def _judged(self, dataset: DatasetConfig, answer: Answer, served: Snapshot | None) -> Iterator[Finding]:
-        about, where = f"dataset {dataset.name}", f"{self._config.file}:{dataset.line}: {dataset.yaml_path}"
+        about = f"dataset {dataset.name}"
+        where = f"{self._config.file_of(dataset.yaml_path)}:{dataset.line}: {dataset.yaml_path}"
         is_same = served is not None and served.source == fingerprint(dataset)
         if answer.is_unchanged and served is not None:
             self.known[dataset.name.lower()] = served.columns
@@ -141,6 +145,6 @@ def clock_findings(ahead_s: Mapping[str, float]) -> Iterator[Finding]:
         make = error if abs(seconds) >= _CLOCK_OF_S3_S else warning
         yield make(about, text, f"{remedy} The expiry of keys depends on it.")
     if ahead_s and not off:
-        yield ok(about, f"It agrees to {_CLOCK_S:g} s with that of {', '.join(ahead_s)}.")
+        yield ok(about, f"It agrees within {_CLOCK_S:g} s with that of {', '.join(ahead_s)}.")
     elif not ahead_s:
         yield note(about, "There is no HTTP source to compare the clock with.")

@@ -5,9 +5,9 @@ The option `--config`, and the base of `serve` and of the commands that run one 
 """
 
 import os
+import select
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,8 +20,8 @@ import runtimeconf.state
 from runtime_site import parts, startup
 from runtime_site.reloading import needs_restart
 from runtimeconf import handover
-from runtimeconf.model import RuntimeConfig
-from system.addresses import wait_until_bindable
+from runtimeconf.model import MetricsConfig, RuntimeConfig
+from system.addresses import bind_problem, wait_until_bindable
 from system.heartbeat import Heartbeat
 from system.state_directory import prepare_state_dir
 
@@ -43,12 +43,27 @@ def use_config(file: Path | None) -> None:
         runtimeconf.state.set_config(None)
 
 
-def stop_event() -> threading.Event:
-    """Return an event that SIGTERM and SIGINT set from now on."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
+class StopSignal:
+    """
+    The first SIGTERM or SIGINT from now on, for the main thread.
+
+    The interpreter writes it to a pipe as soon as it comes. A handler would run only between two steps of the main
+    thread: too late for a wait that has just begun, and perhaps in the middle of one, where the lock of an event that
+    it sets is held.
+    """
+
+    def __init__(self) -> None:
+        self._arrivals, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._number = 0
+        signal.set_wakeup_fd(write_end)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)  # The interpreter looks only for signals that have a handler.
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for it, at most *timeout_s* seconds, and return its number; 0 if it has not come."""
+        if not self._number and select.select([self._arrivals], [], [], timeout_s)[0]:
+            self._number = os.read(self._arrivals, 1)[0]
+        return self._number
 
 
 def heartbeat(extra: Mapping[str, Any]) -> Callable[[], None]:
@@ -67,13 +82,22 @@ def _prepare(preparation: parts.Preparation) -> None:
         if restarts:
             sys.exit(_refused(preparation, "\n".join(restarts)))
         config = startup.checked_config()
-        before, after = preparation.running.metrics, config.metrics
-        if after.enabled and not (before.enabled and before.bind.port == after.bind.port):
-            wait_until_bindable(after.bind, "runtime.metrics.bind", time.monotonic())
+        _check_page(preparation.running.metrics, config.metrics)
         startup.log_warnings(config)
         parts.answer(preparation, config, authkeys.state.get_access())
     except startup.StartError as error:
         sys.exit(_refused(preparation, str(error)))
+
+
+def _check_page(before: MetricsConfig, after: MetricsConfig) -> None:
+    """Raise OSError if there can be no page of metrics where *after* says."""
+    if not after.enabled:
+        return
+    if before.enabled and before.bind.port == after.bind.port:  # It may be free as soon as the former page is gone.
+        if (problem := bind_problem(after.bind)) is not None:
+            raise OSError(problem)
+    else:
+        wait_until_bindable(after.bind, "runtime.metrics.bind", time.monotonic())
 
 
 def _refused(preparation: parts.Preparation, reason: str) -> int:

@@ -1,4 +1,4 @@
-"""The live screen: draws what has changed, and does what the keys say."""
+"""The live screen: draws what has changed, and obeys the keys."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _LOOK_S = 0.1
 
 @dataclass
 class Dialogue:
-    """What the keys have said: the statement `chosen`, the one that the user may cancel, and whether it is over."""
+    """What the keys have led to: the statement `chosen`, the one it `asks` about before cancelling it, or the end."""
 
     chosen: str = ""
     asks: str = ""

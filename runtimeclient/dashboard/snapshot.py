@@ -1,9 +1,9 @@
-"""What a runtime does at one moment, as the wire tells it, and a thread that asks again and again."""
+"""What a runtime does at one moment, as it says itself, and a thread that asks it again and again."""
 
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -34,25 +34,6 @@ class Snapshot:
     datasets: tuple[DatasetStatus, ...] = ()
     problems: tuple[str, ...] = ()
 
-    @property
-    def engine(self) -> ComponentStatus | None:
-        """The component that has the workers."""
-        return next((component for component in self.components if component.workers_alive is not None), None)
-
-
-@dataclass
-class _Problems:
-    texts: list[str] = field(default_factory=list)
-
-    def read(self, call: Callable[[], _T], default: _T) -> _T:
-        """Return what *call* returns, or *default* if the runtime refuses it."""
-        try:
-            return call()
-        except RequestRefusedError as exc:
-            if str(exc) not in self.texts:
-                self.texts.append(str(exc))
-            return default
-
 
 def take(client: RuntimeClient) -> Snapshot:
     """
@@ -61,18 +42,27 @@ def take(client: RuntimeClient) -> Snapshot:
     Raises:
         NotAuthorisedError, ConnectionFailedError: As `RuntimeClient.sql`.
     """
-    problems = _Problems()
+    problems: dict[str, None] = {}
+
+    def read(call: Callable[[], _T], default: _T) -> _T:
+        """Return what *call* returns, or *default* if the runtime refuses it."""
+        try:
+            return call()
+        except RequestRefusedError as exc:
+            problems[str(exc)] = None
+            return default
+
     is_ready = client.is_ready()
-    statistics = problems.read(lambda: client.statistics(_STATEMENTS), None)
+    statistics = read(lambda: client.statistics(_STATEMENTS), None)
     return Snapshot(
         taken=datetime.now(UTC),
-        key=problems.read(client.key_name, None),
+        key=read(client.key_name, None),
         is_ready=is_ready,
-        components=problems.read(client.status, ()),
-        queries=problems.read(client.active_queries, ()),
+        components=read(client.status, ()),
+        queries=read(client.active_queries, ()),
         statements=() if statistics is None else statistics.statements,
-        datasets=problems.read(client.datasets, ()),
-        problems=tuple(problems.texts),
+        datasets=read(client.datasets, ()),
+        problems=tuple(problems),
     )
 
 
@@ -80,8 +70,8 @@ class Poller:
     """
     Takes a snapshot every *interval_s* seconds, and cancels statements, in a thread.
 
-    A runtime that cannot be reached is asked again. If it refuses the key, that is the end: `error` says so. `notice`
-    is what became of the last cancellation.
+    A runtime that cannot be reached is asked again. If it refuses the key, the thread ends and sets `error`. `notice`
+    says what became of the last cancellation.
     """
 
     def __init__(self, client: RuntimeClient, interval_s: float) -> None:
@@ -102,11 +92,18 @@ class Poller:
         self._again.set()
 
     def stop(self) -> None:
-        """Ask no more. A request that is under way is not waited for."""
+        """End the thread, without waiting for a request that is under way: the client may be closed at once."""
         self._stops = True
         self._again.set()
 
     def _run(self) -> None:
+        try:
+            self._poll()
+        except Exception:
+            if not self._stops:  # Else the client was closed under a request.
+                raise
+
+    def _poll(self) -> None:
         while not self._stops:
             self._again.clear()
             while self._cancels:

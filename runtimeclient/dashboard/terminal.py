@@ -1,4 +1,4 @@
-"""A terminal that shows one full screen and gives keys, and is put back whatever happens."""
+"""A terminal that shows one full screen and reads keys, and is restored whatever happens."""
 
 import os
 import select
@@ -37,7 +37,7 @@ class FullScreen:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Take the terminal for the block. Signals that end or stop the program, and its end, give it back."""
+        """Take the terminal for the block. It is restored at its end, and when a signal ends or stops the program."""
         former = {number: signal.getsignal(number) for number in (*_ENDS, signal.SIGTSTP)}
         for number in _ENDS:
             signal.signal(number, self._end)

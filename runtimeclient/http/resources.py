@@ -154,7 +154,7 @@ class FinishedQuery(_Resource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementStatistics(_Resource):
-    """What the statements of one digest have taken; means and 95th percentiles are in milliseconds."""
+    """Statistics of the statements with one digest; means and 95th percentiles are in milliseconds."""
 
     statement: str | None
     calls: int
@@ -219,7 +219,7 @@ def _converted(name: str, value: Any, kind: Any) -> Any:
 
 
 def _checked(name: str, value: Any, kind: type | tuple[type, ...]) -> Any:
-    if not isinstance(value, kind) or (isinstance(value, int) and abs(value) > _MAX_NUMBER):
+    if not isinstance(value, kind) or (isinstance(value, int | float) and not abs(value) <= _MAX_NUMBER):  # nor NaN
         raise _wrong_type(name)
     return value
 

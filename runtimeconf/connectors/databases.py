@@ -1,14 +1,15 @@
-"""The connectors that read a table of a database: `postgres:`, `sqlite:`, `duckdb:`, `flightsql:`."""
+"""The connectors that read a table of a database: `postgres:`, `mysql:`, `sqlite:`, `duckdb:`, `flightsql:`."""
 
 from collections.abc import Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
+from runtimeconf.addresses import parse_host
 from runtimeconf.connectors.connector import Connector, Package, Param
 from runtimeconf.connectors.downloads import ALLOW_HTTP, PORT, check_credentials, parse_password, parse_token
 from runtimeconf.connectors.files import locate_path
-from runtimeconf.connectors.tables import locate_table
-from runtimeconf.fields import ChoiceField, InvalidValueError, ParsedField, PathField, TextField, parse_host
+from runtimeconf.connectors.tables import locate_table, table_parts
+from runtimeconf.fields import ChoiceField, InvalidValueError, ParsedField, PathField, TextField
 
 #: Every ADBC driver is loaded by this one.
 _MANAGER = Package("adbc_driver_manager", "adbc-driver-manager~=1.13")
@@ -64,6 +65,34 @@ POSTGRES = Connector(
     packages=(Package("adbc_driver_postgresql", "adbc-driver-postgresql~=1.13"), _MANAGER),
 )
 
+
+def _check_mysql(location: str, params: Mapping[str, str]) -> str | None:
+    if len(table_parts(location)) == 1 and "mysql_db" not in params:
+        return "lacks the field mysql_db, the name of a database: from: names the table only"
+    if params.get("mysql_sslmode") == "disabled" and "mysql_sslrootcert" in params:
+        return "has mysql_sslrootcert, but mysql_sslmode: disabled does without TLS"
+    return None
+
+
+MYSQL = Connector(
+    name="mysql",
+    expected="the name of a table or view, such as database.table",
+    locate=partial(
+        locate_table, 2, "mysql_host, mysql_tcp_port, mysql_db, mysql_user and mysql_pass of params hold that"
+    ),
+    params=(
+        Param("mysql_host", ParsedField("a host name or an IP address", parse_host), is_required=True, is_hidden=True),
+        Param("mysql_tcp_port", PORT),
+        Param("mysql_db", TextField("the name of a database", max_length=64)),
+        Param("mysql_user", TextField("the name of a user", max_length=80), is_required=True),
+        Param("mysql_pass", ParsedField("a password", parse_password), is_secret=True),
+        Param("mysql_sslmode", ChoiceField("disabled", "preferred", "required")),
+        Param("mysql_sslrootcert", PathField("the path of a PEM file of certificates"), is_path=True),
+    ),
+    check=_check_mysql,
+    # `cryptography` is for passwords by caching_sha2_password, the default of MySQL, over connections without TLS.
+    packages=(Package("pymysql", "pymysql~=1.2"), Package("cryptography", "cryptography>=46.0.7")),
+)
 
 SQLITE = Connector(
     name="sqlite",

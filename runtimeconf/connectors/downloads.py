@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
+from runtimeconf.addresses import split_host_port
 from runtimeconf.connectors.connector import Param
-from runtimeconf.fields import ChoiceField, DurationField, InvalidValueError, ParsedField, SizeField, split_host_port
+from runtimeconf.fields import ChoiceField, DurationField, InvalidValueError, ParsedField, SizeField
 from system.addresses import Address
 
 _MAX_CREDENTIAL_LENGTH = 16_384
@@ -71,6 +72,11 @@ def parse_origin(text: str) -> tuple[str, str]:
 def is_loopback(host: str) -> bool:
     """Return whether *host* is this machine: a loopback address or the name `localhost`."""
     return Address(host, 0).is_loopback
+
+
+def is_near(host: str) -> bool:
+    """Return whether *host* is this machine, or an address that no router forwards (RFC 3927): no proxy reaches it."""
+    return is_loopback(host) or Address(host, 0).is_link_local
 
 
 def lacks_tls(url: str, params: Mapping[str, str]) -> bool:

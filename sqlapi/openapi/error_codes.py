@@ -70,8 +70,8 @@ WHEN: Mapping[str, str] = {
     "time_column_missing": "an append was requested, but the dataset has no `time_column`",
     "dataset_not_found": "no dataset has this name",
     "datasets_unavailable": "the refresh process does not answer at the moment",
-    "telemetry_unavailable": "what the runtime remembers cannot be read at the moment",
-    "telemetry_error": "what the runtime remembers cannot be read",
+    "telemetry_unavailable": "history and statistics cannot be read at the moment",
+    "telemetry_error": "history and statistics cannot be read",
     "internal_error": "an unexpected error occurred",
     "configuration_error": "the configuration of this process cannot be used",
     "state_directory_error": "the state directory cannot be used",
@@ -80,6 +80,7 @@ WHEN: Mapping[str, str] = {
     "source_error": "a source cannot be read",
     "schema_changed": "the columns of a source have changed",
     "snapshot_error": "a snapshot cannot be made or read",
+    "shared_storage_error": "the storage of shared snapshots does not answer, or refuses",
     "dataset_error": "a dataset failed in another way",
     "authentication_unavailable": "this process has not loaded its keys, so it lets nobody in",
 }

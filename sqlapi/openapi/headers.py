@@ -2,13 +2,11 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from queryengine.errors import QueryCancelledError
 from sqlapi.errors import ContentEncodingError
+from sqlapi.openapi.schemas import Schema
 from sqlapi.problems import COMMON_HEADERS
-
-Schema = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class Operation:
 TAGS: Mapping[str, str] = {
     "Statements": "Run SQL statements, list and cancel them.",
     "Datasets": "The data that statements see, and how fresh it is.",
-    "Runtime": "Whether the runtime works, and what a key may do.",
+    "Runtime": "Check whether the runtime works, and what a key may do.",
 }
 
 #: The parameters in the paths of routes.
@@ -147,14 +147,14 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("health", "GET"): Operation(
         id="getHealth",
         tag="Runtime",
-        summary="Whether the process answers",
+        summary="Check whether the process answers",
         description="Uses neither the engine nor the data.",
         successes=(Success(description="The process answers.", content={"text/plain": {"schema": {"const": "ok\n"}}}),),
     ),
     ("ready", "GET"): Operation(
         id="getReadiness",
         tag="Runtime",
-        summary="Whether it can run statements",
+        summary="Check whether it can run statements",
         description="`/v1/status` shows which component or dataset is not ready.",
         successes=(
             Success(description="It can.", content={"text/plain": {"schema": {"const": "ready"}}}),
@@ -216,8 +216,8 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("statistics", "GET"): Operation(
         id="getStatistics",
         tag="Statements",
-        summary="What your statements have taken, by what they have in common",
-        description="Statements that differ only in values are counted together. The CSV has only the list.",
+        summary="Show statistics of your statements",
+        description="Statements that differ only in values are counted together. The CSV has only their list.",
         query=(LIMIT, FORMAT),
         successes=(Success(description="The statistics.", content=_rows(reference("Statistics"))),),
         codes=_REMEMBERED_CODES,
@@ -284,7 +284,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("key", "GET"): Operation(
         id="getKey",
         tag="Runtime",
-        summary="What your key may do",
+        summary="Show what your key may do",
         query=(JSON_FORMAT,),
         successes=(Success(description="The key.", content=_json(reference("Key"))),),
     ),
@@ -298,7 +298,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("openapi", "GET"): Operation(
         id="getOpenApi",
         tag="Runtime",
-        summary="This description",
+        summary="Get this document",
         query=(JSON_FORMAT,),
         successes=(Success(description="The document.", content=_json(reference("OpenApi"))),),
     ),

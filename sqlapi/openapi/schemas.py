@@ -11,7 +11,14 @@ from sqlapi.openapi.error_codes import LOG_ONLY, WHEN
 
 Schema = dict[str, Any]
 
-_TYPES: Mapping[type, str] = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
+_TYPES: Mapping[type, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    dict: "object",
+    types.NoneType: "null",
+}
 
 _TIME: Schema = {"format": "date-time"}
 _COUNT: Schema = {"minimum": 0}
@@ -33,11 +40,23 @@ def object_of(description: str, properties: Mapping[str, Schema], *, optional: t
     return {"type": "object", "description": description, "required": required, "properties": dict(properties)}
 
 
+def _nullable(type_: str, description: str, **more: Any) -> Schema:
+    return {"type": [type_, "null"], "description": description, **more}
+
+
+def _count(description: str) -> Schema:
+    return {"type": "integer", "description": description, **_COUNT}
+
+
+def _milliseconds(description: str) -> Schema:
+    return {"type": "number", "description": description, **_COUNT}
+
+
 def _field(type_: Any, description: str, more: Mapping[str, Any]) -> Schema:
     """Return the schema of a field of a dataclass: a plain type, a Literal, or either of these or None."""
     kinds = get_args(type_) if get_origin(type_) in (types.UnionType, Union) else (type_,)
     allowed = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
-    names = ["string" if get_origin(kind) is Literal else _TYPES[kind] for kind in kinds]
+    names = ["string" if get_origin(kind) is Literal else _TYPES[get_origin(kind) or kind] for kind in kinds]
     schema: Schema = {"type": names[0] if len(names) == 1 else names, "description": description, **more}
     if allowed:
         schema["enum"] = [*allowed, *([None] if "null" in names else [])]
@@ -72,6 +91,8 @@ _DATASET: Mapping[str, tuple[str, Schema]] = {
     ),
     "age_s": ("Whole seconds since `checked_at`.", _COUNT),
     "bytes": ("The size of the snapshot file.", _COUNT),
+    "description": ("The description in the YAML.", {}),
+    "metadata": ("The metadata in the YAML.", {"additionalProperties": {"type": "string"}}),
 }
 
 _REFRESH_ID: Schema = {"pattern": "^[0-9a-f]{16}$"}
@@ -101,56 +122,46 @@ _ACTIVE: Mapping[str, tuple[str, Schema]] = {
 _DIGEST: Schema = {"pattern": "^[0-9a-f]{16}$"}
 
 _TIMES: Mapping[str, Schema] = {
-    "queued_ms": {"type": "number", "description": "Waiting for a free worker.", **_COUNT},
-    "parse_ms": {"type": "number", "description": "Parsing and checking.", **_COUNT},
-    "run_ms": {"type": "number", "description": "In the engine.", **_COUNT},
-    "encode_ms": {"type": "number", "description": "Encoding as JSON, CSV or Arrow.", **_COUNT},
-    "total_ms": {"type": "number", "description": "From its arrival to the end of its response.", **_COUNT},
+    "queued_ms": _milliseconds("Waiting for a free worker."),
+    "parse_ms": _milliseconds("Parsing and checking."),
+    "run_ms": _milliseconds("In the engine."),
+    "encode_ms": _milliseconds("Encoding as JSON, CSV or Arrow."),
+    "total_ms": _milliseconds("From its arrival to the end of its response."),
 }
 
 #: A statement that has ended: see `telemetry.history.COLUMNS`.
 _ENDED: Mapping[str, Schema] = {
     "id": {"type": "string", "description": "The `X-Query-Id` of its response.", **_STATEMENT_ID},
-    "request_id": {"type": ["string", "null"], "description": "The `X-Request-Id` of its response."},
-    "trace_id": {
-        "type": ["string", "null"],
-        "description": "The trace that the request belongs to, if it sent one.",
-        "pattern": "^[0-9a-f]{32}$",
-    },
+    "request_id": _nullable("string", "The `X-Request-Id` of its response."),
+    "trace_id": _nullable("string", "The trace that the request belongs to, if it sent one.", **_STATEMENT_ID),
     "started": {"type": "string", "description": "When it arrived.", **_TIME},
     "protocol": {"type": "string", "enum": ["http", "flight-sql"]},
     "verdict": {"type": "string", "description": "`ok`, or the code of the error."},
     **_TIMES,
-    "rows": {"type": "integer", "description": "Of the response, as far as it was produced.", **_COUNT},
-    "bytes": {"type": "integer", "description": "Of the response, as far as it was produced.", **_COUNT},
-    "cache": {
-        "type": ["string", "null"],
-        "description": "With the results cache on.",
-        "enum": ["hit", "miss", "bypass", None],
-    },
-    "statement": {
-        "type": ["string", "null"],
-        "description": "What it has in common with others that differ only in values; null if it was refused.",
-        **_DIGEST,
-    },
-    "sql": {"type": ["string", "null"], "description": "Its first 1,000 characters, if the history keeps them."},
+    "rows": _count("Of the response, as far as it was produced."),
+    "bytes": _count("Of the response, as far as it was produced."),
+    "cache": _nullable("string", "With the results cache on.", enum=["hit", "miss", "bypass", None]),
+    "statement": _nullable(
+        "string", "What it has in common with others that differ only in values; null if it was refused.", **_DIGEST
+    ),
+    "sql": _nullable("string", "Its first 1,000 characters, if the history keeps them."),
 }
 
 #: Statements that differ only in values: see `telemetry.statistics.COLUMNS`.
 _ALIKE: Mapping[str, Schema] = {
-    "statement": {"type": ["string", "null"], "description": "The digest, as in the history.", **_DIGEST},
-    "calls": {"type": "integer", "description": "How often such statements ended.", **_COUNT},
-    "errors": {"type": "integer", "description": "How often not with `ok`.", **_COUNT},
-    "cache_hits": {"type": "integer", "description": "How often the results cache answered.", **_COUNT},
-    "rows": {"type": "integer", "description": "Of all responses.", **_COUNT},
-    "bytes": {"type": "integer", "description": "Of all responses.", **_COUNT},
+    "statement": _nullable("string", "The digest, as in the history.", **_DIGEST),
+    "calls": _count("How many such statements ended."),
+    "errors": _count("How many of them failed."),
+    "cache_hits": _count("How many the results cache answered."),
+    "rows": _count("Of all responses."),
+    "bytes": _count("Of all responses."),
     "last": {"type": "string", "description": "When the last one arrived.", **_TIME},
     **{
-        f"{kind}_{phase}": {"type": ["number", "null"], "description": f"{words} {described['description']}", **_COUNT}
+        f"{kind}_{phase}": _nullable("number", f"{words} {described['description']}", **_COUNT)
         for phase, described in _TIMES.items()
-        for kind, words in (("mean", "The mean."), ("p95", "95 of 100 were faster."))
+        for kind, words in (("mean", "The mean."), ("p95", "The 95th percentile."))
     },
-    "sql": {"type": ["string", "null"], "description": "The text of the last one, if the history keeps it."},
+    "sql": _nullable("string", "The text of the last one, if the history keeps it."),
 }
 
 #: The order and the units of DurationField, from 0s to 365d; the runtime checks the upper bound.
@@ -171,10 +182,6 @@ _ARROW_FIELD = object_of(
         "dict_is_ordered": {"type": "boolean"},
     },
 )
-
-
-def _nullable(type_: str, description: str, **more: Any) -> Schema:
-    return {"type": [type_, "null"], "description": description, **more}
 
 
 #: All schemas that the document names.
@@ -225,10 +232,10 @@ SCHEMAS: Mapping[str, Schema] = {
     "EndedStatement": object_of("A statement that has ended.", _ENDED),
     "AlikeStatements": object_of("Statements that differ only in values.", _ALIKE),
     "Statistics": object_of(
-        "What the statements of a key have taken.",
+        "Statistics of the statements of a key.",
         {
             "since": {"type": "string", "description": "When counting began.", **_TIME},
-            "evicted": {"type": "integer", "description": "How many digests were dropped for lack of room.", **_COUNT},
+            "evicted": _count("How many digests were dropped for lack of room."),
             "statements": array_of("AlikeStatements") | {"description": "Those that took the longest time in all."},
         },
     ),
@@ -236,62 +243,48 @@ SCHEMAS: Mapping[str, Schema] = {
     "Component": object_of(
         "A component of the runtime.",
         {
-            "name": {"type": "string", "enum": ["http", "flight", "engine", "refresh"]},
+            "name": {"type": "string", "enum": ["http", "flight", "engine", "refresh", "snapshots", "cluster"]},
             "endpoint": {"type": "string", "description": "An address, a socket, `in-process` or `N/A`."},
             "status": {"type": "string", "enum": ["Ready", "Initializing", "Disabled", "Error"]},
-            "workers_alive": {
-                "type": "integer",
-                "description": "Of the engine: worker processes that respond.",
-                **_COUNT,
-            },
-            "workers_killed": {
-                "type": "integer",
-                "description": "Of the engine: worker processes killed or lost since startup.",
-                **_COUNT,
-            },
-            "workers_busy": {
-                "type": "integer",
-                "description": "Of the engine: worker processes that run a statement.",
-                **_COUNT,
-            },
-            "statements_running": {
-                "type": "integer",
-                "description": "Of the engine: statements of all keys that run.",
-                **_COUNT,
-            },
-            "statements_queued": {
-                "type": "integer",
-                "description": "Of the engine: statements of all keys that wait for a worker.",
-                **_COUNT,
-            },
+            "workers_alive": _count("Of the engine: worker processes that respond."),
+            "workers_killed": _count("Of the engine: worker processes killed or lost since startup."),
+            "workers_busy": _count("Of the engine: worker processes that run a statement."),
+            "statements_running": _count("Of the engine: statements of all keys that run."),
+            "statements_queued": _count("Of the engine: statements of all keys that wait for a worker."),
             "waiting_for": {
                 "type": "array",
                 "items": {"type": "string"},
                 "description": "Of refresh: the datasets that hold up `/v1/ready`.",
             },
+            "node": {"type": "string", "description": "Of snapshots: the id of this node."},
+            "publisher": {
+                "type": "string",
+                "description": "Of snapshots: the id of the node that publishes; empty if it is not known.",
+            },
+            "answered_s": _nullable("integer", "Of snapshots: seconds since the shared storage last answered."),
         },
         optional=(
             *("workers_alive", "workers_killed", "workers_busy", "statements_running", "statements_queued"),
             "waiting_for",
+            *("node", "publisher", "answered_s"),
         ),
     ),
     "Dataset": _row_of(
         DatasetState,
-        "A dataset. Until there is data to serve, `rows` and all fields below it are null, but `error` and "
-        "`next_refresh_at`.",
+        "A dataset. Until there is data to serve, `rows` and the fields from there to `bytes` are null, but "
+        "`error` and `next_refresh_at`.",
         _DATASET,
         {"from_": "from"},
     ),
     "Refresh": _row_of(RefreshRun, "A refresh of a dataset, requested or scheduled.", _REFRESH),
     "RefreshRequest": {
-        "type": "object",
-        "description": "What applies to this refresh only. A null field counts as absent.",
+        "type": ["object", "null"],
+        "description": "What applies to this refresh only. Null counts as absent.",
         "properties": {
             "refresh_sql": _nullable("string", "A query over the source."),
-            "refresh_mode": {
-                **_nullable("string", "`full` replaces all rows, `append` adds the newer ones."),
-                "enum": ["full", "append", None],
-            },
+            "refresh_mode": _nullable(
+                "string", "`full` replaces all rows, `append` adds the newer ones.", enum=["full", "append", None]
+            ),
             "refresh_jitter_max": _nullable(
                 "string",
                 "The refresh starts after a random delay of up to this length, from `0s` to `365d`.",

@@ -1,12 +1,12 @@
 """Helpers for the tests of this room: declare, build and wait."""
 
 import os
-import resource
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,6 +58,15 @@ def meanwhile(step: Callable[[], object], pause_s: float = 0.005) -> Iterator[No
     finally:
         ended.set()
         thread.join()
+
+
+def snapshot_of(dataset: str = "orders", **changes: Any) -> Snapshot:
+    """Return the entry of a manifest for *dataset*. Nothing is written."""
+    entry = Snapshot(
+        dataset=dataset, file=f"{dataset}.duckdb", rows=1, size_bytes=1, sha256="0" * 64,
+        created_at="2026-01-01T00:00:00.000Z", source="", columns=(),
+    )  # fmt: skip
+    return replace(entry, **changes)
 
 
 def deadline(limit_s: float = 60.0) -> Deadline:
@@ -189,17 +198,6 @@ def files_below(directory: Path) -> list[str]:
     """Return the names of all files below the state directory, but for its lock and socket."""
     found = [str(path.relative_to(directory / "state")) for path in (directory / "state").rglob("*") if path.is_file()]
     return sorted(name for name in found if name not in {"lock", "control.sock"})
-
-
-@contextmanager
-def file_limit(size: int) -> Iterator[None]:
-    """Have every file of this process end at *size* bytes, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def open_below(directory: Path) -> list[str]:

@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasources.control import AdmittedSql, DatasetState, RefreshRun
+from datasources import control
+from datasources.control import AdmittedSql, DatasetState, RefreshRun, SharingState
 from datasources.errors import (
     AccelerationDisabledError,
     DatasetError,
     DatasetsUnavailableError,
     SchemaChangedError,
+    SharedStorageError,
     SnapshotError,
     SourceError,
     TimeColumnMissingError,
@@ -38,6 +40,7 @@ from datasources.refresh.control_socket import (
 )
 from queryengine.manifest import Manifest, write_manifest
 from system.errors import StateDirectoryError
+from tests.datasources.support import wait_for
 from tests.queryengine.test_manifest import FLIGHTS
 
 STATE = DatasetState(
@@ -55,6 +58,7 @@ STATE = DatasetState(
     bytes=274432,
 )
 RUN = RefreshRun(id="1", status="running", requested_at="r", started_at="s")
+SHARING = SharingState(node="n", publisher="n", epoch=3, error=None, answered_s=1)
 
 
 class Fixed:
@@ -69,6 +73,9 @@ class Fixed:
     def _raise(self) -> None:
         if self.error is not None:
             raise self.error
+
+    def sharing(self) -> SharingState | None:
+        return SHARING
 
     def waiting_for(self) -> tuple[str, ...]:
         self._raise()
@@ -94,9 +101,9 @@ class Fixed:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Fixed]:
-    control = Fixed()
-    server = ControlServer(tmp_path, control)
-    yield control
+    fixed = Fixed()
+    server = ControlServer(tmp_path, fixed)
+    yield fixed
     server.close()
 
 
@@ -115,6 +122,7 @@ def send(directory: Path, data: bytes, *, then_close: bool = True) -> bytes:
 def test_the_client_gets_what_the_control_says(tmp_path: Path, served: Fixed) -> None:
     client = ControlClient(tmp_path)
 
+    assert client.sharing() == SHARING
     assert client.waiting_for() == ("a",)
     assert not client.is_loaded()
     served.missing = ()
@@ -196,6 +204,7 @@ ERRORS: list[Exception] = [
     TimeColumnMissingError("x"),
     DatasetsUnavailableError(),
     SnapshotError("No space."),
+    SharedStorageError("It does not answer."),
     SourceError("No file."),
     SchemaChangedError("b is gone."),
     DatasetError("Failed."),
@@ -211,6 +220,21 @@ def test_an_error_arrives_as_the_class_it_was(tmp_path: Path, served: Fixed, err
 
     assert type(caught.value) is type(error)
     assert (str(caught.value), vars(caught.value)) == (str(error), vars(error))
+
+
+def test_readiness_that_gets_stale_with_time_is_asked_for_again(
+    tmp_path: Path, served: Fixed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "RECHECK_S", 0.05)
+    write_manifest(tmp_path, Manifest(generation=1, snapshots=(FLIGHTS,)))
+    client = ControlClient(tmp_path, ["flights"], generation=1, gets_stale=True)
+    served.missing = ()
+    wait_for(client.is_loaded, "readiness")
+
+    served.missing = ("flights",)
+    wait_for(lambda: not client.is_loaded(), "the end of readiness")
+    served.error = DatasetsUnavailableError()
+    assert not client.is_loaded()
 
 
 def test_every_class_of_error_is_tried_here() -> None:

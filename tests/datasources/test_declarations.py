@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from datasources.refresh.declarations import admit_refresh_sql, faults
+from datasources.refresh.declarations import faults, with_admitted_sql
+from datasources.refresh_sql import admit_refresh_sql
 from queryengine.errors import StatementError
 from queryengine.gate.gate import Gate
 from runtimeconf.model import AccelerationConfig, DatasetConfig
@@ -91,3 +92,17 @@ def test_all_faults_are_found_at_once(tmp_path: Path, gate: Gate) -> None:
     config = configure(tmp_path, with_sql(tmp_path, "SELEC", 0), with_sql(tmp_path, "DROP TABLE x", 1))
 
     assert [fault.line for fault in faults(config, gate)] == [10, 11]
+
+
+def test_what_is_rewritten_runs_as_rewritten_and_all_else_as_it_is_written(tmp_path: Path, gate: Gate) -> None:
+    written = [
+        None,
+        " SELECT a FROM flights1 -- all\n;",
+        "SELECT nvl(a, 1) AS a FROM flights2",
+        "SELECT make_array(a) AS a FROM flights3",
+    ]
+    config = configure(tmp_path, *(with_sql(tmp_path, sql, number) for number, sql in enumerate(written)))
+
+    runs = [dataset.acceleration.refresh_sql for dataset in with_admitted_sql(config, gate).datasets]
+
+    assert runs == [*written[:3], "SELECT list_value(a) AS a FROM flights3"]

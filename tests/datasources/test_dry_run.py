@@ -8,9 +8,10 @@ import pytest
 
 from datasources.refresh.dry_run import dry_run
 from datasources.snapshots.snapshot import fingerprint
-from queryengine.manifest import Column, Manifest, Snapshot, write_manifest
+from queryengine.manifest import Column, Manifest, write_manifest
 from runtimeconf.loader import load
 from runtimeconf.model import RuntimeConfig
+from tests.datasources.support import snapshot_of
 
 ORDERS = "datasets:\n  - {from: 'file:orders.csv', name: Orders, acceleration: {enabled: true%s}}\n"
 VIEW = "views:\n  - {name: v, sql: %s}\n"
@@ -65,6 +66,16 @@ MORE_VIEWS = """\
             "SELECT 1",
             "2: datasets[0].time_column: The source of Orders has no column 'at', which the YAML declares as its ",
         ),
+        (
+            ", refresh_data_window: 1d}, time_column: id, params: {file_format: csv",
+            "SELECT 1",
+            "2: datasets[0].time_column: The time_column of Orders is of type BIGINT: set time_format to unix_seconds",
+        ),
+        (
+            ", refresh_data_window: 1d}, time_column: id, time_format: unix_seconds, params: {file_format: csv",
+            "SELECT 1",
+            "",
+        ),
     ],
 )
 def test_sql_that_does_not_fit_is_an_error(tmp_path: Path, settings: str, view: str, error: str) -> None:
@@ -74,6 +85,18 @@ def test_sql_that_does_not_fit_is_an_error(tmp_path: Path, settings: str, view: 
     assert len(found.errors) == (1 if error else 0)
     assert all(str(fault).startswith(f"{tmp_path}/runtime.yaml:{error}") for fault in found.errors)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["orders.csv", "runtime.yaml"]
+
+
+def test_a_description_of_a_column_that_does_not_exist_is_a_warning(tmp_path: Path) -> None:
+    columns = ", columns: [{name: ID, description: x}, {name: nmae, description: x}, {name: other}]"
+    text = ORDERS.replace(", acceleration", f"{columns}, acceleration")
+
+    found = dry_run(configured(tmp_path, text % ""))
+
+    assert found.errors == ()
+    assert list(map(str, found.warnings)) == [
+        f"{tmp_path}/runtime.yaml:2: datasets[0].columns: there is no column nmae"
+    ]
 
 
 @pytest.mark.parametrize("name", ["snapshots", "tmp", "manifest"])
@@ -123,16 +146,8 @@ def test_published_columns_stand_in_for_a_remote_source(tmp_path: Path, publishe
     text = "datasets:\n  - {from: 'http://127.0.0.1:1/orders.csv', name: orders}\n"
     config = configured(tmp_path, text + VIEW % "SELECT nmae FROM orders")
     if published != "nothing":
-        snapshot = Snapshot(
-            dataset="orders",
-            file="orders.duckdb",
-            rows=1,
-            size_bytes=1,
-            sha256="0" * 64,
-            created_at="2026-01-01T00:00:00.000Z",
-            source=fingerprint(config.datasets[0]) if published == "these settings" else "other",
-            columns=(Column(name="name", type="VARCHAR"),),
-        )
+        source = fingerprint(config.datasets[0]) if published == "these settings" else "other"
+        snapshot = snapshot_of(source=source, columns=(Column(name="name", type="VARCHAR"),))
         config.state_dir.mkdir()
         write_manifest(config.state_dir, Manifest(generation=1, snapshots=(snapshot,)))
 

@@ -23,7 +23,8 @@ from datasources.snapshots.publication import Publication
 from datasources.snapshots.snapshot import Order
 from tests.datasources.sources.loads import table
 from tests.datasources.sources.test_files import put_parquet
-from tests.datasources.support import builder, configure, deadline, declare, file_limit, files_below, rows, verify
+from tests.datasources.support import builder, configure, deadline, declare, files_below, rows, verify
+from tests.file_limit import file_limit
 
 ROWS = 1000
 

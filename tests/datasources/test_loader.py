@@ -59,10 +59,12 @@ def process(tmp_path: Path) -> Iterator[LoaderProcess]:
 def children() -> set[int]:
     """Return the ids of this process's loaders, of those too that have ended and were not waited for."""
     found = set()
-    for task in Path("/proc/self/task").iterdir():
-        for child in (task / "children").read_text().split():
-            if b"loader_process" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.add(int(child))
+    # By the process that is their parent: of the threads of this one, others may end meanwhile.
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, and another one waited for it
+            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == os.getpid() and b"loader_process" in (process / "cmdline").read_bytes():
+                found.add(int(process.name))
     return found
 
 

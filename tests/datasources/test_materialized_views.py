@@ -109,6 +109,16 @@ def test_a_view_follows_what_it_reads(tmp_path: Path, start: Start) -> None:
     assert sorted(rows_of(tmp_path, "every")) == [1, 40]
 
 
+def test_a_view_and_those_that_it_reads_may_call_functions_of_datafusion(tmp_path: Path, start: Start) -> None:
+    write(tmp_path, a=1, b=2)
+    views = {"v": "SELECT array_sum(l) + nvl(NULL, 10) AS n FROM helper"}
+    refresher = start(*declared(tmp_path, views, {"helper": "SELECT array_remove(make_array(n, 5, 7), 5) AS l FROM a"}))
+
+    wait_for(refresher.is_loaded, "all to be loaded")
+
+    assert rows_of(tmp_path, "v") == [18]
+
+
 def test_a_view_over_unchanged_data_is_not_loaded_again(tmp_path: Path, begin: Start) -> None:
     write(tmp_path, a=1, b=2)
     datasets = declared(tmp_path, {"v": "SELECT n + random() * 0 AS n FROM a"})
@@ -177,6 +187,43 @@ def test_loading_once_loads_views_after_what_they_read(tmp_path: Path) -> None:
 
     assert [(name, run.error, run.rows) for name, run in first] == [(name, None, 1) for name in ("a", "b", "v", "top")]
     assert rows_of(tmp_path, "top") == [13]
+
+
+def test_a_localpod_has_the_rows_of_the_dataset_that_it_copies(tmp_path: Path) -> None:
+    write(tmp_path, a=1)
+    (tmp_path / "runtime.yaml").write_text(
+        "runtime: {state_dir: state}\n"
+        "datasets:\n"
+        "  - {from: 'localpod:A', name: copy, acceleration: {engine: duckdb, mode: file}}\n"
+        "  - {from: 'file:a.csv', name: a, acceleration: {}}\n"
+    )
+    config = resolved(load(tmp_path / "runtime.yaml", {}))
+
+    load_once(config, [], [])
+    write(tmp_path, a=2)
+    runs = load_once(config, ["a"], [])
+
+    assert [(name, run.error, run.rows) for name, run in runs] == [("a", None, 1)]
+    assert rows_of(tmp_path, "copy") == [2]
+
+
+def test_names_with_a_schema_are_found_by_refresh_sql_and_by_views(tmp_path: Path) -> None:
+    write(tmp_path, a=1)
+    (tmp_path / "runtime.yaml").write_text(
+        "runtime: {state_dir: state}\n"
+        "datasets:\n"
+        "  - {from: 'file:a.csv', name: Taxi.trips, acceleration: {refresh_sql: SELECT n + 1 AS n FROM taxi.trips}}\n"
+        "  - {from: 'localpod:taxi.trips', name: copies.trips}\n"
+        "views:\n"
+        "  - {name: copies.more, sql: SELECT n + 1 AS n FROM taxi.less, materialized: true}\n"
+        "  - {name: taxi.less, sql: SELECT n - 10 AS n FROM runtime.taxi.trips}\n"
+    )
+    config = resolved(load(tmp_path / "runtime.yaml", {}))
+
+    runs = load_once(config, [], [])
+
+    assert [run.error for _, run in runs] == [None] * 3
+    assert [rows_of(tmp_path, name) for name in ("Taxi.trips", "copies.trips", "copies.more")] == [[2], [2], [-7]]
 
 
 def test_a_view_of_a_changed_definition_is_not_served(tmp_path: Path, begin: Start) -> None:

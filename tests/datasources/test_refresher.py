@@ -134,6 +134,14 @@ def test_one_runs_one_waits_and_a_third_joins_and_decides_the_one_that_waits(tmp
     assert served(tmp_path) == [(1, "x"), (2, "y")]
 
 
+def test_a_refresh_sql_may_call_functions_of_datafusion(tmp_path: Path, start: Start) -> None:
+    put(tmp_path, "a.csv", "a,b\n1,x y\n2,\n")
+    refresher = start(accelerated(tmp_path, refresh_sql="SELECT a, initcap(nvl(b, 'none')) AS b FROM d"))
+
+    assert settled(refresher).error is None
+    assert served(tmp_path) == [(1, "X Y"), (2, "None")]
+
+
 def test_r15_a_refresh_that_the_declaration_does_not_allow_is_refused(tmp_path: Path, begin: Start) -> None:
     put(tmp_path, "a.csv")
     refresher = begin(accelerated(tmp_path, enabled=False), accelerated(tmp_path, name="Orders"))

@@ -25,7 +25,6 @@ from tests.datasources.support import (
     builder,
     deadline,
     declare,
-    file_limit,
     files_below,
     loaded,
     meanwhile,
@@ -33,6 +32,7 @@ from tests.datasources.support import (
     rows,
     verify,
 )
+from tests.file_limit import file_limit
 
 
 def build(directory: Path, refresh_sql: str | None = None, *, name: str = "d") -> Snapshot:
@@ -54,6 +54,16 @@ def test_a_snapshot_is_one_private_file_as_described(tmp_path: Path) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", snapshot.created_at)
     assert snapshot.created_at <= utc_now()
     verify(tmp_path / "state", snapshot)
+
+
+def test_sql_that_another_node_admitted_is_judged_in_the_dialect_of_this_one(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "a,b\n1,x\n2,y\n")
+    order = Order(declare(tmp_path, "a.csv"), "SELECT nvl(a, 0) AS a FROM d")
+    checking = replace(builder(tmp_path), checks_sql=True)
+
+    assert rows(tmp_path, loaded(checking, order.dataset, order.refresh_sql, deadline())) == [(1,), (2,)]
+    with pytest.raises(SourceError, match="nvl"):
+        replace(checking, datafusion_sql=False).build(order, deadline())
 
 
 @pytest.mark.parametrize("change", [{"rows": 1}, {"rows": 3}, {"columns": ()}])
@@ -250,8 +260,10 @@ def test_r18_content_that_differs_from_the_manifest_is_detected(tmp_path: Path) 
 
 # --- indexes ----------------------------------------------------------------------------------------------------------
 
-BY_A = IndexConfig(column="a")
-UNIQUE_A = IndexConfig(column="A", unique=True)
+BY_A = IndexConfig(columns=("a",))
+BY_B = IndexConfig(columns=("b",))
+BY_C = IndexConfig(columns=("c",))
+UNIQUE_A = IndexConfig(columns=("A",), unique=True)
 
 
 def indexed(directory: Path, text: str = "a.csv", sql: str | None = None, **settings: Any) -> Snapshot:
@@ -272,7 +284,9 @@ def indexes_of(directory: Path, snapshot: Snapshot) -> list[tuple[str, bool, boo
 def test_a_snapshot_has_the_declared_indexes(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "a,b,c\n1,x,1\n2,y,1\n3,z,\n")
 
-    made = indexed(tmp_path, primary_key="a", indexes=(IndexConfig(column="B", unique=True), IndexConfig(column="c")))
+    made = indexed(
+        tmp_path, primary_key=("a",), indexes=(IndexConfig(columns=("B",), unique=True), IndexConfig(columns=("c",)))
+    )
 
     assert indexes_of(tmp_path, made) == [("a", True, True), ("b", True, False), ("c", False, False)]
     assert rows(tmp_path, made) == [(1, "x", 1), (2, "y", 1), (3, "z", None)]
@@ -295,11 +309,11 @@ def test_a_look_up_by_an_indexed_column_reads_the_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "settings", "said"),
     [
-        pytest.param("a\n1\n1\n", {"primary_key": "a"}, "same value in the column a, or", id="key twice"),
-        pytest.param("a,b\n1,x\n,y\n", {"primary_key": "a"}, "none in the primary key", id="no key"),
+        pytest.param("a\n1\n1\n", {"primary_key": ("a",)}, "same value in the column a, or", id="key twice"),
+        pytest.param("a,b\n1,x\n,y\n", {"primary_key": ("a",)}, "none in the primary key", id="no key"),
         pytest.param("a\n1\n1\n", {"indexes": (UNIQUE_A,)}, "same value in the column A, or", id="twice"),
         pytest.param("b\n1\n", {"indexes": (BY_A,)}, "The indexed column a of d does not exist", id="absent"),
-        pytest.param("b\n1\n", {"primary_key": "a"}, "The indexed column a of d", id="no such key"),
+        pytest.param("b\n1\n", {"primary_key": ("a",)}, "The indexed column a of d", id="no such key"),
         pytest.param('{"a": [1]}', {"indexes": (BY_A,)}, "column a of d has a type that cannot be indexed", id="type"),
     ],
 )
@@ -317,7 +331,9 @@ def test_a_column_is_found_whatever_its_name(tmp_path: Path, column: str) -> Non
     quoted = column.replace('"', '""')
     duckdb.execute(f"""COPY (SELECT 7 AS "{quoted}") TO '{tmp_path}/s.parquet'""")
 
-    made = indexed(tmp_path, "s.parquet", primary_key=column.upper(), indexes=(IndexConfig(column=column.lower()),))
+    made = indexed(
+        tmp_path, "s.parquet", primary_key=(column.upper(),), indexes=(IndexConfig(columns=(column.lower(),)),)
+    )
 
     assert [kinds for _, *kinds in indexes_of(tmp_path, made)] == [[True, True], [False, False]]
     assert rows(tmp_path, made) == [(7,)]
@@ -326,13 +342,13 @@ def test_a_column_is_found_whatever_its_name(tmp_path: Path, column: str) -> Non
 def test_an_index_is_of_what_the_refresh_sql_gives(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "x\n1\n1\n2\n")
 
-    made = indexed(tmp_path, sql="SELECT x AS a, count(*) AS n FROM d GROUP BY x", primary_key="a")
+    made = indexed(tmp_path, sql="SELECT x AS a, count(*) AS n FROM d GROUP BY x", primary_key=("a",))
 
     assert sorted(rows(tmp_path, made)) == [(1, 2), (2, 1)]
 
 
 def test_an_append_keeps_the_index_and_what_it_promises(tmp_path: Path) -> None:
-    acceleration = AccelerationConfig(refresh_mode="append", primary_key="id", indexes=(IndexConfig(column="b"),))
+    acceleration = AccelerationConfig(refresh_mode="append", primary_key=("id",), indexes=(BY_B,))
     dataset = declare(tmp_path, "a.csv", time_column="t", acceleration=acceleration)
     made = builder(tmp_path)
     put(tmp_path, "a.csv", "t,id,b\n1,1,x\n2,2,y\n")
@@ -349,6 +365,32 @@ def test_an_append_keeps_the_index_and_what_it_promises(tmp_path: Path) -> None:
     assert rows(tmp_path, second, "SELECT id FROM d WHERE b = 'x' ORDER BY id") == [(1,), (3,)]
     assert rows(tmp_path, second, "SELECT b FROM d WHERE id = 3") == [("x",)]
     assert len(files_below(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("on_conflict", "expected"),
+    [
+        pytest.param("upsert", [(1, "A", "new"), (2, "a", "y"), (2, "b", "z")], id="upsert"),
+        pytest.param("drop", [(1, "A", "x"), (2, "a", "y"), (2, "b", "z")], id="drop"),
+    ],
+)
+def test_an_append_of_a_key_that_is_there_already_does_what_on_conflict_says(
+    tmp_path: Path, on_conflict: Any, expected: list[Any]
+) -> None:
+    acceleration = AccelerationConfig(refresh_mode="append", primary_key=("ID", "k"), on_conflict=on_conflict)
+    dataset = declare(tmp_path, "a.csv", time_column="t", acceleration=acceleration)
+    made = builder(tmp_path)
+    put(tmp_path, "a.csv", "t,id,k,b\n1,1,A,x\n2,2,a,y\n")
+    first = made.build(Order(dataset), deadline())
+
+    put(tmp_path, "a.csv", "t,id,k,b\n1,1,A,x\n2,2,a,y\n3,1,A,new\n3,2,b,z\n")
+    second = loaded(made, dataset, None, deadline(), served=first)
+    put(tmp_path, "a.csv", "t,id,k,b\n4,5,A,x\n5,5,A,y\n")
+    with pytest.raises(SourceError, match="same value in a column with a unique index"):
+        made.build(Order(dataset, served=second), deadline())
+
+    verify(tmp_path / "state", second)
+    assert rows(tmp_path, second, "SELECT id, k, b FROM d ORDER BY id, k") == expected
 
 
 # --- columns and settings ---------------------------------------------------------------------------------------------
@@ -376,7 +418,7 @@ def test_changed_columns_are_refused_with_what_changed(new: dict[str, str], said
     refuse_changes("d", columns(**new), columns(**new))
 
 
-INDEXES = (BY_A, IndexConfig(column="a", unique=True), IndexConfig(column="b"))
+INDEXES = (BY_A, IndexConfig(columns=("a",), unique=True), IndexConfig(columns=("b",)))
 
 
 def test_other_settings_have_another_fingerprint(tmp_path: Path) -> None:
@@ -387,13 +429,13 @@ def test_other_settings_have_another_fingerprint(tmp_path: Path) -> None:
         declare(tmp_path, "a.csv", name="D"),
         declare(tmp_path, "a.csv", file_format="csv"),
         declare(tmp_path, "a.csv", acceleration=AccelerationConfig(refresh_sql="SELECT 1 AS a")),
-        declare(tmp_path, "a.csv", acceleration=AccelerationConfig(primary_key="a")),
+        declare(tmp_path, "a.csv", acceleration=AccelerationConfig(primary_key=("a",))),
         *(declare(tmp_path, "a.csv", acceleration=AccelerationConfig(indexes=(index,))) for index in INDEXES),
     ]
     same = [
         declare(tmp_path, "a.csv", on_schema_change="accept"),
         declare(tmp_path, "a.csv", acceleration=AccelerationConfig(enabled=False, refresh_sql="SELECT 1 AS a")),
-        declare(tmp_path, "a.csv", acceleration=AccelerationConfig(enabled=False, primary_key="a", indexes=INDEXES)),
+        declare(tmp_path, "a.csv", acceleration=AccelerationConfig(enabled=False, primary_key=("a",), indexes=INDEXES)),
         declare(tmp_path, "a.csv", acceleration=AccelerationConfig(refresh_check_interval_s=1)),
     ]
 

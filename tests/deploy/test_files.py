@@ -120,9 +120,10 @@ def test_the_procfile_names_every_part_and_its_command() -> None:
 
 def test_every_file_has_a_test() -> None:
     known = {unit.name for unit in UNITS} | {"Dockerfile", "nginx.conf", "Caddyfile"}
-    known |= {"helm", "kubernetes", "wheel"}  # test_kubernetes.py; tests of the wheel
+    known |= {"helm", "kubernetes", "wheel"}  # test_kubernetes.py, test_scaling.py; tests of the wheel
     known |= {"prometheus", "grafana"}  # test_monitoring.py
 
     assert {path.name for path in DEPLOY.iterdir()} == known
-    assert [path.name for path in (DEPLOY / "kubernetes").iterdir()] == ["querykeep.yaml"]
+    assert {path.name for path in (DEPLOY / "kubernetes").iterdir()} == {"querykeep.yaml", "spark.yaml"}
+    assert {path.name for path in (DEPLOY / "helm").iterdir()} == {"querykeep", "nodes.yaml", "cluster.yaml"}
     assert yaml.safe_load((DEPLOY / "helm/querykeep/Chart.yaml").read_text())["name"] == "querykeep"

@@ -12,6 +12,7 @@ from flightapi import metadata
 from flightapi.metadata import Relation
 from flightapi.protocol import messages
 from flightapi.protocol.messages import CommandGetDbSchemas, CommandGetTables
+from runtimeconf.model import Documentation
 from tests.flightapi.endpoint import schema_of
 
 MAX_STATEMENT_BYTES = 1000
@@ -142,6 +143,40 @@ def test_tables_with_schemas_on_request() -> None:
         b"ARROW:FLIGHT:SQL:SCALE": b"2",
     }
     assert trips == pa.schema([]), "a table whose schema nobody knows has no columns"
+
+
+def test_a_name_with_a_dot_is_in_a_schema() -> None:
+    relations = [*RELATIONS, Relation("taxi.trips", "TABLE"), Relation("bus.late", "VIEW")]
+
+    found = answer(CommandGetTables(), relations).select(["db_schema_name", "table_name"]).to_pylist()
+    assert [tuple(row.values()) for row in found if row["db_schema_name"] != "main"] == [
+        ("bus", "late"),
+        ("taxi", "trips"),
+    ]
+    assert names(CommandGetTables(db_schema_filter_pattern="taxi", table_name_filter_pattern="tr%"), relations) == [
+        "trips"
+    ]
+    schemas = answer(CommandGetDbSchemas(), relations)["db_schema_name"].to_pylist()
+    assert schemas == ["bus", "main", "taxi"]
+    assert answer(CommandGetDbSchemas(db_schema_filter_pattern="t%"), relations).num_rows == 1
+
+
+def test_descriptions_are_in_the_metadata_of_table_and_columns() -> None:
+    documentation = Documentation(
+        description="All trips", metadata={"owner": "ops"}, columns={"PRICE": "in euros", "absent": "no column"}
+    )
+
+    table = metadata.answer(
+        CommandGetTables(include_schema=True),
+        [Relation("trips", "TABLE", documentation)],
+        lambda names: dict.fromkeys(names, SCHEMA),
+        MAX_STATEMENT_BYTES,
+    )
+
+    schema = schema_of(table["table_schema"][0].as_py())
+    assert schema.metadata == {b"of": b"the table", b"description": b"All trips", b"owner": b"ops"}
+    assert (schema.field("price").metadata or {})[b"ARROW:FLIGHT:SQL:REMARKS"] == b"in euros"
+    assert not schema.field("id").metadata
 
 
 @pytest.mark.parametrize("command", [messages.CommandGetSqlInfo(), messages.CommandGetXdbcTypeInfo()])

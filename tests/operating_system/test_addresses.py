@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from system.addresses import Address, bind_problem, wait_until_bindable
+from system.addresses import Address, bind_problem, holders, wait_until_bindable
 from tests.system.harness import run_program
 
 BIND = "runtime.http.bind"
@@ -33,6 +33,14 @@ def test_a_holder_is_named_if_it_listens(holder: socket.socket) -> None:
     with pytest.raises(OSError, match=rf"process {os.getpid()} has the port\. {remedy}$"):
         wait_until_bindable(address, BIND, time.monotonic())
     assert bind_problem(address) is None
+
+
+def test_a_descriptor_that_is_closed_meanwhile_hides_no_holder() -> None:
+    """Listing the descriptors of this process takes the lowest free number, and closes it before they are read."""
+    with socket.socket() as first, socket.create_server(("127.0.0.1", 0)) as listener:
+        first.close()
+
+        assert list(holders(listener.getsockname()[1])) == [os.getpid()]
 
 
 def test_it_waits_for_a_stopping_predecessor(holder: socket.socket) -> None:

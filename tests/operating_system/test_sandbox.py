@@ -1,5 +1,6 @@
 """What a worker can still do when somebody has broken out of DuckDB in it, tried from inside."""
 
+import errno
 import json
 import os
 import socket
@@ -90,7 +91,7 @@ def test_landlock_holds_without_seccomp(tmp_path: Path, asked: dict[str, Any]) -
         from tests.queryengine.breakout import attempts
         process_limits.confine(file_bytes=None)
         asked = json.loads(sys.argv[1])
-        sandbox._restrict_files(sandbox._landlock(), [Path(asked["inside"]), Path("/is/not/there")])
+        sandbox._restrict(sandbox._landlock(), [Path(asked["inside"]), Path("/is/not/there")], None)
         print(json.dumps(attempts(**asked)))
         """
 
@@ -98,6 +99,25 @@ def test_landlock_holds_without_seccomp(tmp_path: Path, asked: dict[str, Any]) -
 
     expected = FILES | NEEDED | ALONE | {"execute": "EACCES", "connect": "EACCES" if LANDLOCK >= 4 else "ok"}
     assert {name: outcomes[name] for name in expected} == expected
+
+
+def test_a_port_that_is_given_is_the_only_one_that_can_be_reached() -> None:
+    code = """
+        import socket, sys
+        from system import process_limits
+        from system import sandbox
+        process_limits.confine(file_bytes=None)
+        ports = [int(argument) for argument in sys.argv[1:]]
+        sandbox.enter([], port=ports[0])
+        for port in ports:
+            with socket.socket() as connection:
+                print(connection.connect_ex(("127.0.0.1", port)))
+        """
+    with socket.create_server(("127.0.0.1", 0)) as allowed, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [str(server.getsockname()[1]) for server in (allowed, other)]
+        outcomes = printed(code, *ports).split()
+
+    assert outcomes == ["0", str(errno.EACCES) if LANDLOCK >= 4 else "0"]
 
 
 #: A program that starts another one under a kernel that does not know Landlock, as far as that can see.

@@ -16,9 +16,9 @@ def test_systemd_is_told_of_the_start_and_that_the_process_works(tmp_path: Path,
         systemd.bind("\0" + path if is_abstract else path)
         manager = ServiceManager("@" + path if is_abstract else path)
 
-        manager.is_ready()
-        manager.is_alive()
-        manager.is_stopping()
+        manager.report_ready()
+        manager.report_alive()
+        manager.report_stopping()
 
         assert [systemd.recv(100) for _ in range(3)] == [b"READY=1", b"READY=1\nWATCHDOG=1", b"STOPPING=1"]
 
@@ -27,9 +27,9 @@ def test_systemd_is_told_of_the_start_and_that_the_process_works(tmp_path: Path,
 def test_without_systemd_nobody_is_told(address: str) -> None:
     manager = ServiceManager(address)
 
-    manager.is_ready()
-    manager.is_alive()
-    manager.is_stopping()
+    manager.report_ready()
+    manager.report_alive()
+    manager.report_stopping()
 
 
 def test_a_service_manager_that_does_not_read_delays_nothing_and_hears_of_the_start_later(tmp_path: Path) -> None:
@@ -38,13 +38,13 @@ def test_a_service_manager_that_does_not_read_delays_nothing_and_hears_of_the_st
         manager = ServiceManager(str(tmp_path / "notify"))
 
         for _ in range(1000):
-            manager.is_alive()
-        manager.is_ready()
+            manager.report_alive()
+        manager.report_ready()
 
         systemd.setblocking(False)
         with suppress(BlockingIOError):
             while True:
                 systemd.recv(100)
-        manager.is_alive()
+        manager.report_alive()
 
         assert b"READY=1" in systemd.recv(100).splitlines()

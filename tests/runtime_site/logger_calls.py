@@ -49,7 +49,8 @@ class Line:
 
 def lines() -> Iterator[Line]:
     """Yield every line that the product may log. Lines for debugging are never written."""
-    trees = {path: ast.parse(path.read_text()) for room in _ROOMS for path in sorted((REPOSITORY / room).rglob("*.py"))}
+    files = (path for room in _ROOMS for path in sorted((REPOSITORY / room).rglob("*.py")))
+    trees = {path: ast.parse(text) for path in files if "logg" in (text := path.read_text())}
     constants = {
         node.targets[0].id: node.value.value
         for tree in trees.values()

@@ -11,6 +11,7 @@ from django.core.management.base import SystemCheckError
 import authkeys.state
 import runtimeconf.state
 from authkeys.salt import SALT_NAME
+from tests.runtimeconf.vault_server import TOKEN, vault_server
 from tests.system.harness import K1
 
 KEYS = f"  auth: {{api-key: {{enabled: true, keys: [{K1}]}}}}\n"
@@ -81,6 +82,20 @@ def test_problems_that_would_stop_a_start_or_a_statement(tmp_path: Path, runtime
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "runtime.yaml"]
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_server_of_secrets_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answers: bool) -> None:
+    monkeypatch.setenv("VAULT_TOKEN", TOKEN)
+    with vault_server() as vault:
+        vault.secrets["secret/querykeep"] = {"api_key" if answers else "other": K1}
+        store = f"{{from: vault:secret/querykeep, name: vault, params: {{vault_addr: '{vault.url}'}}}}"
+        keys = KEYS.replace(K1, "'${ vault:api_key }'")
+
+        messages = checked(tmp_path, f"secrets: [{store}]\nruntime:\n{keys}")
+
+        assert vault.asked == ["/v1/secret/data/querykeep"]
+        assert [("E001" in message) for message in messages] == ([] if answers else [True])
+
+
 def test_a_damaged_salt(tmp_path: Path) -> None:
     (tmp_path / ".runtime").mkdir(mode=0o700)
     (tmp_path / ".runtime" / SALT_NAME).write_bytes(b"short")
@@ -108,3 +123,34 @@ def test_refused_sql_is_reported_once(tmp_path: Path) -> None:
     (message,) = checked(tmp_path, "runtime:\n  query: {workers: 1}\nviews:\n  - {name: v, sql: DROP TABLE x}\n")
 
     assert message.startswith("(runtime_site.E001)")
+
+
+SPICEPOD = """kind: Spicepod
+models: []
+runtime: {query: {workers: 1, memory_limit: 16MiB}}
+datasets:
+"""
+
+
+def test_a_spicepod_gets_a_table_of_what_becomes_of_its_fields(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "orders.csv").write_text("id\n1\n")
+    items = "".join(
+        f"  - {{from: 'file:orders.csv', name: d{number}, acceleration: {{mode: file}}}}\n" for number in range(7)
+    )
+
+    (fault,) = checked(tmp_path, SPICEPOD + items)
+
+    assert "models: is not available here" in fault
+    assert capsys.readouterr().out.splitlines() == [
+        "Not to be had:",
+        "  models (line 2)",
+        "      is not available here: Remove it, and let your application call the model: there are none",
+        "      here.",
+        "Taken with another meaning:",
+        "  datasets[].acceleration.mode (lines 5, 6, 7, 8, 9, ...)",
+        "      Every dataset is a DuckDB snapshot on disk, in runtime.state_dir.",
+        "Taken:",
+        "  datasets[].from, datasets[].name, kind, runtime.query.memory_limit, runtime.query.workers",
+    ]

@@ -1,12 +1,15 @@
 """What the page of metrics looks up, with and without the other parts."""
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from datasources.control import DatasetState
+from datasources.refresh.control_socket import ControlServer
 from runtime_site.gauges import Gauges, _ProcessorTime
 from runtime_site.metrics_page import MetricsPage
 from runtime_site.watching import Memory
@@ -51,6 +54,27 @@ def test_without_the_other_parts_there_is_what_this_one_knows(config: RuntimeCon
     content_type, page = MetricsPage(Memory(config), gauges)("")
     assert content_type.startswith("text/plain")
     assert b"querykeep_key_expires" not in page
+
+
+def test_a_part_that_answers_late_does_not_make_the_page_old(
+    config: RuntimeConfig, gauges: Gauges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime_site.gauges.LOOK_S", 0.1)
+    asked = 0
+
+    class Late:
+        def datasets(self) -> tuple[DatasetState, ...]:
+            nonlocal asked
+            asked += 1
+            time.sleep(0.5)  # a part that is stopped takes ten times as long, until the time-out
+            return ()
+
+    server = ControlServer(config.state_dir, Late())  # type: ignore[arg-type]
+    try:
+        gauges.adopt(config, [])
+        wait_for(lambda: asked == 3, "the third look", 20.0)
+    finally:
+        server.close()
 
 
 def test_processor_time_never_falls_whoever_ends() -> None:

@@ -206,7 +206,8 @@ def test_a_closed_standard_error_is_not_mistaken_for_another_file(tmp_path: Path
 def test_a_line_after_a_partial_write_is_complete(tmp_path: Path) -> None:
     """The disk is full in the middle of a line; later it has space again."""
     script = """
-import resource, signal
+import resource, signal, sys
+sys.dont_write_bytecode = True  # it would be cut off
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
 log.warning("x" * 1000)

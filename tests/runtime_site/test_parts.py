@@ -12,7 +12,7 @@ from authkeys import access
 from authkeys.access import Access
 from runtime_site import parts
 from runtimeconf import handover
-from runtimeconf.model import AuthConfig, DatasetConfig, RuntimeConfig
+from runtimeconf.model import AuthConfig, DatasetConfig, RuntimeConfig, SnapshotsConfig
 from runtimeconf.secret import Secret
 from tests.system.harness import K1, K2
 
@@ -107,6 +107,20 @@ def test_authentication_stays_off_in_web(tmp_path: Path, name: parts.PartName, c
     assert said.splitlines()[0] == f"{{'several_keys': False}} {callers}"
 
 
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["python", "/srv/manage.py", "runtraces"], "traces"),
+        (["python", "-m", "datasources.refresh.loader_process", "3"], "loader"),
+        (["python", "manage.py", "runserver", "--noreload"], "serve"),
+        (["gunicorn", "runtime_site.wsgi"], "another"),
+        ([], "another"),
+    ],
+)
+def test_a_part_is_known_by_its_command_line(words: list[str], part: str) -> None:
+    assert parts.part_of(words, "another") == part
+
+
 def test_a_part_dies_if_its_supervisor_is_dead(config: RuntimeConfig) -> None:
     done = receive(hand_over("web", *without_keys(config), supervisor=1))
 
@@ -140,3 +154,5 @@ def test_only_refresh_gets_the_variables_of_sources(config: RuntimeConfig) -> No
     by_machine = replace(config, datasets=(replace(config.datasets[0], params={"s3_auth": "iam_role"}),))
     assert got("refresh", by_machine) == {*reached, *machine}
     assert got("engine", by_machine) == set()
+    shared = SnapshotsConfig(location="s3://lake/a", role="follower", params={"s3_auth": "iam_role"})
+    assert got("refresh", replace(config, snapshots=shared)) == {*reached, *machine}

@@ -103,7 +103,7 @@ def test_refresh_that_fails_in_a_reload_does_not_end_as_a_part_that_cannot_start
         monkeypatch.setattr(DatasetService, name, fail if name == "replace" else lambda _: None)
     monkeypatch.setattr(LoaderProcess, "start", lambda _: None)
     monkeypatch.setattr(runrefresh, "_give_way", lambda: None)
-    monkeypatch.setattr(runrefresh, "stop_event", threading.Event)
+    monkeypatch.setattr(runrefresh, "StopSignal", threading.Event)
     monkeypatch.setattr(handover, "_live", offering)
 
     with pytest.raises(SystemExit) as ended:

@@ -12,6 +12,7 @@ import runtimeconf.state
 from datasources.errors import DatasetsUnavailableError
 from queryengine.errors import EngineUnavailableError
 from runtime_site import startup
+from runtimeconf.errors import ConfigError
 from runtimeconf.loader import load
 from runtimeconf.model import AuthConfig
 from system.lock import StateLock
@@ -46,6 +47,32 @@ def test_the_configuration_is_checked_once_and_the_keys_are_described(configured
     assert startup.describe_keys().startswith("6 API keys loaded (")
     assert startup.describe_keys().endswith(", ...)")
     assert KEY not in startup.describe_keys()
+
+
+@pytest.mark.parametrize(
+    ("refresh_sql", "view", "faults"),
+    [
+        ("SELECT make_array(a) AS a FROM t", "SELECT array(1) AS a FROM t", []),
+        ("SELECT array(a) AS a FROM t", "SELECT make_array(1) AS a FROM t", ["datasets[0]", "views[0].sql"]),
+    ],
+)
+def test_on_a_cluster_the_sql_of_datafusion_is_for_loads_alone(
+    tmp_path: Path, refresh_sql: str, view: str, faults: list[str]
+) -> None:
+    file = tmp_path / "runtime.yaml"
+    file.write_text(
+        "runtime:\n  engine: {from: 'sc://localhost'}\n"
+        "  snapshots: {location: 's3://lake/a', role: auto, params: {s3_auth: iam_role}}\n"
+        "datasets:\n  - {from: 'file:a.json', name: t, acceleration: "
+        f"{{enabled: true, refresh_sql: '{refresh_sql}'}}}}\nviews: [{{name: v, sql: '{view}'}}]\n"
+    )
+    if not faults:
+        (dataset,) = startup.with_checked_statements(load(file, {})).datasets
+        assert dataset.acceleration.refresh_sql == "SELECT list_value(a) AS a FROM t"
+        return
+    with pytest.raises(ConfigError) as caught:
+        startup.with_checked_statements(load(file, {}))
+    assert [fault.yaml_path.removesuffix(".acceleration.refresh_sql") for fault in caught.value.faults] == faults
 
 
 def test_a_runtime_starts_and_stops(configured: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from runtime_site.gauges import Gauges
 from runtime_site.management.commands.runwatch import _Page
+from runtime_site.management.part import _check_page
 from runtime_site.metrics_page import MetricsPage
 from runtime_site.watching import Memory
 from runtimeconf.model import MetricsConfig, RuntimeConfig
@@ -33,3 +34,20 @@ def test_an_address_that_was_taken_is_tried_again(tmp_path: Path, caplog: pytest
     assert (is_listening(first), is_listening(port)) == (False, True)
     page.close()
     assert not is_listening(port)
+
+
+def test_a_page_of_metrics_that_could_not_be_there_is_refused() -> None:
+    def page(address: Address) -> MetricsConfig:
+        return MetricsConfig(enabled=True, bind=address)
+
+    with taken_port() as port:
+        former = page(Address("127.0.0.1", port))
+        _check_page(former, former)
+        _check_page(former, page(Address("0.0.0.0", port)))
+        _check_page(former, page(Address("127.0.0.1", free_port())))
+        _check_page(page(Address("127.0.0.1", free_port())), replace(former, enabled=False))
+        with pytest.raises(OSError, match=r"Cannot listen on 192\.0\.2\.7:"):  # no machine has it (RFC 5737)
+            _check_page(former, page(Address("192.0.2.7", port)))
+        for before in (page(Address("127.0.0.1", free_port())), replace(former, enabled=False)):
+            with pytest.raises(OSError, match="has the port"):
+                _check_page(before, former)

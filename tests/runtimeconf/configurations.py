@@ -56,13 +56,22 @@ def load_dataset(load_text: Load, source: str, params: Mapping[str, str]) -> Dat
 
 
 POSTGRES = {"pg_host": "db", "pg_db": "shop", "pg_user": "reader", "pg_pass": "${ secrets:token }"}
+MYSQL = {"mysql_host": "db", "mysql_db": "shop", "mysql_user": "reader", "mysql_pass": "${ secrets:token }"}
+GRAPHQL = {"graphql_query": "{ a(first: 2) { b } }", "json_pointer": "/data/a"}
+MSSQL = {"mssql_host": "db", "mssql_username": "reader", "mssql_password": "${ secrets:token }"}
 FLIGHTSQL = {"flightsql_endpoint": "grpc://127.0.0.1:50051"}
 #: The parameters that a connector requires.
 REQUIRED: dict[str, dict[str, str]] = {
     "postgres": POSTGRES,
+    "mysql": MYSQL,
+    "mssql": MSSQL,
+    "abfss": {"abfs_skip_signature": "true"},
     "sqlite": {"sqlite_table": "t"},
     "duckdb": {"duckdb_open": "a.duckdb"},
     "flightsql": FLIGHTSQL,
+    "graphql": GRAPHQL,
+    "sftp": {"sftp_user": "u", "sftp_pass": "${ secrets:token }"},
+    "spark": {"spark_remote": "sc://127.0.0.1:15002"},
 }
 
 

@@ -27,17 +27,29 @@ def test_brackets_in_the_directory_of_the_yaml_are_literal(tmp_path_factory: pyt
     assert plain.location == f"{directory}/b.csv"
 
 
-@pytest.mark.parametrize("name", ["a", "_", "A1_b", "x" * 63, "select", "_s", "_s1x"])
+@pytest.mark.parametrize("name", ["a", "_", "A1_b", "x" * 63, "select", "_s", "_s1x", "taxi.trips", "A.select"])
 def test_names(load_text: Load, name: str) -> None:
     config = load_text(f"datasets: [{{from: 'file:a', name: {name}}}]\nviews: [{{name: v, sql: x}}]\n")
 
     assert config.datasets[0].name == name
 
 
-INVALID = ("1a", "a-b", "a.b", '"a b"', "é", "x" * 64, '"a\\"b"', '"a;b"', "[a]", "''", "a\u0301")
+INVALID = ("1a", "a-b", "a.b.c", ".a", "a.", "a.1b", '"a b"', "é", "x" * 64, '"a\\"b"', '"a;b"', "[a]", "''", "a\u0301")
 RESERVED = (
     *("information_schema", "pg_catalog", "Information_Schema", "runtime", "main", "_catalog", "_catalog2"),
     *("duckdb_tables", "PG_class", "sqlite_master", "pragma_x", "_s1", "_S20"),
+    *(
+        "main.a",
+        "Runtime.a",
+        "system.a",
+        "temp.a",
+        "memory.a",
+        "recurring.a",
+        "_catalog.a",
+        "_s1.a",
+        "a.pg_x",
+        "a.main",
+    ),
 )
 
 
@@ -98,28 +110,76 @@ time_column: ''
 acceleration: {refresh_sql: ' '}
 => .acceleration.refresh_sql: must be one SELECT statement; found ' ' (it is blank)
 acceleration: {primary_key: ''}
-=> .acceleration.primary_key: must be the name of one column; found '' (it is blank)
-acceleration: {primary_key: '(a, b)'}
-=> .acceleration.primary_key: must be the name of one column; found '(a, b)' (an index has one column)
+=> .acceleration.primary_key: must be COLUMNS; found '' (it is blank)
+acceleration: {primary_key: '(a, A)'}
+=> .acceleration.primary_key: must be COLUMNS; found '(a, A)' (one of them is there twice)
 acceleration: {indexes: [a]}
-=> .acceleration.indexes: must be a mapping of names of columns to enabled or unique; found a list
+=> .acceleration.indexes: must be a mapping of columns to enabled or unique; found a list
 acceleration: {indexes: {a: uniqe}}
 => .acceleration.indexes.a: must be enabled or unique; found 'uniqe' (did you mean unique?)
-acceleration: {indexes: {'(a, b)': unique}}
-=> .acceleration.indexes.'(a, b)': must be the name of one column; found '(a, b)' (an index has one column)
+acceleration: {indexes: {'(a, )': unique}}
+=> .acceleration.indexes.'(a, )': must be COLUMNS; found '(a, )' (it is blank)
 acceleration: {indexes: {' ': unique}}
-=> .acceleration.indexes.' ': must be the name of one column; found ' ' (it is blank)
+=> .acceleration.indexes.' ': must be COLUMNS; found ' ' (it is blank)
 acceleration: {enabled: yes}
 => .acceleration.enabled: must be true or false; found 'yes'
 acceleration: {refresh_check_interval: 10}
 => .acceleration.refresh_check_interval: must be DURATION; found '10' (add a unit, one of ms, s, m, h, d)
 acceleration: {refresh_mode: append}
-=> : lacks the field time_column, which tells refresh_mode append which rows are newer
+=> : lacks the field time_column, which is needed by refresh_mode append, to find newer rows
+acceleration: {refresh_data_window: 1d}
+=> : lacks the field time_column, which is needed by refresh_data_window, to find rows within it
+acceleration: {retention_check_enabled: true, retention_period: 1d, retention_check_interval: 1m}
+=> : lacks the field time_column, which is needed by retention_period, to find expired rows
+time_column: t, acceleration: {retention_check_enabled: true, retention_period: 1d}
+=> .acceleration: lacks the field retention_check_interval, which retention_check_enabled needs
+time_column: t, acceleration: {retention_check_enabled: true, retention_period: 1d, retention_check_interval: soon}
+=> .acceleration.retention_check_interval: must be INTERVAL; found 'soon'
+acceleration: {refresh_cron: '99999999999999999999999999 * * * *'}
+=> .acceleration.refresh_cron: must be CRON; found '99999999999999999999999999 * * * *'
+time_format: date
+=> .time_format: needs time_column, whose values it describes
+time_column: t, time_format: ISO8601
+=> .time_format: must be timestamp, timestamptz, date, unix_seconds or unix_millis; found 'ISO8601'
+acceleration: {refresh_cron: '0 4 * *'}
+=> .acceleration.refresh_cron: must be CRON; found '0 4 * *' (FIELDS)
+acceleration: {refresh_cron: '0 25 * * *'}
+=> .acceleration.refresh_cron: must be CRON; found '0 25 * * *'
+acceleration: {refresh_cron: '0 4 * * *', refresh_check_interval: 1h}
+=> .acceleration.refresh_cron: and refresh_check_interval both say when to refresh: keep one
+acceleration: {primary_key: a, on_conflict: {b: upsert}}
+=> .acceleration.on_conflict: must name the primary_key, and nothing else
+acceleration: {primary_key: a, on_conflict: {a: upsert, b: upsert}}
+=> .acceleration.on_conflict: must name the primary_key, and nothing else
+acceleration: {on_conflict: {a: replace}}
+=> .acceleration.on_conflict.a: must be upsert or drop; found 'replace'
+acceleration: {engine: postgres}
+=> .acceleration.engine: must be arrow, duckdb, sqlite, turso or cayenne; found 'postgres'
+acceleration: {params: a}
+=> .acceleration.params: must be a mapping; found 'a'
+acceleration: {retention_sql: DELETE FROM a}
+=> .acceleration.retention_sql: is not available here: Write a WHERE into refresh_sql, which keeps the other rows.
+access: read_write
+=> .access: must be read; found 'read_write'
+description: ' '
+=> .description: must be a text; found ' ' (it is blank)
+metadata: [a]
+=> .metadata: must be a mapping of names to texts; found a list
+metadata: {a: [b]}
+=> .metadata.a: must be a text; found a list
+columns: [{name: a, description: b}, {name: A}]
+=> .columns: has a column twice
+columns: [{name: a, embeddings: [{from: m}]}]
+=> .columns[0].embeddings: is not available here: Remove it: there is no search by meaning.
 """
 FAULTS = FAULTS.replace("FORMAT", "parquet, csv, tsv, json, ndjson, jsonl or xlsx").replace(
     "BADREF", str(MalformedReferenceError())
 )
+FAULTS = FAULTS.replace("COLUMNS", "the name of a column, or several as (a, b)")
+FAULTS = FAULTS.replace("FIELDS", "five fields: minute, hour, day of the month, month, day of the week")
+FAULTS = FAULTS.replace("CRON", "a cron expression such as 0 4 * * *")
 FAULTS = FAULTS.replace("DURATION", DurationField("100ms", "365d").expected)
+FAULTS = FAULTS.replace("INTERVAL", DurationField("1s", "365d").expected)
 
 
 @pytest.mark.parametrize(("fields", "expected"), fault_cases(FAULTS))
@@ -127,7 +187,11 @@ def test_faults_of_a_dataset(fault: Fault, fields: str, expected: list[str]) -> 
     assert [fault(dataset(fields.strip()), {"CANARY": "canary"})] == [f"2: datasets[0]{line}" for line in expected]
 
 
-NO_TIME = "time_column: has no effect unless refresh_mode is append, here or in a request for a refresh"
+NO_TIME = "time_column: has no effect unless refresh_mode is append, here or in a request for a refresh, or rows expire"
+NO_CONFLICT = "acceleration.on_conflict: has no effect unless refresh_mode is append: a full refresh replaces all rows"
+NO_RETENTION = "acceleration.retention_period: has no effect without retention_check_enabled: true"
+NO_INTERVAL = "acceleration.refresh_jitter_enabled: has no effect without refresh_check_interval or refresh_jitter_max"
+OFF = "acceleration.enabled: is false, so these have no effect: refresh_sql, refresh_cron"
 NO_JITTER = "acceleration.refresh_jitter_max: has no effect without refresh_jitter_enabled: true"
 
 
@@ -137,6 +201,10 @@ NO_JITTER = "acceleration.refresh_jitter_max: has no effect without refresh_jitt
         ("time_column: t", NO_TIME),
         ("time_column: t, acceleration: {refresh_mode: full}", NO_TIME),
         ("acceleration: {refresh_jitter_max: 5s}", NO_JITTER),
+        ("acceleration: {refresh_jitter_enabled: true, refresh_cron: '* * * * *'}", NO_INTERVAL),
+        ("acceleration: {enabled: false, refresh_sql: FROM d, engine: arrow, refresh_cron: '* * * * *'}", OFF),
+        ("acceleration: {retention_period: 5s}", NO_RETENTION),
+        ("acceleration: {primary_key: a, on_conflict: {a: drop}}", NO_CONFLICT),
     ],
 )
 def test_a_setting_without_effect_is_a_warning(load_text: Load, fields: str, warning: str) -> None:

@@ -1,4 +1,4 @@
-"""`docs/configuration.md` agrees with the schema."""
+"""`docs/configuration.md` agrees with the schema, and the guide for those who move from ROAPI is one that loads."""
 
 import re
 from pathlib import Path
@@ -9,13 +9,16 @@ from runtimeconf.model import DEFAULT_STATE_DIR, RuntimeConfig
 from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, ROOT, SOCKET_NAME_BYTES
 from tests.runtimeconf.configurations import KEY, Load
 
-PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "configuration.md").read_text(encoding="utf-8")
+TOP_LEVEL = {"version", "kind", "name", "metadata", "secrets", "runtime", "datasets", "views", "dependencies"}
 ROWS = {
     row[1]: row[0]
     for row in re.finditer(r"^\| `([^`]+)` \|.*\|$", PAGE, re.MULTILINE)
-    if "." in row[1] or row[1] in {"version", "kind", "name", "secrets", "runtime", "datasets", "views"}
+    if "." in row[1] or row[1].removesuffix("[]") in TOP_LEVEL
 }
-BLOCKS = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = YAML.findall(PAGE)
 (DEFAULTS,) = (block for block in BLOCKS if "temp_directory_limit" in block)
 
 
@@ -30,6 +33,14 @@ def test_each_row_shows_the_expected_value() -> None:
 @pytest.mark.parametrize("block", range(len(BLOCKS)))
 def test_every_example_loads(load_text: Load, block: int) -> None:
     load_text(BLOCKS[block], {"API_KEY": KEY, "PREFIX": "a", "ID": KEY})
+
+
+def test_the_configuration_for_those_who_move_from_roapi_loads(load_text: Load) -> None:
+    (block,) = YAML.findall((DOCS / "how-to" / "moving-from-roapi.md").read_text(encoding="utf-8"))
+
+    config = load_text(block, {"API_KEY": KEY, "MYSQL": "secret"})
+
+    assert [dataset.name for dataset in config.datasets] == ["cities", "blogs", "posts"]
 
 
 def test_the_defaults_on_the_page_match_the_model(load_text: Load, yaml_file: Path) -> None:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from runtimeconf.connectors import CONNECTORS
+from runtimeconf.connectors import ABSENT
 from runtimeconf.connectors.tables import table_parts
 from tests.runtimeconf.configurations import SECRET, Fault, Load, dataset_text, load_dataset, required
 
-DATABASES = ("postgres", "duckdb", "flightsql")
+DATABASES = ("postgres", "mysql", "mssql", "duckdb", "flightsql", "spark")
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,14 @@ DATABASES = ("postgres", "duckdb", "flightsql")
         ("s3://bucket", "s3://bucket/"),
         ("s3://my_Old.Bucket/d/ü b%20?c#*.csv", "s3://my_Old.Bucket/d/ü b%20?c#*.csv"),
         ("s3://bucket//a@b:c.csv", "s3://bucket//a@b:c.csv"),
+        ("gs://bucket/d/ü b%20?c#*.csv", "gs://bucket/d/ü b%20?c#*.csv"),
+        ("gcs://bucket", "gs://bucket/"),
+        ("ftp://HOST:2121//d/ü b%20?c#*.csv", "ftp://host:2121/d/ü b%20?c#*.csv"),
+        ("sftp://[::1]/a", "sftp://[::1]/a"),
+        ("abfss://box@account.dfs.core.windows.net/d/*.csv", "abfss://box@account.dfs.core.windows.net/d/*.csv"),
         ('duckdb:main."a=b@c"', 'main."a=b@c"'),
+        ('mysql:Shop."a.b"', 'Shop."a.b"'),
+        ('mssql:Shop.dbo."a.]b"', 'Shop.dbo."a.]b"'),
         ("sqlite:data/a.db", "{directory}/data/a.db"),
         ("sqlite://data/a.db", "{directory}/data/a.db"),
         ("sqlite:/data/a.db", "/data/a.db"),
@@ -100,6 +107,20 @@ INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("s3://..bucket/a.csv", "not the name of a bucket"),
         ("s3://bucket/" + "ü" * 513, "a key has at most 1,024 bytes"),
     ),
+    "gs: and a bucket with a key, a prefix or a glob, such as //bucket/data/flights.parquet": (
+        (f"gs://{SECRET}@bucket/a.csv", "not the name of a bucket, which is all that may stand before the key"),
+        ("gs:bucket/a.csv", "write gs:// before the bucket"),
+        ("gs://bucket/" + "ü" * 513, "a key has at most 1,024 bytes"),
+    ),
+    "abfss: and a container with a path, a directory or a glob, such as //container/data/flights.parquet": (
+        (f"abfss://u:{SECRET}@account.dfs.core.windows.net/a.csv", "not the name of a container"),
+        (f"abfss://box@{SECRET}/a.csv", "abfs_endpoint names another server"),
+        ("abfss://box@169.254.169.254/a.csv", "abfs_endpoint names another server"),
+        ("abfss://box@account.dfs.core.windows.net.example.org/a.csv", "abfs_endpoint names another server"),
+        (f"abfss://box/a.csv?sv=1&sig={SECRET}", "no signature after the path"),
+        ("abfss:box/a.csv", "write abfss:// before the container"),
+        ("abfss://box/" + "ü" * 2049, "a path has at most 4,096 bytes"),
+    ),
     "delta: and the directory of a table": (
         ("delta:", "(there is no path after the colon)"),
         (f"delta:s3://{SECRET}@lake/t", NO_BUCKET),
@@ -131,10 +152,10 @@ INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
         for connector in DATABASES
     },
     "a connector and where the data is": (
-        (f"mysql://user:{SECRET}@host/db", "can be installed by pip; export the table to Parquet and write file:)"),
+        (f"mariadb://user:{SECRET}@host/db", "it speaks the protocol of MySQL: write mysql:)"),
         (f"S3://{SECRET}@bucket", ""),
-        (f"ftp:{SECRET}", ""),
-        ("snowflake:x", f"(the connector snowflake is not supported; the connectors are: {', '.join(CONNECTORS)})"),
+        (f"smb:{SECRET}", ""),
+        ("snowflake:x", f"(the connector snowflake is not supported; {ABSENT['snowflake']})"),
         *((source, "(write file: before a path)") for source in ("FILE:a.csv", "data/a.csv", "file")),
         (
             "file:${ env:x }",

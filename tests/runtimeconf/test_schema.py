@@ -6,9 +6,8 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from runtimeconf.connectors import CONNECTORS
+from runtimeconf.addresses import ADDRESS, NETWORK
 from runtimeconf.errors import ConfigError
-from runtimeconf.fields import ADDRESS, NETWORK
 from runtimeconf.loader import load
 from runtimeconf.model import (
     AccelerationConfig,
@@ -29,7 +28,7 @@ from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES
 from system.addresses import Address
 from tests.runtimeconf.configurations import KEY, Fault, Faults, Load, fault_cases
 
-NO_SNOWFLAKE = f"the connector snowflake is not supported; the connectors are: {', '.join(CONNECTORS)}"
+NO_SNOWFLAKE = "the connector snowflake is not supported; export the table to Parquet, and write file: or s3:"
 SOURCE = "a connector and where the data is, such as file:data/flights.parquet"
 
 FULL = """
@@ -58,6 +57,7 @@ runtime:
     queue_timeout: 500ms
     temp_directory_limit: 0
     slow: 1s
+    datafusion_sql: false
   results_cache: {enabled: true, max_bytes: 1MiB}
   metrics: {enabled: true, bind: "127.0.0.1:9091", upstream_names: true}
   history: {enabled: false, sql: true, max_entries: 5, file: logs/../history.jsonl, file_max_bytes: 1MiB, files: 2}
@@ -114,6 +114,7 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
             queue_timeout_s=0.5,
             temp_directory_limit_bytes=0,
             slow_s=1.0,
+            datafusion_sql=False,
         ),
         results_cache=ResultsCacheConfig(enabled=True, max_bytes=1024**2),
         metrics=MetricsConfig(enabled=True, bind=Address("127.0.0.1", 9091), upstream_names=True),
@@ -143,14 +144,14 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
                     refresh_check_interval_s=600.0,
                     refresh_timeout_s=300.0,
                     refresh_sql="SELECT * FROM flights",
-                    primary_key="id",
-                    indexes=(IndexConfig(column="carrier"), IndexConfig(column="Tail Number", unique=True)),
+                    primary_key=("id",),
+                    indexes=(IndexConfig(columns=("carrier",)), IndexConfig(columns=("Tail Number",), unique=True)),
                 ),
-                line=35,
+                line=36,
                 yaml_path="datasets[0]",
             ),
         ),
-        views=(ViewConfig(name="delays", sql="SELECT 1", line=50, yaml_path="views[0].sql"),),
+        views=(ViewConfig(name="delays", sql="SELECT 1", line=51, yaml_path="views[0].sql"),),
         warnings=config.warnings,
     )
 
@@ -165,9 +166,9 @@ def test_everything_may_be_left_out(load_text: Load, tmp_path: Path, text: str) 
 FAULTS = (
     """
 version: v3
-=> 1: version: must be v1 or v2; found 'v3'
+=> 1: version: must be v1, v2 or v1beta1; found 'v3'
 version: 1
-=> 1: version: must be v1 or v2; found '1' (did you mean v1?)
+=> 1: version: must be v1, v2 or v1beta1; found '1' (did you mean v1?)
 kind: spicepod
 => 1: kind: must be Spicepod; found 'spicepod' (did you mean Spicepod?)
 runtime:
@@ -178,9 +179,12 @@ datasets:
 => 1: datasets: is empty: it must be a list, one item a line after a dash, or be left out
 runtime: {compatibility: 1.1}
 => 1: runtime.compatibility: must be 2.0 or 1.10; found '1.1' (did you mean 1.10?)
-# ready_state of Spice.ai
-runtime: {ready_state: on_registration}
-=> 1: runtime.ready_state: must be on_load or on_registered; found 'on_registration' (did you mean on_registered?)
+runtime: {ready_state: x}
+=> 1: runtime.ready_state: must be on_load, on_registered or on_registration; found 'x'
+runtime: {cors: {enabled: true}}
+=> 1: runtime.cors.enabled: must be false; found 'true'
+runtime: {caching: {sql_results: {}}, results_cache: {enabled: true}}
+=> 1: runtime.caching: and results_cache are the same: keep one
 # only a port
 runtime: {http: {bind: 8090}}
 => 1: runtime.http.bind: must be ADDRESS; found '8090'
@@ -202,8 +206,7 @@ runtime:
 => 2: runtime.tls: lacks the field certificate_file, which TLS needs
 => 2: runtime.tls: lacks the field key_file, which TLS needs
 => 3: runtime.state_dir: must be the path of a directory that is the runtime's alone; found '' (it is blank)
-runtime: {results_cache: {max_bytes: 1KiB, item_ttl: 1s}}
-=> 1: runtime.results_cache.item_ttl: unknown field; the fields here are: enabled, max_bytes
+runtime: {results_cache: {max_bytes: 1KiB}}
 => 1: runtime.results_cache: lacks the field enabled: true or false
 => 1: runtime.results_cache.max_bytes: must be SIZE, from 64KiB to 1TiB; found '1KiB'
 runtime: {results_cache: {}}
@@ -244,7 +247,7 @@ def test_faults_of_single_fields(faults: Faults, text: str, expected: list[str])
 def test_a_very_long_name_is_shortened(fault: Fault) -> None:
     assert fault(f"? {'k' * 100_000}\n: x\n") == (
         f"1: '{'k' * 57}...': unknown field; the fields here are: "
-        "version, kind, name, secrets, runtime, datasets, views"
+        "version, kind, name, metadata, secrets, runtime, datasets, views, dependencies"
     )
 
 
@@ -261,7 +264,6 @@ workers: []
 functions: []
 snapshots: {}
 extensions: {}
-dependencies: []
 runtime:
   caching: {sql_results: {enabled: true}}
   task_history: {enabled: true}
@@ -272,7 +274,7 @@ datasets:
   - from: snowflake:a
     name: a
     description: canary
-    time_format: unix_seconds
+    load: on_demand
     acceleration: {engine: duckdb, mode: file, refresh_cron: "* * * * *"}
 views:
   - {name: v, sql_ref: v.sql}
@@ -280,17 +282,15 @@ views:
 
     found = faults(text)
 
-    assert [fault.yaml_path for fault in found if fault.message.startswith("unknown field")] == [
+    refused = "is not available here: "
+    assert [fault.yaml_path for fault in found if fault.message.startswith(refused)] == [
         *("models", "tools", "embeddings", "catalogs", "workers", "functions", "snapshots", "extensions"),
-        "dependencies",
-        *(f"runtime.{name}" for name in ("caching", "task_history", "cors", "telemetry", "scheduler")),
-        *("datasets[0].description", "datasets[0].time_format", "datasets[0].acceleration.engine"),
-        *("datasets[0].acceleration.mode", "datasets[0].acceleration.refresh_cron"),
-        "views[0].sql_ref",
+        *("runtime.task_history", "runtime.scheduler", "datasets[0].load", "views[0].sql_ref"),
     ]
-    assert [str(fault).partition("runtime.yaml:")[2] for fault in found if "unknown field" not in fault.message] == [
-        f"21: datasets[0].from: must be {SOURCE}; found a text ({NO_SNOWFLAKE})",
-        "27: views[0]: lacks the field sql: one SELECT statement",
+    assert [str(fault).partition("runtime.yaml:")[2] for fault in found if refused not in fault.message] == [
+        "16: runtime.cors.enabled: must be false; found 'true'",
+        f"20: datasets[0].from: must be {SOURCE}; found a text ({NO_SNOWFLAKE})",
+        "26: views[0]: lacks the field sql: one SELECT statement",
     ]
 
 

@@ -7,24 +7,25 @@ from types import ModuleType
 
 import pytest
 
+from runtimeconf import store_schema
 from runtimeconf.secret_stores import KeyringStore, SecretError
 from tests.runtimeconf.configurations import KEY, Fault, Load, fault_cases, with_keys
 
 FAULTS = """
 {from: enf, name: a}
-=> secrets[0].from: must be env, file or keyring; found a text (did you mean env?)
+=> secrets[0].from: must be KIND; found a text (did you mean env?)
 {from: canary, name: a}
-=> secrets[0].from: must be env, file or keyring; found a text
+=> secrets[0].from: must be KIND; found a text
 # store of Spice.ai
-{from: 'kubernetes:canary', name: a}
-=> secrets[0].from: must be env, file or keyring; found a text (the store kubernetes is not supported)
+{from: azure_keyvault, name: a}
+=> secrets[0].from: must be KIND; found a text (ABSENT)
 # a selector
 {from: 'env:canary', name: a}
-=> secrets[0].from: must be env, file or keyring; found a text (did you mean env?)
+=> secrets[0].from: must be KIND; found a text (did you mean env?)
 {from: env}
 => secrets[0]: lacks the field name: NAME
 {name: a}
-=> secrets[0]: lacks the field from: env, file or keyring
+=> secrets[0]: lacks the field from: KIND
 # reserved name
 {from: env, name: secrets}
 => secrets[0].name: must be NAME; found a text (the name secrets asks all stores)
@@ -36,12 +37,20 @@ FAULTS = """
 {from: env, name: a, params: {directory: canary}}
 => secrets[0].params.directory: is not a parameter of the store env
 {from: env, name: a, params: {file_path: canary}}
-=> secrets[0].params: unknown field; the fields here are: directory, service
+=> secrets[0].params: unknown field; the fields here are: PARAMS
 {from: file, name: a}
 => secrets[0].params: lacks the field directory: where the secret files are
 # a file as directory
 {from: file, name: a, params: {directory: runtime.yaml}}
 => secrets[0].params.directory: is not a directory
+# a server without its secret
+{from: kubernetes, name: a}
+=> secrets[0].from: must be KIND; found a text (write EXAMPLE)
+{from: 'kubernetes:../canary', name: a}
+=> secrets[0].from: must be KIND; found a text (write EXAMPLE)
+# outside of a cluster
+{from: 'kubernetes:canary', name: a}
+=> secrets[0].from: is for a pod of Kubernetes, and KUBERNETES_SERVICE_HOST is not set: mount the secret, and write file
 # keyring not installed
 {from: keyring, name: a}
 => secrets[0].from: the keyring store needs the keyring package: python -m pip install 'keyring~=25.7'
@@ -52,6 +61,12 @@ canary
 {from: env, name: a, canary: x}
 => secrets[0]: unknown field; the fields here are: from, name, params
 """.replace("NAME", "a store name of letters, digits, _ and -, with a letter first")
+FAULTS = (
+    FAULTS.replace("KIND", "env, file, keyring, kubernetes:NAME, vault:PATH or aws_secrets_manager:NAME")
+    .replace("ABSENT", "the store azure_keyvault is not supported: mount the secrets as files, and write file")
+    .replace("EXAMPLE", "kubernetes: and the name of the secret, such as kubernetes:querykeep")
+    .replace("PARAMS", ", ".join(store_schema._PARAMS))
+)
 
 
 @pytest.mark.parametrize(("entry", "expected"), fault_cases(FAULTS))
@@ -119,3 +134,15 @@ def test_the_order_of_sections_does_not_matter(load_text: Load, tmp_path: Path) 
     text = with_keys("- ${ files:x }") + "secrets:\n  - {from: file, name: files, params: {directory: .}}\n"
 
     assert [key.reveal() for key in load_text(text).auth.keys] == [KEY]
+
+
+def test_the_one_store_of_old_spicepods_is_the_default(load_text: Load) -> None:
+    config = load_text("secrets: {store: env}\n" + with_keys("- ${ secrets:api_key }"), {"API_KEY": KEY})
+
+    assert config.auth.keys[0].reveal() == KEY
+    assert "1 field means something else than in Spice" in config.warnings[-1] + config.warnings[0]
+
+
+@pytest.mark.parametrize("text", ["{store: file}", "{store: env, name: env}", "{store: [env]}", "{from: env}", "{}"])
+def test_no_other_mapping_is_a_list_of_stores(fault: Fault, text: str) -> None:
+    assert fault(f"secrets: {text}\n").startswith("1: secrets: ")

@@ -42,6 +42,9 @@ def write(path: Path, text: str | bytes, mode: int = 0o600) -> Path:
         pytest.param({}, ("B=local", "A=env"), "a", "env", id=".env"),
         pytest.param({}, ("B=local", "A=env"), "c", None, id="nowhere"),
         pytest.param({"A": ""}, ("", "A=env"), "a", "", id="an empty variable counts as found"),
+        pytest.param({"SPICE_a": "spice"}, ("", ""), "a", "spice", id="with the prefix of Spice.ai"),
+        pytest.param({}, ("", "SPICE_A=spice"), "a", "spice", id="with the prefix, in upper case, in a file"),
+        pytest.param({"SPICE_A": "spice"}, ("", "A=env"), "a", "env", id="with the prefix only if it is nowhere else"),
     ],
 )
 def test_c37_where_a_variable_is_found(

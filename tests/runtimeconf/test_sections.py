@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runtimeconf.fields import Section
-from runtimeconf.model import AccelerationConfig, FlightConfig, HistoryConfig
+from runtimeconf.model import AccelerationConfig, FlightConfig, HistoryConfig, ResultsCacheConfig
 from runtimeconf.schema import ROOT
 from tests.runtimeconf.configurations import Fault, Faults
 from tests.runtimeconf.test_documents import ROWS
@@ -15,10 +15,12 @@ SWITCHED = {
     path: setting for path, section in SECTIONS.items() for setting in section.settings if setting.name == "enabled"
 }
 #: Sections that are on by default.
-ON_BY_DEFAULT: dict[str, FlightConfig | HistoryConfig | AccelerationConfig] = {
+ON_BY_DEFAULT: dict[str, FlightConfig | HistoryConfig | AccelerationConfig | ResultsCacheConfig] = {
     "runtime.flight": FlightConfig(),
     "runtime.history": HistoryConfig(),
     "datasets[].acceleration": AccelerationConfig(),
+    "views[].acceleration": AccelerationConfig(),
+    "runtime.caching.sql_results": ResultsCacheConfig(enabled=True),
 }
 
 DATASET = "datasets:\n  - from: file:a.csv\n    name: a\n"
@@ -51,7 +53,7 @@ def test_enabled_is_required_unless_the_documented_default_is_on(path: str) -> N
         ),
         pytest.param(
             f"{DATASET}    acceleration: {{indexes: }}\n",
-            "4: datasets[0].acceleration.indexes: is empty: it must be a mapping of names of columns to enabled or "
+            "4: datasets[0].acceleration.indexes: is empty: it must be a mapping of columns to enabled or "
             "unique, or be left out",
             id="indexes",
         ),

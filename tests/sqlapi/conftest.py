@@ -15,7 +15,7 @@ from authkeys.access import build
 from datasources.refresh.service import DatasetService
 from queryengine.pool.inprocess import InProcessEngine
 from runtime_site.watching import Memory
-from runtimeconf.model import AccelerationConfig, AuthConfig, DatasetConfig, QueryConfig, RuntimeConfig
+from runtimeconf.model import AccelerationConfig, AuthConfig, DatasetConfig, Documentation, QueryConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 from tests.datasources.support import wait_for
 from tests.system.harness import K1, K2
@@ -40,7 +40,12 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> RuntimeConfig:
                 location=str(source),
                 acceleration=AccelerationConfig(enabled=True),
             ),
-            DatasetConfig(name="fixed", from_="file:orders.csv", location=str(source)),
+            DatasetConfig(
+                name="fixed",
+                from_="file:orders.csv",
+                location=str(source),
+                documentation=Documentation(description="Never refreshed", metadata={"owner": "ops"}),
+            ),
         ),
     )
 

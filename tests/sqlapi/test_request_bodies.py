@@ -168,6 +168,7 @@ def read_refresh(body: str) -> RefreshRequest:
         ("", RefreshRequest()),
         (" \n", RefreshRequest()),
         ("{}", RefreshRequest()),
+        (" null\n", RefreshRequest()),  # gospice sends it for a refresh without options
         ('{"refresh_sql": null, "refresh_mode": null, "refresh_jitter_max": null}', RefreshRequest()),
         ('{"refresh_sql": "FROM a"}', RefreshRequest("FROM a")),
         ('{"refresh_mode": "append"}', RefreshRequest(None, "append")),

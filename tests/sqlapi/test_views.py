@@ -251,7 +251,7 @@ def test_datasets() -> None:
     as_csv = read_csv(call("GET", "/v1/datasets?format=csv", WITH_KEY).body)
 
     common = "from name acceleration_enabled status rows refreshed_at snapshot error"
-    assert " ".join(orders) == f"{common} checked_at next_refresh_at age_s bytes"
+    assert " ".join(orders) == f"{common} checked_at next_refresh_at age_s bytes description metadata"
     assert orders["refreshed_at"] <= orders["checked_at"]
     assert orders["age_s"] in range(86_400)
     assert orders["bytes"] > 4096
@@ -260,6 +260,10 @@ def test_datasets() -> None:
     assert (orders["rows"], orders["error"]) == (100, None)
     assert orders["status"] in {"Ready", "Refreshing"}
     assert (fixed["name"], fixed["acceleration_enabled"], fixed["status"]) == ("fixed", False, "Ready")
+    assert (orders["description"], orders["metadata"]) == (None, {})
+    assert (fixed["description"], fixed["metadata"]) == ("Never refreshed", {"owner": "ops"})
+    assert [row["description"] for row in as_csv] == ["", "Never refreshed"]
+    assert [row["metadata"] for row in as_csv] == ["{}", '{"owner": "ops"}']
     assert [(row["name"], row["acceleration_enabled"], row["error"]) for row in as_csv] == [
         ("Orders", "true", ""),
         ("fixed", "false", ""),
@@ -319,7 +323,6 @@ def test_a_refresh_with_its_own_refresh_sql() -> None:
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
-        (b"null", 400, "invalid_json"),
         (b'{"refresh_mode":"append"}', 400, "time_column_missing"),
         (b"\xff", 400, "invalid_body"),
         (b'{"refresh_sql":"SELEC 1"}', 400, "sql_syntax_error"),

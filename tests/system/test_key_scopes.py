@@ -5,52 +5,19 @@ The answers of that runtime are the expected ones, errors included, on every pro
 asked with the results cache on, the keys with every right first.
 """
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import duckdb
-import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flightapi.protocol import messages
-from tests.clients.runtime import FlightServer, endpoint_of
-from tests.flightapi.endpoint import (
-    Endpoint,
-    Refused,
-    action,
-    bearer,
-    descriptor,
-    executing,
-    table_of,
-    ticket_of,
-    unpacked,
-)
-from tests.system.harness import K1, NO_ROOTS, PATIENCE_S, WRONG
+from tests.system.harness import K1
+from tests.system.scopes import CHANNELS, KEYS, Channel, Key, Runtimes, Scopes, started
 
-Key = Literal["string", "all", "one", "view", "two", "none"]
-Channel = Literal["json", "csv", "arrow", "flight", "prepared", "schema", "tables"]
-
-KEYS: Mapping[Key, str] = {
-    "string": K1,
-    "all": "all-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE",
-    "one": "one-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE",
-    "view": "view-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE",
-    "two": "two-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE",
-    "none": WRONG,
-}
-SCOPES: Mapping[Key, tuple[str, ...]] = {"one": ("customers",), "view": ("guests",), "two": ("customers", "Orders")}
-TYPES: Mapping[Channel, str] = {
-    "json": "application/json",
-    "csv": "text/csv",
-    "arrow": "application/vnd.apache.arrow.stream",
-}
+SCOPES: Scopes = {"one": ("customers",), "view": ("guests",), "two": ("customers", "Orders")}
 
 #: The notes on orders of customers are for nobody who may see only those of guests.
 TABLES = {
@@ -72,102 +39,18 @@ def declared(directory: Path, name: str, sql: str) -> dict[str, Any]:
     return {"from": f"file:{name}.parquet", "name": name, "acceleration": {"enabled": True}}
 
 
-@dataclass
-class Runtime:
-    """A running runtime and a connection of each protocol."""
-
-    server: FlightServer
-    http: httpx.Client
-    flight: Endpoint
-
-    def answer(self, channel: Channel, sql: str, key: str) -> object:
-        """Return all that a caller can tell of the answer."""
-        if channel in TYPES:
-            return self._over_http(sql, key, TYPES[channel])
-        query = messages.CommandStatementQuery(query=sql)
-        if channel == "tables":
-            return self._fetched(messages.CommandGetTables(include_schema=True), key)
-        if channel == "schema":
-            return self._called("GetSchema", descriptor(query), key)
-        if channel == "flight":
-            return self._fetched(query, key)
-        body = messages.pack(messages.ActionCreatePreparedStatementRequest(query=sql))
-        prepared = self._called("DoAction", action("CreatePreparedStatement", body), key)
-        if not isinstance(prepared, list):
-            return prepared
-        result = unpacked(messages.ActionCreatePreparedStatementResult, prepared[0])
-        answer = self._fetched(executing(result.prepared_statement_handle), key)
-        self.flight.close(result.prepared_statement_handle, bearer(key))
-        # As above: a refusal begins with its status.
-        is_refused = isinstance(answer, tuple) and isinstance(answer[0], str)
-        return answer if is_refused else (result.dataset_schema, result.parameter_schema, answer)
-
-    def _over_http(self, sql: str, key: str, accept: str) -> object:
-        answer = self.http.post("/v1/sql", content=sql.encode(), headers={"X-API-Key": key, "Accept": accept})
-        body: object = answer.content
-        if answer.status_code != 200:
-            body = {name: value for name, value in answer.json().items() if name not in {"request_id", "query_id"}}
-        unlike = {"date", "x-request-id", "x-query-id", "x-cache", "content-length", "server-timing"}
-        return answer.status_code, {name: text for name, text in answer.headers.items() if name not in unlike}, body
-
-    def _fetched(self, command: Any, key: str) -> object:
-        info = self._called("GetFlightInfo", descriptor(command), key)
-        if not isinstance(info, list):
-            return info
-        parsed = messages.parse(messages.FlightInfo, info[0])
-        answer = self._called("DoGet", ticket_of(parsed), key)
-        if not isinstance(answer, list):  # A busy engine finds the same error only now.
-            return answer
-        table = table_of(answer)  # How its rows are divided into batches is nothing that is told.
-        return parsed.schema, table.schema, repr(table.to_pylist())
-
-    def _called(self, method: str, request: bytes, key: str) -> object:
-        answer = self.flight.call(method, request, metadata=bearer(key))
-        if isinstance(answer, Refused):
-            return answer.status, answer.message, answer.trailing.get("x-error-code"), answer.messages
-        return answer.messages
-
-
-@dataclass
-class Runtimes:
-    """A runtime with all datasets and keys, and one for each scope, which knows K1 alone."""
-
-    whole: Runtime
-    scoped: Mapping[Key, Runtime]
-
-
 @pytest.fixture(scope="module")
 def runtimes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtimes]:
     cached = {"results_cache": {"enabled": True}, "query": {"workers": 2}}
-    auth = {
-        "enabled": True,
-        "keys": [K1],
-        "named_keys": [
-            {"name": name, "sha256": sha256(key.encode()).hexdigest()}
-            | ({"datasets": list(SCOPES[name])} if name in SCOPES else {})
-            for name, key in KEYS.items()
-            if name not in {"string", "none"}
-        ],
-    }
     views = [{"name": "guests", "sql": GUESTS, "materialized": True}, {"name": "plain", "sql": GUESTS}]
 
-    def server(name: Key | None, directory: Path, stack: ExitStack) -> Runtime:
-        changes: dict[str, Any] = {"runtime": cached, "views": []}
+    def changes(name: Key | None, directory: Path) -> dict[str, Any]:
         names = SCOPES[name] if name else tuple(TABLES)
-        changes["datasets"] = [declared(directory, one, TABLES.get(one, GUESTS)) for one in names]
-        if name is None:
-            changes |= {"runtime": {**cached, "auth": {"api-key": auth}}, "views": views}
-        running = stack.enter_context(FlightServer(directory, changes=changes))
-        http = stack.enter_context(httpx.Client(base_url=running.url, verify=NO_ROOTS, timeout=PATIENCE_S))
-        return Runtime(running, http, stack.enter_context(endpoint_of(running)))
+        datasets = [declared(directory, one, TABLES.get(one, GUESTS)) for one in names]
+        return {"runtime": cached, "views": [] if name else views, "datasets": datasets}
 
-    with ExitStack() as stack, ThreadPoolExecutor() as threads:
-        stacks = {name: stack.enter_context(ExitStack()) for name in (None, *SCOPES)}
-        # Not in the threads: the factory makes its own directory at the first call.
-        directories = {name: tmp_path_factory.mktemp("scope") for name in stacks}
-        started = {name: threads.submit(server, name, directories[name], own) for name, own in stacks.items()}
-        found = {name: runtime.result() for name, runtime in started.items()}
-        yield Runtimes(found[None], {name: found[name] for name in SCOPES})
+    with started(SCOPES, changes, lambda: tmp_path_factory.mktemp("scope")) as found:
+        yield found
 
 
 # Statements.
@@ -241,8 +124,6 @@ STATEMENTS = st.one_of(
 )
 
 
-CHANNELS = st.sampled_from(["json", "csv", "arrow", "flight", "prepared", "schema", "tables"])
-
 #: Each asks with six keys: 360 cases in `make test`, 6,000 in `make test-all`.
 MATRIX = settings(
     max_examples=60 if settings().max_examples == 20 else 1_000, suppress_health_check=list(HealthCheck), deadline=None
@@ -250,21 +131,9 @@ MATRIX = settings(
 
 
 @MATRIX
-@given(sql=STATEMENTS, channel=CHANNELS)
+@given(sql=STATEMENTS, channel=st.sampled_from(CHANNELS))
 def test_every_answer_is_that_of_a_runtime_with_the_scope_alone(runtimes: Runtimes, sql: str, channel: Channel) -> None:
-    whole = runtimes.whole
-    found = {name: whole.answer(channel, sql, key) for name, key in KEYS.items()}
-
-    for name, runtime in {**runtimes.scoped, "all": whole}.items():
-        expected = [runtime.answer(channel, sql, K1)]
-        answers = [found[name]]
-        # Some statements fix neither the order of their rows nor the value that fails first, and a busy engine may run
-        # them later: such an answer differs from itself too.
-        while not any(answer in expected for answer in answers) and len(answers) < 20:
-            expected.append(runtime.answer(channel, sql, K1))
-            answers.append(whole.answer(channel, sql, KEYS[name]))
-        assert len(answers) < 20 or any(one != expected[0] for one in expected), (name, answers[0], expected[0])
-    assert found["none"] == whole.answer(channel, "SELECT 1", "nobody's")
+    runtimes.compare(sql, channel)
 
 
 # What a materialized view leaves out.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
 import pytest
@@ -23,6 +23,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from flightapi.protocol import messages
 from runtime_site.project import project
+from system.process_usage import usage_of
 from tests.clients.runtime import FlightServer, endpoint_of
 from tests.flightapi.endpoint import Endpoint, Refused, descriptor, ticket_of
 from tests.system.harness import (
@@ -31,14 +32,13 @@ from tests.system.harness import (
     KEYED,
     NO_ROOTS,
     PATIENCE_S,
-    REPOSITORY,
     WRONG,
-    Program,
     free_port,
     taken_port,
     wait_for,
 )
 from tests.system.processes import engine_workers, is_alive
+from tests.system.prometheus import Prometheus
 from tests.system.test_reload import change, reload, set_keys
 from tests.system.test_serve import part_of
 
@@ -322,6 +322,9 @@ def test_counters_go_on_after_a_reload_and_begin_at_0_with_another_part(tmp_path
             change(server, lambda config: config["runtime"]["metrics"].update(bind=f"127.0.0.1:{taken}"))
             refused = reload(server)
         assert (refused.returncode, f"Cannot listen on 127.0.0.1:{taken}" in refused.stderr) == (1, True), refused
+        change(server, lambda config: config["runtime"]["metrics"].update(bind=f"192.0.2.7:{port}"))
+        refused = reload(server)
+        assert (refused.returncode, f"Cannot listen on 192.0.2.7:{port}" in refused.stderr) == (1, True), refused
         assert listens(port), "the page stays where it was"
 
         port = free_port()
@@ -331,7 +334,9 @@ def test_counters_go_on_after_a_reload_and_begin_at_0_with_another_part(tmp_path
         wait_for(lambda: listens(port), "the new address")
         assert values_of(server)["query_executions",] == total(values_of(server), "querykeep_statements_total")
 
-        os.kill(part_of(server, "watch"), signal.SIGKILL)
+        killed = part_of(server, "watch")
+        os.kill(killed, signal.SIGKILL)
+        wait_for(lambda: not Path(f"/proc/{killed}").exists(), "the end of the part that counts")
 
         def began_anew() -> bool:
             with suppress(httpx.TransportError):
@@ -360,7 +365,7 @@ def test_statements_of_twelve_kinds_with_workers_killed_on_the_way(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "times",
-    [pytest.param(20_000, marks=pytest.mark.exhaustive), pytest.param(100_000, marks=pytest.mark.soak)],
+    [pytest.param(5_000, marks=pytest.mark.exhaustive), pytest.param(100_000, marks=pytest.mark.soak)],
 )
 def test_hostile_paths_keys_and_statements_do_not_grow_the_page(tmp_path: Path, times: int) -> None:
     with watched(tmp_path) as server:
@@ -395,12 +400,14 @@ def test_hostile_paths_keys_and_statements_do_not_grow_the_page(tmp_path: Path, 
         assert len(page_of(server)) < 1.2 * 40_000
 
 
-@pytest.mark.exhaustive
-def test_a_scrape_with_1000_datasets_and_1000_keys_takes_less_than_50_ms(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "count", [pytest.param(200, marks=pytest.mark.exhaustive), pytest.param(1_000, marks=pytest.mark.soak)]
+)
+def test_a_scrape_with_many_datasets_and_keys_takes_little_processor_time(tmp_path: Path, count: int) -> None:
     (tmp_path / "tiny.csv").write_text("a\n1\n")
-    names = [f"tiny_{number}" for number in range(1000)]
+    names = [f"tiny_{number}" for number in range(count)]
     keys = [
-        {"name": f"key-{number}", "key": f"{K1}-{number}", "expires": "2036-01-01T00:00:00Z"} for number in range(1000)
+        {"name": f"key-{number}", "key": f"{K1}-{number}", "expires": "2036-01-01T00:00:00Z"} for number in range(count)
     ]
     changes: dict[str, Any] = {
         "runtime": {"auth": {"api-key": {"enabled": True, "named_keys": keys}}},
@@ -414,62 +421,19 @@ def test_a_scrape_with_1000_datasets_and_1000_keys_takes_less_than_50_ms(tmp_pat
     with many as server:
         wait_for(lambda: total(values_of(server), "querykeep_dataset_state", names[-1], "Ready"), "the datasets", 900)
         with httpx.Client(base_url=server.url, verify=NO_ROOTS, timeout=PATIENCE_S) as client:
-            for number in range(1000):
+            for number in range(count):
                 answer = client.post("/v1/sql", content="SELECT 1", headers={"X-API-Key": f"{K1}-{number}"})
                 assert answer.status_code == 200
         bind = yaml.safe_load(server.file.read_text())["runtime"]["metrics"]["bind"]
-        seconds = []
-        with httpx.Client(verify=NO_ROOTS) as client:
-            for _ in range(200):
-                began = time.perf_counter()
+        before_s = usage_of(part_of(server, "watch")).cpu_s
+        with httpx.Client(verify=NO_ROOTS, timeout=PATIENCE_S) as client:
+            for _ in range(100):
                 answer = client.get(f"http://{bind}/metrics")
-                seconds.append(time.perf_counter() - began)
-                time.sleep(0.02)
+        used_s = usage_of(part_of(server, "watch")).cpu_s - before_s
 
-        assert answer.text.count("querykeep_key_expires_timestamp_seconds{") == 1000
-        assert answer.text.count("querykeep_dataset_age_seconds{") == 1000
-        seconds.sort()
-        figures = f"{len(answer.content)} bytes: p50 {seconds[100] * 1000:.1f} ms, p99 {seconds[197] * 1000:.1f} ms"
-        assert seconds[197] < 0.05, figures
-
-
-class Prometheus(Program):
-    """Debian's Prometheus with our alert rules, which it evaluates every half a second."""
-
-    def __init__(self, directory: Path, target: str) -> None:
-        self.log = directory / "prometheus.log"
-        self.directory = directory
-        self.url = f"http://127.0.0.1:{free_port()}"
-        settings = {
-            "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
-            "rule_files": [str(REPOSITORY / "deploy/prometheus/alerts.yml")],
-            "scrape_configs": [{"job_name": "querykeep", "static_configs": [{"targets": [target]}]}],
-        }
-        (directory / "prometheus.yml").write_text(yaml.safe_dump(settings))
-
-    def __enter__(self) -> Self:
-        if shutil.which("prometheus") is None:
-            assert "CI" not in os.environ, "prometheus is missing: .ci/run installs it"
-            pytest.skip("needs prometheus")
-        options = {
-            "config.file": self.directory / "prometheus.yml",
-            "storage.tsdb.path": self.directory / "prometheus-data",
-            "web.listen-address": self.url.removeprefix("http://"),
-        }
-        self.run(["prometheus", *(f"--{name}={value}" for name, value in options.items())], dict(os.environ))
-        return self
-
-    def ask(self, path: str, **parameters: str) -> Any:
-        """Return the data of its API; None while it does not answer."""
-        with suppress(httpx.TransportError):
-            answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, verify=NO_ROOTS)
-            return answer.json()["data"] if answer.status_code == 200 else None
-        return None
-
-    def firing(self) -> list[dict[str, str]]:
-        """Return the labels of the alerts that fire."""
-        found = self.ask("alerts") or {"alerts": []}
-        return [alert["labels"] for alert in found["alerts"] if alert["state"] == "firing"]
+        assert answer.text.count("querykeep_key_expires_timestamp_seconds{") == count
+        assert answer.text.count("querykeep_dataset_age_seconds{") == count
+        assert used_s / 100 < 0.05, "`benchmarks.watched` shows the time that it takes"
 
 
 @pytest.mark.exhaustive

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from telemetry.events import StatementEvent
 
 #: 2026-01-01T00:00:00Z
@@ -28,4 +30,4 @@ def statement(number: int = 0, **fields: Any) -> StatementEvent:
         cache="",
         statement="d" * 16,
     )
-    return event._replace(**fields)
+    return replace(event, **fields)

@@ -1,16 +1,14 @@
 import json
 import logging
 import os
-import resource
-import signal
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from telemetry.history_file import HistoryFile
+from tests.file_limit import file_limit
 from tests.telemetry.events_of import statement
 
 LARGE = 1 << 30
@@ -135,24 +133,11 @@ def test_a_file_of_something_else_stays_as_it_is(
     assert messages(caplog) == [LOST]
 
 
-@contextmanager
-def full_disk(bytes_left: int) -> Iterator[None]:
-    """Let no file of this process become larger than *bytes_left*."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_left, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, former)
-
-
 def test_a_full_disk_loses_whole_lines_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "history.jsonl"
     with closing(HistoryFile(path, LARGE, 5)) as file:
         file.take([statement(1)])
-        with full_disk(path.stat().st_size + 10):
+        with file_limit(path.stat().st_size + 10):
             file.take([statement(2)])
             file.take([statement(3)])
             assert numbers(path) == [1]
@@ -160,3 +145,37 @@ def test_a_full_disk_loses_whole_lines_with_one_warning(tmp_path: Path, caplog: 
 
     assert numbers(path) == [1, 4]
     assert messages(caplog) == [LOST, again(2)]
+
+
+def test_two_runtimes_share_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    with closing(HistoryFile(path, 2000, 100)) as one, closing(HistoryFile(path, 2000, 100)) as other:
+        for number in range(0, 60, 2):
+            one.take([statement(number)])
+            other.take([statement(number + 1)])
+
+    found = list(tmp_path.iterdir())
+    assert sorted(number for one_file in found for number in numbers(one_file)) == list(range(60))
+    assert all(one_file.stat().st_size <= 2000 for one_file in found)
+
+
+def test_a_full_disk_takes_no_line_of_another_runtime(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    with closing(HistoryFile(path, LARGE, 5)) as one, closing(HistoryFile(path, LARGE, 5)) as other:
+        one.take([statement(1)])
+        other.take([statement(2)])
+        with file_limit(path.stat().st_size + 10):
+            one.take([statement(3)])
+
+    assert numbers(path) == [1, 2]
+
+
+def test_a_file_that_was_cut_short_has_room_again(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    with closing(HistoryFile(path, 1000, 5)) as file:
+        file.take([statement(1), statement(2)])
+        os.truncate(path, 0)
+        file.take([statement(3), statement(4)])
+
+    assert [found.name for found in tmp_path.iterdir()] == ["history.jsonl"]
+    assert numbers(path) == [3, 4]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -36,7 +37,7 @@ def samples(text: str, parse: Any = parse_text) -> dict[tuple[str, ...], float]:
 
 
 def families(counters: Counters) -> list[Family]:
-    found: dict[Metric, Any] = {**counters.counts(), **counters.histograms()}
+    found = counters.series()
     return [(metric, found[metric]) for metric in METRICS if metric in found]
 
 
@@ -47,7 +48,7 @@ def shown(counters: Counters) -> dict[tuple[str, ...], float]:
 def test_statements_are_counted_by_all_that_they_are() -> None:
     counters = Counters()
 
-    counters.take([STATEMENT, STATEMENT._replace(code="sql_error", key="", rows=0, bytes=0, cache="")])
+    counters.take([STATEMENT, replace(STATEMENT, code="sql_error", key="", rows=0, bytes=0, cache="")])
     counters.take(
         [StatementEvent("q", "r", "flight-sql", "f2", "", "engine_busy", 1.0, 40_000, 0, 0, 0, 0, 0, 0, "", "")]
     )
@@ -75,7 +76,7 @@ def test_statements_are_counted_by_all_that_they_are() -> None:
 def test_a_statement_that_only_waited_counts_in_queue_and_total() -> None:
     counters = Counters()
 
-    counters.take([STATEMENT._replace(code="engine_busy", queued_ms=5000.0, parse_ms=0.0, run_ms=0.0, encode_ms=0.0)])
+    counters.take([replace(STATEMENT, code="engine_busy", queued_ms=5000.0, parse_ms=0.0, run_ms=0.0, encode_ms=0.0)])
 
     found = shown(counters)
     counts = {
@@ -116,7 +117,7 @@ def test_series_are_bounded_even_if_a_label_is_not(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(counting, "MAX_SERIES", 10)
     counters = Counters()
 
-    counters.take([STATEMENT._replace(code=f"code {number}") for number in range(1000)])
+    counters.take([replace(STATEMENT, code=f"code {number}") for number in range(1000)])
     counters.take([RequestsEvent(f"/{number}", 200, 0.0, [1] + [0] * 15) for number in range(1000)])
 
     found = shown(counters)
@@ -146,11 +147,17 @@ def test_both_formats_say_the_same_to_parsers_of_others() -> None:
     assert kinds["querykeep_statement_seconds"] == "histogram"
 
 
+def test_a_label_that_is_no_text_has_no_escape_that_the_format_lacks() -> None:
+    series: dict[Labels, float] = {("\ud800",): 1.0}
+
+    assert page([(metrics.KEY_EXPIRES, series)], TEXT).endswith(b'{key="?"} 1.0\n')
+
+
 def test_the_names_of_spice() -> None:
     counters = Counters()
     counters.expect_datasets(["orders"])
-    counters.take([STATEMENT, STATEMENT._replace(code="sql_error"), RefreshEvent("orders", "failed", 1.0, 9, None)])
-    found = {**counters.counts(), **counters.histograms()}
+    counters.take([STATEMENT, replace(STATEMENT, code="sql_error"), RefreshEvent("orders", "failed", 1.0, 9, None)])
+    found = counters.series()
     found |= {metrics.DATASET_STATE: {("orders", "Ready"): 1}, metrics.DATASET_AGE: {("orders",): 60.0}}
     found |= {metrics.STATEMENTS_RUNNING: {(): 2}}
 
@@ -193,7 +200,7 @@ def test_a_page_of_1000_datasets_and_1000_keys_takes_milliseconds() -> None:
     names = [f"dataset_{number}" for number in range(1000)]
     counters.expect_datasets(names)
     counters.take(
-        [STATEMENT._replace(key=f"key {number}", code=code) for number in range(1000) for code in ("ok", "x")]
+        [replace(STATEMENT, key=f"key {number}", code=code) for number in range(1000) for code in ("ok", "x")]
     )
     per_dataset: Mapping[tuple[str, ...], float] = {(name,): 1.5 for name in names}
     gauges: Iterable[Metric] = (

@@ -1,6 +1,7 @@
 """The server of the page of metrics, whoever connects."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -75,6 +76,25 @@ def test_nonsense_and_faults_do_not_end_it(server: PageServer, monkeypatch: pyte
     assert raw(server, b"GET /metrics HTTP/1.1\r\nAccept: fail\r\n\r\n") == b""
     with suppress(ConnectionResetError):
         assert raw(server, b"x" * 20_000) == b""
+    assert ask(server).status_code == 200
+
+
+def test_a_machine_without_threads_delays_a_scrape(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    refused: list[threading.Thread] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "metrics-request" and len(refused) < MAX_CONNECTIONS + 1:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(page_server, "_POLL_S", 0.01)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for _ in range(MAX_CONNECTIONS + 1):
+        with pytest.raises(httpx.TransportError):
+            ask(server)
+
     assert ask(server).status_code == 200
 
 

@@ -147,7 +147,7 @@ def failing(collector: Collector, kind: str) -> str:
     return f"status {kind}"
 
 
-@pytest.mark.parametrize("kind", ["silent", "500", "503", "401", "307", "304", "302", "rejects"])
+@pytest.mark.parametrize("kind", ["silent", "500", "401", "307", "304", "rejects"])
 def test_a_collector_that_fails_is_told_once_and_once_when_it_recovers(
     pipe: int, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:

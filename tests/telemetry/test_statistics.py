@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.events import DroppedEvent
 from telemetry.statistics import COLUMNS, PHASES, Statistics
 from tests.telemetry.events_of import statement
 
@@ -24,7 +23,6 @@ def test_statements_of_one_digest_are_counted_together_for_each_key() -> None:
                 3, cache="hit", total_ms=2.0, queued_ms=0.0, parse_ms=0.0, run_ms=0.0, encode_ms=0.0, sql="SELECT 3"
             ),
             statement(4, fingerprint="bb"),
-            DroppedEvent(1),
         ]
     )
 
@@ -69,6 +67,20 @@ def test_the_percentile_is_at_most_a_quarter_too_high(times: list[float]) -> Non
         assert exact - 0.001 <= row["p95_run_ms"] <= max(0.01, exact * 1.26) + 0.001
     else:
         assert row["p95_run_ms"] <= max(times) + 0.001
+
+
+def test_more_calls_than_fit_into_32_bits_are_counted() -> None:
+    statistics = Statistics()
+    statistics.take([statement()])
+    (only,) = statistics._of_key["aa"].values()
+    for times in only.times:
+        for bucket, count in enumerate(times._buckets):
+            times._buckets[bucket] = count * (2**32 - 1)
+
+    statistics.take([statement(), statement()])
+
+    assert {sum(times._buckets) for times in only.times} == {2**32 + 1}
+    assert rows(statistics)[0]["calls"] == 3
 
 
 def test_many_digests_of_one_key_push_out_its_own_least_recently_used() -> None:

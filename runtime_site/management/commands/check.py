@@ -1,6 +1,8 @@
 """`manage.py check`: Django's checks, and those of YAML, data and machine."""
 
-from collections.abc import Iterator
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,10 +17,17 @@ from datasources.refresh.dry_run import dry_run
 from runtime_site import startup
 from runtime_site.management.part import add_config_option, use_config
 from runtimeconf.errors import ConfigError
+from runtimeconf.loader import examine
 from runtimeconf.model import RuntimeConfig
+from runtimeconf.state import config_path
+from runtimeconf.survey import Use, survey
 from system.addresses import bind_problem
 from system.errors import StateDirectoryError
 from system.state_directory import judge_state_dir
+
+#: The lines of the YAML that are shown for one field, and the characters in a line of the table.
+MAX_SHOWN_LINES = 5
+WIDTH = 100
 
 
 class Command(check.Command):
@@ -34,8 +43,30 @@ class Command(check.Command):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the checks of every command, and those that look at machine and data."""
         use_config(options["config"])
+        found = examine(config_path(os.environ), os.environ)
+        for line in _table(survey(found)):
+            self.stdout.write(line)
+        # The checks take this outcome: a server of secrets is asked once.
+        try:
+            runtimeconf.state.set_config(found.config())
+        except ConfigError as error:
+            runtimeconf.state.set_config(error)
         checks.register(check_runtime)
         super().handle(*args, **options)
+
+
+def _table(uses: Sequence[Use]) -> Iterator[str]:
+    """Yield the lines that tell what becomes of each field of a Spicepod, those that need attention first."""
+    for verdict in ("not to be had", "taken with another meaning"):
+        those = sorted((use.path, use.remark, use.lines) for use in uses if use.verdict == verdict)
+        yield from [f"{verdict.capitalize()}:"] if those else []
+        for path, remark, lines in those:
+            shown = ", ".join(map(str, lines[:MAX_SHOWN_LINES])) + (", ..." if len(lines) > MAX_SHOWN_LINES else "")
+            yield f"  {path} (line{'s' if len(lines) > 1 else ''} {shown})"
+            yield from textwrap.wrap(remark, WIDTH, initial_indent="      ", subsequent_indent="      ")
+    taken = sorted({use.path for use in uses if use.verdict == "taken"})
+    yield from ["Taken:"] if taken else []
+    yield from textwrap.wrap(", ".join(taken), WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
@@ -49,7 +80,7 @@ def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
         *(checks.Warning(text, id="runtime_site.W002") for text in startup.machine_warnings(config)),
     ]
     with suppress(ConfigError):  # Another check reports it.
-        startup.with_checked_statements(config)
+        config = startup.with_checked_statements(config)
         found = dry_run(config)
         messages += [checks.Error(str(fault), id="runtime_site.E002") for fault in found.errors]
         messages += [checks.Warning(str(fault), id="runtime_site.W001") for fault in found.warnings]

@@ -1,4 +1,4 @@
-"""`manage.py doctor`: look at everything that a runtime needs, and say what to do."""
+"""`manage.py doctor`: check everything that a runtime needs, and say what to do."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.management.color import no_style
 
-from runtime_site.doctor import bundle, listeners, machine, running, state_files
+from runtime_site.doctor import bundle, cluster, listeners, machine, running, state_files
 from runtime_site.doctor.configuration import Configuration
 from runtime_site.doctor.findings import LEVELS, Finding, Level, note, run
 from runtime_site.doctor.redaction import Scrubber, secrets_of
@@ -79,8 +79,15 @@ class Examination:
         yield from run("runtime", lambda: running.Running(self.runtime, config).check(), _LIMIT_S)
         sources = Sources(config, self._source_limit_s)
         limit_s = _LIMIT_S + len(config.datasets) * (self._source_limit_s + 2)
+        if config.snapshots is not None and not self._offline:
+            from runtime_site.doctor import shared_storage  # noqa: PLC0415 (it needs the library for object storage)
+
+            shared = config.snapshots
+            yield from run("shared storage", lambda: shared_storage.check(shared), _LIMIT_S)
         yield from run("sources", lambda: sources.check(offline=self._offline), limit_s)
         yield from run("sql", lambda: read.check_views(sources.known), _LIMIT_S)
+        if not self._offline:
+            yield from run("cluster", lambda: cluster.check(config), _LIMIT_S)
 
     def _find(self, state_dir: Path) -> Iterable[Finding]:
         self.runtime = running.find(state_dir)
@@ -99,7 +106,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         add_config_option(parser)
-        parser.add_argument("--offline", action="store_true", help="ask no source over the network")
+        parser.add_argument("--offline", action="store_true", help="contact no source over the network")
         parser.add_argument(
             "--timeout",
             type=_seconds,
@@ -108,7 +115,7 @@ class Command(BaseCommand):
             help="the time for each source (default: 10)",
         )
         parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-        parser.add_argument("--strict", action="store_true", help="exit with 1 also if there are only warnings")
+        parser.add_argument("--strict", action="store_true", help="exit with 1 if there are warnings, too")
         parser.add_argument(
             "--bundle",
             type=Path,

@@ -12,7 +12,7 @@ import telemetry.state
 from flightapi.server import FlightServer
 from runtime_site import tracing
 from runtime_site.following import Follower, Serving, tell
-from runtime_site.management.part import PartBase, heartbeat, stop_event
+from runtime_site.management.part import PartBase, StopSignal, heartbeat
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from system.addresses import wait_until_bindable
@@ -53,7 +53,7 @@ class Command(PartBase):
         serves = StateLock(config.state_dir, FLIGHT_LOCK_NAME)
         if not serves.acquire(max(0.0, deadline - time.monotonic())):
             raise StateDirectoryError(f"Flight SQL of this state directory is served by {serves.holder()} already.")
-        stop = stop_event()
+        stop = StopSignal()
         server.start()
         server.each_tick(heartbeat(extra))
         give_memory_back()
@@ -68,7 +68,6 @@ def _adopt(server: FlightServer, serving: Serving) -> None:
     queryengine.state.set_engine(serving.client)
     server.adopt(serving.config, serving.client, serving.who)
     tell(serving.config)
-    tracing.adopt(serving.config)
 
 
 def _end(server: FlightServer, limit_s: float) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from datasources.refresh.service import DatasetService, load_once
 from datasources.snapshots.snapshot import SnapshotBuilder
 from runtime_site import tracing
 from runtime_site.following import report, tell
-from runtime_site.management.part import PartBase, heartbeat, stop_event
+from runtime_site.management.part import PartBase, StopSignal, heartbeat
 from runtime_site.startup import StartError
 from runtimeconf import handover
 from runtimeconf.handover import Handover
@@ -65,9 +64,6 @@ class Command(PartBase):
 
     def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
         """Hold the state directory until SIGTERM or SIGINT, or until the datasets of `--once` are loaded."""
-        if "once" in extra:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda number, _: sys.exit(_SIGNALLED + number))
         # This process neither parses nor runs SQL: it has access to the data sources and must survive any statement.
         # Loader processes, which may be killed, run it.
         loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
@@ -81,9 +77,15 @@ class Command(PartBase):
                 loader.close()
 
     def _load_once(self, config: RuntimeConfig, names: list[str], loaders: list[LoaderProcess]) -> None:
+        stop = StopSignal()
+
+        def check() -> None:
+            if number := stop.wait(0):
+                sys.exit(_SIGNALLED + number)
+
         _give_way()
         try:
-            outcome = load_once(config, names, loaders)
+            outcome = load_once(config, names, loaders, check)
         except UnknownDatasetError as error:
             raise CommandError(str(error), returncode=2) from error
         for name, run in outcome:
@@ -110,7 +112,8 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
     )
     beating.start()
     # The first starts while the data is verified, the others when they are needed. An idle loader exits after a while.
-    loaders[0].start()
+    if config.snapshots is None:  # Otherwise it is not known yet whether this node loads.
+        loaders[0].start()
     tell(config)
     tracing.connect(config, extra)
     service = DatasetService(config, exclusive=True, builders=loaders)
@@ -119,7 +122,7 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
         os.eventfd_write(extra["verified"], 1)
     _give_way()
     give_memory_back()
-    stop = stop_event()
+    stop = StopSignal()
     live, number, committed = handover.live(), config.generation, 0
     if live is None:
         stop.wait()
@@ -153,7 +156,6 @@ def _change(live: Handover, number: int, service: DatasetService, loaders: list[
     config, extra = live.read(number)
     os.environ.update(extra["environ"])
     tell(config)
-    tracing.adopt(config)
     former, loaders[:] = list(loaders), [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
     service.replace(config, list(loaders))
     for loader in former:

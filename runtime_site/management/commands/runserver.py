@@ -84,7 +84,7 @@ class Command(runserver.Command):
         """Check the configuration first: the reloader would print a fault again and again instead of exiting."""
         use_config(options["config"])
         try:
-            config = startup.checked_config()
+            config = startup.checked_config_of_one_process()
         except startup.StartError as error:
             self.stderr.write(str(error))
             sys.exit(1)

@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from runtime_site.management.part import PartBase, heartbeat, stop_event
+from runtime_site.management.part import PartBase, StopSignal, heartbeat
 from runtime_site.tracing import exporter_of
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
@@ -27,7 +27,7 @@ class Command(PartBase):
         """Export by the configuration in force, also after a reload."""
         if config.traces is None or "spans" not in extra:
             raise OSError("runtime.traces is not set, or this part was not started by `serve`.")
-        stop = stop_event()
+        stop = StopSignal()
         os.nice(_NICENESS)
         exporter = exporter_of(config.traces, config, extra["spans"])
         exporter.start()

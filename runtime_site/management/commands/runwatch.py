@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from runtime_site.gauges import Gauges
-from runtime_site.management.part import PartBase, heartbeat, stop_event
+from runtime_site.management.part import PartBase, StopSignal, heartbeat
 from runtime_site.metrics_page import MetricsPage
 from runtime_site.watching import Memory
 from runtimeconf import handover
@@ -46,7 +46,7 @@ class Command(PartBase):
         if config.metrics.enabled:
             gauges.adopt(config, extra["keys"])
         give_memory_back()
-        stop, live = stop_event(), handover.live()
+        stop, live = StopSignal(), handover.live()
         while not stop.wait(_POLL_S):
             if live is not None and live.in_force != config.generation:
                 config, extra = live.current()

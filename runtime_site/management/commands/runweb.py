@@ -114,7 +114,6 @@ def _adopt(serving: Serving) -> None:
     queryengine.state.set_engine(serving.engine)
     datasources.state.set_datasets(serving.datasets)
     tell(serving.config)
-    tracing.adopt(serving.config)
 
 
 def _report_ready(descriptor: int) -> None:

@@ -105,13 +105,13 @@ class Command(PartBase):
             each_day=lambda: startup.log_expiring_keys(generations.who),
             on_hup=generations.ask,
             advance=advance,
-            each_look=manager.is_alive,
-            on_stop=manager.is_stopping,
+            each_look=manager.report_alive,
+            on_stop=manager.report_stopping,
         )
         generations.supervise(supervisor)
         parts.leave_no_core()
         give_memory_back()
-        manager.is_ready()
+        manager.report_ready()
         code = supervisor.run()
         generations.close()
         lock.release()

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import trustme
 
+from tests.datasources.sources.mariadb_server import mariadb
+from tests.datasources.sources.mssql_server import mssql, mssql_table
 from tests.datasources.sources.postgres_server import postgres
 from tests.datasources.sources.web_server import File, WebServer, serving
 
-__all__ = ["postgres"]
+__all__ = ["mariadb", "mssql", "mssql_table", "postgres"]
 
 
 @pytest.fixture(scope="session")

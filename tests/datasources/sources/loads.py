@@ -119,8 +119,12 @@ def time_out_repeatedly(directory: Path, dataset: DatasetConfig, rounds: int, li
     before = leftovers()
     for _ in range(rounds - 1):
         one()
-    # Other tests' connections may end or a library start a thread meanwhile; what a load leaves, each leaves.
-    assert all(now - then < rounds // 2 for now, then in zip(leftovers(), before, strict=True))
+    # Other tests' connections may end or a library start a thread meanwhile; what a load leaves, each leaves. A library
+    # may end its threads a moment later.
+    wait_for(
+        lambda: all(now - then < rounds // 2 for now, then in zip(leftovers(), before, strict=True)),
+        "threads and files to go",
+    )
     assert files_below(directory) == []
 
 

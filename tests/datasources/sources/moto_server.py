@@ -15,6 +15,9 @@ from moto.server import ThreadedMotoServer
 #: In a list; so few that short lists have pages.
 KEYS_OF_A_PAGE = 4
 
+#: How many requests moto answers without a look at their keys.
+_WITHOUT_KEYS = "1000000"
+
 #: May do everything; a user of the server.
 _POLICY = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
 
@@ -48,7 +51,7 @@ def s3_server() -> Iterator[S3Server]:
             host, port = server.get_host_and_port()
             url = f"http://{host}:{port}"
             httpx.post(f"{url}/moto-api/reset").raise_for_status()
-            httpx.post(f"{url}/moto-api/reset-auth", content="1000000").raise_for_status()
+            httpx.post(f"{url}/moto-api/reset-auth", content=_WITHOUT_KEYS).raise_for_status()
             users = []
             with closing(_client("iam", url, "anybody", "anything")) as iam:
                 for name in ("reader", "nobody"):
@@ -58,6 +61,8 @@ def s3_server() -> Iterator[S3Server]:
             httpx.post(f"{url}/moto-api/reset-auth", content="0").raise_for_status()
             reader, nobody = ((user["AccessKeyId"], user["SecretAccessKey"]) for user in users)
             yield S3Server(url, *reader, *nobody)
+            # This holds for all servers of the process, also for those that other tests start.
+            httpx.post(f"{url}/moto-api/reset-auth", content=_WITHOUT_KEYS).raise_for_status()
         finally:
             server.stop()
 

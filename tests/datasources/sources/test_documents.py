@@ -10,10 +10,13 @@ from runtimeconf.connectors import CONNECTORS
 from runtimeconf.connectors.file_formats import FILE_PARAMS
 from runtimeconf.loader import load
 
+#: The values of secrets whose form is checked.
+FORMS = {"access_key": "a2V5", "sas": "sp=r&sig=value"}
+
 ROOT = Path(__file__).parents[3]
 DIRECTORY = ROOT / "docs" / "sources"
 #: The connectors of each page: its own, and those that are read alike.
-ALIKE = {"http": ["https"], "delta": ["delta_lake"]}
+ALIKE = {"http": ["https"], "delta": ["delta_lake"], "gcs": ["gs"], "abfs": ["abfss", "az"]}
 PAGES = {page.stem: [page.stem, *ALIKE.get(page.stem, [])] for page in sorted(DIRECTORY.glob("*.md"))}
 
 
@@ -37,7 +40,7 @@ def test_a_page_has_every_parameter_what_to_install_and_examples_that_load(page:
         assert all(f"'{package.requirement}'" in text for package in CONNECTORS[name].packages)
     for block in blocks:
         (tmp_path / "runtime.yaml").write_text(block)
-        secrets = {name.upper(): "value" for name in re.findall(r"secrets:(\w+)", block)}
+        secrets = {name.upper(): FORMS.get(name, "value") for name in re.findall(r"secrets:(\w+)", block)}
         assert load(tmp_path / "runtime.yaml", secrets).datasets
 
 

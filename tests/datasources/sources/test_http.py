@@ -31,13 +31,13 @@ from tests.datasources.support import (
     Start,
     connections_to,
     deadline,
-    file_limit,
     files_below,
     open_below,
     served,
     state,
     wait_for,
 )
+from tests.file_limit import file_limit
 
 CSV = b"a,b\n1,x\n"
 ROWS = [(1, "x")]

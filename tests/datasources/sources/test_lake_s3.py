@@ -12,8 +12,9 @@ from deltalake import write_deltalake
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.snapshots.snapshot import Order
+from datasources.sources.bucket import StoredObject
 from datasources.sources.lake_s3 import s3_root
-from datasources.sources.s3_bucket import Bucket, StoredObject
+from datasources.sources.s3_bucket import S3Bucket
 from runtimeconf.model import DatasetConfig
 from tests.datasources import support
 from tests.datasources.sources.delta_tables import HandMade, field
@@ -138,7 +139,7 @@ ONE = StoredObject("t/a", '"tag"')
     ],
 )
 def test_only_the_part_that_was_asked_for_is_taken(answer: File, said: str) -> None:
-    with serving() as web, Bucket("lake", {"s3_endpoint": web.url}, deadline()) as bucket:
+    with serving() as web, S3Bucket("lake", {"s3_endpoint": web.url}, deadline()) as bucket:
         web.files["/lake/t/a"] = answer
         if said:
             with pytest.raises(SourceError, match=said):

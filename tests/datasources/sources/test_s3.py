@@ -13,7 +13,7 @@ import pytest
 from datasources.errors import SnapshotError, SourceError
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
-from datasources.sources.s3_bucket import address_of
+from datasources.sources.s3_address import address_of
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import declared, has_changed, version
 from tests.datasources.sources.moto_server import KEYS_OF_A_PAGE, S3Server, s3_server

@@ -40,7 +40,8 @@ class WebServer(ThreadingHTTPServer):
     """
     `files` by path and query, and `otherwise` for all others.
 
-    `requests` are the headers that came, `targets` what was asked for, and `clients` the addresses that asked.
+    `requests` are the headers that came, `targets` what was asked for, `bodies` what was sent with POST, and `clients`
+    the addresses that asked.
     """
 
     daemon_threads = True
@@ -51,6 +52,7 @@ class WebServer(ThreadingHTTPServer):
         self.otherwise = File(b"nothing here", status=404)
         self.requests: list[Mapping[str, str]] = []
         self.targets: list[str] = []
+        self.bodies: list[bytes] = []
         self.clients: list[tuple[str, int]] = []
 
     @property
@@ -105,7 +107,11 @@ class _Handler(BaseHTTPRequestHandler):
         if file.after is not None and self.command != "HEAD":
             file.after()
 
-    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
+    def do_POST(self) -> None:
+        self.server.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.do_GET()
+
+    do_HEAD = do_PUT = do_GET  # noqa: N815
 
     def _is_known(self, headers: Mapping[str, str]) -> bool:
         if "If-None-Match" in self.headers:

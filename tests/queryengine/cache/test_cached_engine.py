@@ -75,7 +75,8 @@ def test_a_cached_result_keeps_the_digest_of_its_statement(engine: CachedEngine,
 
 
 def test_a_result_that_fails_while_it_is_read_ahead_has_the_timings_until_then(engine: CachedEngine) -> None:
-    sql = "SELECT CASE WHEN range > 4000 THEN error('late') ELSE range END FROM range(5000)"
+    sql = "SELECT CASE WHEN range > 4000 THEN error('late') ELSE range END AS n FROM range(5000)"
+    assert len('{"n":4000},') * 4000 < READ_AHEAD_BYTES, "the failure must come before the end of what is read ahead"
     with pytest.raises(QueryError) as caught:
         engine.run(Query(sql=sql, cache="use"))
 

@@ -196,11 +196,15 @@ def test_a_publication_during_the_run_is_not_mixed_up(callers: Callers, publishe
 
 def test_no_statement_waits_for_the_turn_of_another_key(one_slot: Callers) -> None:
     one_slot.take_the_slot()
-    flood = [one_slot.block("first", str(number)) for number in range(3)]
+    flood = []
+    for number in range(3):
+        flood.append(one_slot.block("first", str(number)))
+        wait_until(lambda: one_slot.queued == len(flood))
     last = one_slot.ask("first", "same")
+    wait_until(lambda: one_slot.queued == 4)  # behind the flood
     same = one_slot.ask("second", "same")
     assert one_slot.is_listed("second", "same", "queued")
-    wait_until(lambda: one_slot.queued == 5)  # three of the flood, and one of each key
+    wait_until(lambda: one_slot.queued == 5)
 
     def running() -> list[str]:
         return [name for name in "012" if one_slot.is_listed("first", name, "running")]

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from queryengine.cancellation import Interruption
-from queryengine.engine import GatedStatement, Parameters
+from queryengine.engine import GatedStatement, Parameters, Query
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.reader import Reader
 from queryengine.gate.gate import Gate
@@ -25,12 +25,14 @@ def run(
     interruption: Interruption | None = None,
     relations: frozenset[str] = frozenset({"flights", "planes", "ids", "select"}),
 ) -> Reader:
-    return session.run(gate().admit(sql, relations), parameters, interruption or Interruption())
+    return session.run(
+        gate().admit(sql, relations), Query(sql=sql, parameters=parameters), interruption or Interruption()
+    )
 
 
 def run_ungated(session: EngineInstance, sql: str, *, deterministic: bool = True) -> Reader:
     statement = GatedStatement(sql, "select", frozenset(), frozenset(), deterministic=deterministic)
-    return session.run(statement, None, Interruption())
+    return session.run(statement, Query(sql=statement.sql), Interruption())
 
 
 def table(reader: Reader) -> pa.Table:

@@ -7,6 +7,7 @@ import duckdb
 import pytest
 
 from queryengine.cancellation import Interruption
+from queryengine.engine import Query
 from queryengine.errors import QueryError, SqlError
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.statistics import _MAX_PATTERNS, LIGHT_IN_A_ROW, Threads
@@ -61,7 +62,7 @@ def session(open_session: OpenSession, publisher: Publisher) -> EngineInstance:
 
 def ask(session: EngineInstance, sql: str) -> None:
     statement = gate().admit(sql, frozenset({"flights"}))
-    with closing(session.run(statement, None, Interruption(), encoding="json")) as reader:
+    with closing(session.run(statement, Query(sql=statement.sql), Interruption())) as reader:
         if reader.encoded is None:
             list(reader)
 

@@ -7,6 +7,7 @@ import duckdb
 import pytest
 
 from queryengine.errors import EngineUnavailableError, SqlError
+from queryengine.execution.instance import EngineInstance
 from queryengine.execution.session_manager import Lease, SessionManager
 from queryengine.manifest import (
     SNAPSHOT_DIRECTORY,
@@ -35,11 +36,13 @@ def seen(manager: SessionManager, sql: str) -> tuple[int, Signature]:
     """Return the generation of the session that *sql* gets, and the data version of its result."""
     lease = leased(manager, sql)
     lease.release()
+    assert isinstance(lease.session, EngineInstance)
     return lease.session.generation, lease.data_version
 
 
 def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights") -> int:
     lease = leased(manager)
+    assert isinstance(lease.session, EngineInstance)
     try:
         return int(table(run(lease.session, sql, relations=RELATIONS)).column(0)[0].as_py())
     finally:
@@ -48,6 +51,7 @@ def value(manager: SessionManager, sql: str = "SELECT min(id) AS id FROM flights
 
 def break_session(manager: SessionManager) -> None:
     lease = leased(manager)
+    assert isinstance(lease.session, EngineInstance)
     lease.session.cursors.failure(duckdb.FatalException("FATAL Error: x"))
     lease.release()
 

@@ -18,10 +18,11 @@ class Bench:
 
     def __init__(self, path: Path, **settings: Any) -> None:
         several_keys, processors = settings.pop("several_keys", True), settings.pop("processors", 8)
+        reserved = settings.pop("reserved", 0)
         limits = QueryConfig(**{"workers": 2, "max_queued": 4, "queue_timeout_s": 60.0, **settings})
         self.path, self.killed = path, list[str]()
         with patch.object(slot_scheduler, "PROCESSORS", processors):
-            self.broker = Broker(path, limits, several_keys=several_keys, kill=self.killed.append)
+            self.broker = Broker(path, limits, several_keys=several_keys, kill=self.killed.append, reserved=reserved)
         self.broker.report_s = 0.0  # These clients report nothing by themselves.
         self._clients = ExitStack()
 

@@ -1,11 +1,13 @@
 """Statements from their arrival to their end, against a scripted engine."""
 
 import gc
+import math
 import socket
 import threading
 import time
 import weakref
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -58,6 +60,28 @@ def test_a_small_answer_is_complete_when_run_returns(tier: Tier, engine: EngineC
     assert (timings.rows, timings.bytes) == (1, 9)
     assert (timings.parse_ms, timings.run_ms, timings.encode_ms) == (0.25, 0.5, 0.125)
     assert timings.queued_ms > 0
+
+
+@pytest.mark.parametrize(
+    ("figures", "taken"),
+    [
+        ({"rows": 2**40, "run_ms": 1, "statement": "0123456789abcdef"}, (2**40, 0, 0, 1, 0, "0123456789abcdef")),
+        ({"rows": "7", "bytes": -1, "parse_ms": math.nan, "run_ms": 1e300, "encode_ms": None}, (0, 0, 0, 0, 0, "")),
+        ({"rows": 1.5, "bytes": [1], "statement": 7}, (0, 0, 0, 0, 0, "")),
+        ({"statement": '","forged"]\n["'}, (0, 0, 0, 0, 0, "")),
+    ],
+)
+def test_figures_that_are_none_count_as_0(
+    tier: Tier, engine: EngineClient, figures: dict[str, Any], taken: tuple[Any, ...]
+) -> None:
+    tier.engine.scripts["any"] = lambda peer: peer.send(HEADER, data(b"x"), encode_json(Kind.END, figures))
+
+    result = engine.run(Query(sql="any", encoding="csv"))
+
+    assert list(result) == [b"x"]
+    timings = result.timings
+    found = (timings.rows, timings.bytes, timings.parse_ms, timings.run_ms, timings.encode_ms, timings.statement)
+    assert found == taken
 
 
 def test_a_slow_reader_holds_back_a_long_answer(tier: Tier, engine: EngineClient) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineBusyError, QueryCancelledError
-from queryengine.pool.fair_queue import Admission, EntryState, FairQueue
+from queryengine.pool.fair_queue import Admission, EntryState, FairQueue, QueueEntry
 from runtimeconf.model import QueryConfig
 from tests.queryengine.asking import begin
 from tests.queryengine.publishing import wait_until
@@ -169,3 +169,31 @@ def test_a_waiting_thread_that_the_server_ends_leaves_the_queue(monkeypatch: pyt
     assert admission.queue.waiting == 0
     leave()
     admission.enter("three", Interruption())()
+
+
+def test_reserved_slots_are_for_short_statements() -> None:
+    queue = FairQueue(slots=4, max_queued=8, several_keys=False, reserved=2)
+    decided: list[str] = []
+
+    def join(name: str, *, short: bool = False) -> QueueEntry:
+        return queue.join("k", partial(decided.append, name), short=short)
+
+    long_ones = [join(f"long {number}") for number in range(3)]
+    short_ones = [join(f"short {number}", short=True) for number in range(3)]
+
+    assert [entry.state.name for entry in long_ones] == ["ADMITTED", "ADMITTED", "QUEUED"]
+    assert [(entry.state.name, entry.is_reserve) for entry in short_ones] == [
+        ("ADMITTED", True),
+        ("ADMITTED", True),
+        ("QUEUED", False),
+    ]
+    assert queue.needs_one_slot(short_ones[2])
+    assert queue.needs_one_slot(long_ones[2])
+
+    queue.leave(short_ones[0])
+    assert decided == ["short 2"], "a reserved slot goes to the next short statement, not to the long one before it"
+    queue.leave(long_ones[0])
+    assert decided == ["short 2", "long 2"]
+    for entry in (*long_ones, *short_ones):
+        queue.leave(entry)
+    assert join("short", short=True).is_reserve is False, "a short statement takes any other slot first"

@@ -9,6 +9,7 @@ import pytest
 
 from queryengine.engine import Query
 from queryengine.errors import EngineUnavailableError, QueryError, QueryTimeoutError, SqlError
+from queryengine.execution.instance import EngineInstance
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.errors import ConfigError
 from tests.open_files import open_files
@@ -26,6 +27,7 @@ def engine(publisher: Publisher, make_engine: MakeEngine) -> InProcessEngine:
 def test_the_lock_holds_behind_the_gate(engine: InProcessEngine, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a\n1\n")
     lease = engine._runner.sessions.lease()
+    assert isinstance(lease.session, EngineInstance)
     cursor = lease.session._connection.cursor()
     cursor.execute("USE runtime")
 

@@ -276,3 +276,18 @@ def test_a_patient_statement_takes_slots_only_from_those_with_more(
     other.say(do="hurry", id="waits")
 
     assert (before, len(holder.recalled())) == recalled
+
+
+def test_a_reserved_slot_serves_one_short_statement(make_bench: MakeBench) -> None:
+    bench = make_bench(workers=3, reserved=1, several_keys=False)
+    client = bench.client()
+    client.enter("l1")
+    client.enter("l2")
+
+    assert client.enter("l3") == [], "the last slot is reserved"
+    assert client.enter("s1", short=True) == [admitted("s1")]
+    assert client.recalled() == {"s1"}
+    assert client.enter("s2", short=True) == []
+    assert client.leave("s1") == [admitted("s2")]
+    assert client.leave("s2") == []
+    assert client.leave("l1") == [admitted("l3")]

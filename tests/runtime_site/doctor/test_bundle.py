@@ -12,12 +12,13 @@ import pytest
 import yaml
 from django.core.management import CommandError, call_command
 
-from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Manifest, Snapshot, write_manifest
+from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Manifest, write_manifest
 from runtime_site.doctor.redaction import REDACTED, Redaction, Scrubber, secrets_of
 from runtime_site.reloading import Report
 from runtimeconf.loader import load
 from runtimeconf.references import without_literals
 from runtimeconf.yaml_reader import read_document
+from tests.datasources.support import snapshot_of
 from tests.runtime_site.doctor.examining import SMALL, examine, write
 from tests.system.harness import run_program
 
@@ -120,17 +121,16 @@ def a_directory_full_of_secrets(directory: Path) -> Path:
     (state_dir / "key-salt").write_bytes(C["key"].encode()[:32].ljust(32, b"x"))
     (state_dir / "key-salt").chmod(0o600)
     (state_dir / C["token"].replace("/", "")).touch()
-    snapshot = Snapshot(
-        dataset="here",
-        file="here.duckdb",
-        rows=1,
-        size_bytes=1,
-        sha256="0" * 64,
-        created_at="2026-01-01T00:00:00.000Z",
-        source="f" * 64,
-        source_version=f"v:{C['etag']}",
-        columns=(Column(name=C["column"], type="VARCHAR"),),
+    kinds = (
+        "VARCHAR",
+        "DECIMAL(18,3)[]",
+        "TIMESTAMP WITH TIME ZONE",
+        f'STRUCT("{C["column"]}" BIGINT)[]',
+        f"ENUM('{C['column']}')",
+        f'"{C["column"]}"',
     )
+    columns = tuple(Column(name=C["column"], type=kind) for kind in kinds)
+    snapshot = snapshot_of("here", source="f" * 64, source_version=f"v:{C['etag']}", columns=columns)
     write_manifest(state_dir, Manifest(generation=1, snapshots=(snapshot,)))
     Report(state="failed", began=1.0, errors=[f"views[0].sql: {C['sql']}"]).write(state_dir)
     return write(directory, VALID, runtime=SMALL + AUTH)
@@ -166,7 +166,8 @@ def test_no_secret_leaves_a_valid_yaml(
     }
     assert content["views"] == [{"name": "v", "sql": REDACTED}]
     state = json.loads(files["state.json"])
-    assert state["manifest"]["snapshots"][0]["column_types"] == ["VARCHAR"]
+    plain = ["VARCHAR", "DECIMAL(18,3)[]", "TIMESTAMP WITH TIME ZONE"]
+    assert state["manifest"]["snapshots"][0]["column_types"] == [*plain, "STRUCT(...)", "ENUM(...)", "..."]
     assert state["reload"] == {"state": "failed", "step": "", "errors": 1}
 
 

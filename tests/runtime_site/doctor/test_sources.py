@@ -15,13 +15,13 @@ import pytest
 from datasources.errors import DatasetError
 from datasources.refresh.probe import Answer, Question, asked, probe
 from datasources.snapshots.snapshot import Order, SnapshotBuilder, fingerprint
-from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Manifest, Snapshot, write_manifest
+from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Manifest, write_manifest
 from runtime_site import parts
 from runtime_site.doctor.sources import Sources
 from runtimeconf.loader import load
 from runtimeconf.model import MIB, DatasetConfig, RuntimeConfig
 from tests.datasources.sources.web_server import File, WebServer
-from tests.datasources.support import deadline
+from tests.datasources.support import deadline, snapshot_of
 from tests.runtime_site.doctor.examining import examine, shown, write
 
 
@@ -54,12 +54,7 @@ def serve(config: RuntimeConfig, *columns: Column) -> None:
     snapshots = []
     for one in config.datasets:
         (config.state_dir / SNAPSHOT_DIRECTORY / f"{one.name}.duckdb").write_bytes(b"x")
-        snapshots.append(
-            Snapshot(
-                dataset=one.name, file=f"{one.name}.duckdb", rows=1, size_bytes=1, sha256="0" * 64,
-                created_at="2026-01-01T00:00:00.000Z", source=fingerprint(one), columns=columns,
-            )
-        )  # fmt: skip
+        snapshots.append(snapshot_of(one.name, source=fingerprint(one), columns=columns))
     write_manifest(config.state_dir, Manifest(generation=1, snapshots=tuple(snapshots)))
 
 
@@ -219,7 +214,7 @@ def test_no_source_is_asked_without_a_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ["postgres", "flightsql", "s3"])
+@pytest.mark.parametrize("kind", ["postgres", "mysql", "mssql", "flightsql", "spark", "s3"])
 def test_a_server_that_accepts_and_never_answers(tmp_path: Path, kind: str) -> None:
     with silent_server() as port:
         source, params = {
@@ -227,7 +222,19 @@ def test_a_server_that_accepts_and_never_answers(tmp_path: Path, kind: str) -> N
                 "postgres:public.t",
                 {"pg_host": "127.0.0.1", "pg_port": port, "pg_user": "u", "pg_db": "d", "pg_pass": "canary-pass"},
             ),
+            "mysql": (
+                "mysql:db.t",
+                {"mysql_host": "127.0.0.1", "mysql_tcp_port": port, "mysql_user": "u", "mysql_pass": "canary-pass"},
+            ),
+            "mssql": (
+                "mssql:t",
+                {"mssql_host": "127.0.0.1", "mssql_port": port, "mssql_username": "u", "mssql_password": "canary-pass"},
+            ),
             "flightsql": ("flightsql:t", {"flightsql_endpoint": f"grpc://127.0.0.1:{port}"}),
+            "spark": (
+                "spark:t",
+                {"spark_remote": f"sc://127.0.0.1:{port}/;token=canary-token;use_ssl=false"},
+            ),
             "s3": (
                 "s3://bucket/a.csv",
                 {"s3_endpoint": f"http://127.0.0.1:{port}", "s3_key": "canary-key", "s3_secret": "canary-secret"},
@@ -246,10 +253,10 @@ def test_a_server_that_accepts_and_never_answers(tmp_path: Path, kind: str) -> N
 @pytest.mark.exhaustive
 def test_very_many_sources(tmp_path: Path) -> None:
     """A process of its own for each, and all are told apart."""
-    for number in range(60):
+    for number in range(20):
         names = [f"c{column}" for column in range(number % 7 + 1)]
         (tmp_path / f"f{number}.csv").write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
-    text = "datasets:\n" + "".join(dataset(f"d{number}", f"file:f{number}.csv") for number in range(60))
+    text = "datasets:\n" + "".join(dataset(f"d{number}", f"file:f{number}.csv") for number in range(20))
     config = load(write(tmp_path, text), {})
     questions = [
         Question(dataset=one, version=None, asks_time=False, limit_s=20.0, memory_limit_bytes=64 * MIB,
@@ -259,5 +266,5 @@ def test_very_many_sources(tmp_path: Path) -> None:
 
     answers = probe(questions, parts.environment("refresh", config, {}), 4)
 
-    assert [len(answer.columns or ()) for answer in answers] == [number % 7 + 1 for number in range(60)]
+    assert [len(answer.columns or ()) for answer in answers] == [number % 7 + 1 for number in range(20)]
     assert all(answer == Answer(columns=answer.columns, is_reached=True) for answer in answers)

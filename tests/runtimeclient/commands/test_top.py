@@ -1,13 +1,18 @@
 """`history`, and `top` in a pipe and at a terminal."""
 
 import json
+import math
 import os
 import signal
 import termios
+import threading
 from typing import Any
 
+import httpx
 import pytest
 
+from runtimeclient.client import RuntimeClient
+from runtimeclient.dashboard.snapshot import Poller
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, as_reply, problem
 from tests.runtimeclient.terminal import CTRL_C, Terminal
 
@@ -97,7 +102,9 @@ def test_a_limit_that_no_runtime_takes_is_wrong_usage(remote: Remote, limit: str
     assert remote.call("history", "--limit", limit).status == 2
 
 
-@pytest.mark.parametrize("value", [{}, {"total_ms": "1"}, {"rows": 1.5}, {"verdict": None}])
+@pytest.mark.parametrize(
+    "value", [{}, {"total_ms": "1"}, {"total_ms": math.nan}, {"total_ms": -math.inf}, {"rows": 1.5}, {"verdict": None}]
+)
 def test_a_history_of_something_else_is_refused(remote: Remote, value: dict[str, Any]) -> None:
     remote.on("GET", "/v1/sql/history", as_reply([FINISHED | value if value else {}]))
 
@@ -206,6 +213,25 @@ def test_the_terminal_is_given_back(top: Remote, how: str | signal.Signals, stat
     assert before[3] & termios.ECHO
     assert not during[3] & termios.ECHO
     assert after == before
+
+
+def test_a_client_closed_between_two_requests_ends_the_poller_without_a_word() -> None:
+    under_way, is_closed = threading.Event(), threading.Event()
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        under_way.set()
+        assert is_closed.wait(60)
+        return httpx.Response(200, text="ready")
+
+    with RuntimeClient("http://127.0.0.1", transport=httpx.MockTransport(answer)) as client:
+        poller = Poller(client, interval_s=0.1)
+        assert under_way.wait(60)
+        [thread] = [thread for thread in threading.enumerate() if thread.name == "poller"]
+        poller.stop()
+    is_closed.set()
+
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 @pytest.mark.exhaustive

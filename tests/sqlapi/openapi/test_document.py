@@ -93,8 +93,8 @@ def test_every_error_code_is_described_and_sent_by_some_route() -> None:
 def test_the_explanations_say_the_same_about_each_error_code() -> None:
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \| (.*) \|$", EXPLANATIONS, re.MULTILINE)
 
-    plain = {code: re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", when) for _, code, when in rows}
-    assert plain == dict(WHEN)
+    plain = {code: (int(status), re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", when)) for status, code, when in rows}
+    assert plain == {code: (STATUS_OF[code], when) for code, when in WHEN.items()}
 
 
 def test_every_request_header_that_is_read_is_described() -> None:

@@ -1,8 +1,4 @@
-"""
-What sources with an ADBC driver share: the columns and rows to ask for, and checked batches.
-
-ADBC: https://arrow.apache.org/adbc/
-"""
+"""What sources that are databases share: the columns and rows to ask for, and checked batches of a driver."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -10,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import TypeVar
 
-import adbc_driver_manager
 import pyarrow as pa
 
 from datasources.errors import SourceError
@@ -35,7 +31,8 @@ class Column:
         expression: The expression to select, in the source's SQL.
         engine_type: The type that the engine casts it to; None to leave it.
         convert: Applied to its values first.
-        compared: The kinds of values (as `literal_of` calls them) that the source compares with it as the engine does.
+        compared: The kinds of values (as `standard_literal` calls them) that the source compares with it as the engine
+            does.
     """
 
     name: str
@@ -45,25 +42,16 @@ class Column:
     compared: AbstractSet[str] = frozenset()
 
 
-def chosen(columns: Sequence[Column], wanted: Wanted) -> list[Column]:
+_AnyColumn = TypeVar("_AnyColumn", bound=Column)
+
+
+def chosen(columns: Sequence[_AnyColumn], wanted: Wanted) -> list[_AnyColumn]:
     """Return the columns that the load needs; the first one if it needs none, since a row must have one."""
     needed = [column for column in columns if wanted.columns is None or column.name.lower() in wanted.columns]
     return needed or list(columns[:1])
 
 
-def condition(columns: Sequence[Column], wanted: Wanted) -> str:
-    """Return ` WHERE ...` for the bounds that the source compares as the engine does; empty if there is none."""
-    by_name = {column.name.lower(): column for column in columns}
-    terms = []
-    for bound in wanted.bounds:
-        column = by_name.get(bound.column.lower())
-        kind, value = literal_of(bound.value)
-        if column is not None and kind in column.compared:
-            terms.append(f"{identifier(column.name)} {bound.operator} {value}")
-    return f" WHERE {' AND '.join(terms)}" if terms else ""
-
-
-def literal_of(value: Value) -> tuple[str, str]:
+def standard_literal(value: Value) -> tuple[str, str]:
     """Return the kind of *value*, empty if the source must not compare it, and the value as an SQL literal."""
     if isinstance(value, int) and not isinstance(value, bool):
         return "small integer" if abs(value) <= 2**53 else "integer", str(value)
@@ -79,17 +67,39 @@ def literal_of(value: Value) -> tuple[str, str]:
     return "", ""
 
 
+def condition(
+    columns: Sequence[Column],
+    wanted: Wanted,
+    *,
+    quoted: Callable[[str], str] = identifier,
+    literal_of: Callable[[Value], tuple[str, str]] = standard_literal,
+) -> str:
+    """
+    Return ` WHERE ...` for the bounds that the source compares as the engine does; empty if there is none.
+
+    *quoted* quotes a name, and *literal_of* writes a value, where the source does not do it as the standard does.
+    """
+    by_name = {column.name.lower(): column for column in columns}
+    terms = []
+    for bound in wanted.bounds:
+        column = by_name.get(bound.column.lower())
+        kind, value = literal_of(bound.value)
+        if column is not None and kind in column.compared:
+            terms.append(f"{quoted(column.name)} {bound.operator} {value}")
+    return f" WHERE {' AND '.join(terms)}" if terms else ""
+
+
 def engine_types(columns: Sequence[Column]) -> Mapping[str, str]:
     """Return the types to cast to, by name."""
     return {column.name: column.engine_type for column in columns if column.engine_type is not None}
 
 
 @contextmanager
-def explained(load: Load, explain: Callable[[Exception], SourceError], *others: type[Exception]) -> Iterator[None]:
-    """Turn errors of a driver, and *others*, into what *explain* returns; the deadline takes precedence."""
+def explained(load: Load, explain: Callable[[Exception], SourceError], *errors: type[Exception]) -> Iterator[None]:
+    """Turn *errors* of a driver into what *explain* returns; the deadline takes precedence."""
     try:
         yield
-    except (adbc_driver_manager.Error, *others) as exc:  # type: ignore[misc]  # no tuple of known length
+    except errors as exc:
         load.deadline.check()
         raise explain(exc) from None
 

@@ -1,0 +1,52 @@
+"""
+`refresh_data_window` and `retention_period`: leave out the rows whose `time_column` is too long ago.
+
+A row without a time is left out too. A timestamp without a time zone, and a date, are in UTC.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from datasources.errors import SourceError
+from datasources.sql import identifier, literal
+from queryengine.manifest import Column
+from runtimeconf.model import DatasetConfig
+
+#: The units of numbers, as a part of a second.
+_UNITS = {"unix_seconds": 1, "unix_millis": 1000}
+
+
+def window_of(dataset: DatasetConfig) -> float | None:
+    """Return the age in seconds beyond which a load of *dataset* leaves out rows; None if it takes rows of any age."""
+    acceleration = dataset.acceleration
+    ages = (acceleration.refresh_data_window_s, acceleration.retention_period_s)
+    return min((age for age in ages if age is not None and acceleration.enabled), default=None)
+
+
+def retention_of(dataset: DatasetConfig) -> float | None:
+    """Return the age in seconds beyond which served rows of *dataset* are dropped; None if they never are."""
+    acceleration = dataset.acceleration
+    # A full load drops all that it does not read.
+    limit_s = window_of(dataset) if acceleration.refresh_mode == "full" else acceleration.retention_period_s
+    return limit_s if acceleration.enabled else None
+
+
+def kept(dataset: DatasetConfig, column: Column, age_s: float) -> str:
+    """
+    Return the condition, in SQL, on rows of *dataset* whose time in *column* is at most *age_s* seconds ago.
+
+    Raises:
+        SourceError: The `time_format` does not fit the type of *column*.
+    """
+    oldest = datetime.now(UTC) - timedelta(seconds=age_s)
+    is_time = column.type.startswith(("DATE", "TIMESTAMP"))
+    per_second = _UNITS.get(dataset.time_format or "timestamp")
+    if is_time is (per_second is not None):
+        meant = "leave time_format out" if is_time else f"set time_format to {' or '.join(_UNITS)}"
+        raise SourceError(f"The time_column of {dataset.name} is of type {column.type:.80}: {meant}.")
+    if per_second is not None:
+        limit = str(int(oldest.timestamp() * per_second))
+    elif column.type.startswith(("TIMESTAMP WITH", "TIMESTAMPTZ")):
+        limit = f"{literal(oldest.isoformat())}::TIMESTAMPTZ"
+    else:
+        limit = f"{literal(oldest.replace(tzinfo=None).isoformat())}::TIMESTAMP"
+    return f"{identifier(column.name)} >= {limit}"

@@ -1,0 +1,126 @@
+"""
+The text that is sent to a cluster: how it is written, and the check that it has no other parts.
+
+Engines differ in what a backslash, a doubled quote or a dollar sign means. The text has none of them where that
+matters, so each engine splits it into the same parts.
+"""
+
+import re
+from collections.abc import Callable, Container
+from typing import Final
+
+from queryengine.errors import SqlSyntaxError, StatementNotAllowedError
+from queryengine.gate.lexer import lower
+
+#: Around what `binding.bound` replaces: a statement with a NUL is refused, so no caller can write it.
+MARK: Final = "\0"
+
+MAX_TOKENS: Final = 50_000
+MAX_NESTING: Final = 200
+
+#: Written by their number: control characters, quotes, backslash, dollar sign, and everything outside ASCII.
+_ESCAPED: Final = re.compile(r"[^ !#%&(-\[\]-_a-~]")
+
+#: What is not closed extends to the end, so that nothing is read twice.
+_TOKEN: Final = re.compile(
+    r"""
+    ['] (?: [^'\\]++ | \\. )*+ '? | ["] (?: [^"\\]++ | \\. )*+ "? | ` [^`]*+ `? | --[^\n]*+ | /\* (?: .*? \*/ | .* )
+    | ([(\[{]) | ([)\]}]) | \w++ | \S
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+_GENERATED: Final = re.compile(
+    rf"""
+    [ ]*+
+    (?: (?: [Xx]? ' (?: [ !#%&(-\[\]-_a-~]++ | \\u[0-9A-F]{{4}} | \\U[0-9A-F]{{8}} )*+ ' ) (?!['"`\w])
+      | ` [^`\x00-\x1f\x7f]++ ` (?!`)
+      | {MARK} [a-z_]+ : (?: [a-z0-9_]+ (?: \. [a-z0-9_]+ )? )? {MARK}
+      | (?: [0-9]++ (?: \. [0-9]*+ )? | \. [0-9]++ ) (?: [eE] [+-]? [0-9]++ )?+ (?!\w)
+      | : _ [A-Za-z0-9_]++
+      | (?P<word> [A-Za-z_][A-Za-z0-9_]*+ ) (?!['"`\\$])
+      | -> | <=> | <> | <= | >= | \|\| | << | >> | (?: - (?!-) ) | (?: / (?!\*) ) | :[ ] | [=<>+*%&|^~!(),.\[\]]
+    )
+    """,
+    re.VERBOSE,
+)
+
+
+def literal(value: str) -> str:
+    """Return the literal of a text: in single quotes, with neither quotes nor backslashes of its own in it."""
+    return f"'{_ESCAPED.sub(_by_number, value)}'"
+
+
+def quoted_name(name: str) -> str:
+    """
+    Return *name* in back-ticks.
+
+    Raises:
+        SqlSyntaxError: It has characters that not every engine reads as they are.
+    """
+    if not name or "`" in name or "${" in name or any(ord(character) < 32 or character == "\x7f" for character in name):
+        raise SqlSyntaxError("A name is not empty and has no back-tick, no ${ and no control character in it.")
+    return f"`{name}`"
+
+
+def marker(kind: str, name: str = "") -> str:
+    """Return the text in the place of what `binding.bound` fills in."""
+    return f"{MARK}{kind}:{name}{MARK}"
+
+
+def with_markers_replaced(text: str, replace: Callable[[str, str], str]) -> str:
+    """Return *text* with what *replace* returns for the kind and name of each marker."""
+    pieces = text.split(MARK)
+    for index in range(1, len(pieces), 2):
+        kind, _, name = pieces[index].partition(":")
+        pieces[index] = replace(kind, name)
+    return "".join(pieces)
+
+
+def check_size(sql: str) -> None:
+    """
+    Check what can be checked before *sql* is parsed: its characters, length and nesting.
+
+    Raises:
+        SqlSyntaxError: It exceeds a limit, or cannot be encoded.
+    """
+    if MARK in sql:
+        raise SqlSyntaxError("The statement holds a NUL character: write chr(0) where a text needs one.")
+    if not sql.isascii():
+        try:
+            sql.encode()
+        except UnicodeEncodeError:
+            raise SqlSyntaxError(
+                "The statement holds a lone surrogate, which is not a character: send UTF-8."
+            ) from None
+    depth = 0
+    for count, match in enumerate(_TOKEN.finditer(sql)):
+        if count == MAX_TOKENS:
+            raise SqlSyntaxError(
+                f"The statement is too long: {MAX_TOKENS:,} words, values and signs at most. Send a long list of "
+                "values as one parameter."
+            )
+        if group := match.lastindex:
+            depth += 1 if group == 1 else -1
+            if depth > MAX_NESTING:
+                raise SqlSyntaxError(f"The statement is nested too deep: {MAX_NESTING} brackets at most.")
+
+
+def check_generated(text: str, words: Container[str]) -> None:
+    """
+    Check that *text* has only literals, quoted names, markers, numbers, operators, and *words* (in lower case).
+
+    Raises:
+        StatementNotAllowedError: It has something else, which would be a defect of the generator.
+    """
+    position, end = 0, len(text.rstrip(" "))
+    while position < end:
+        match = _GENERATED.match(text, position)
+        if match is None or ((word := match["word"]) is not None and lower(word) not in words):
+            raise StatementNotAllowedError("The statement has a construct that is not allowed here.")
+        position = match.end()
+
+
+def _by_number(match: re.Match[str]) -> str:
+    number = ord(match[0])
+    return f"\\u{number:04X}" if number < 0x10000 else f"\\U{number:08X}"

@@ -1,0 +1,243 @@
+"""The schema of `acceleration` in datasets and views: when they are loaded, and what is kept of them."""
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from cronsim import CronSim, CronSimError
+
+from runtimeconf.fields import (
+    BooleanField,
+    ChoiceField,
+    DurationField,
+    Field,
+    IgnoredField,
+    IntegerField,
+    InvalidValueError,
+    ParsedField,
+    ScalarField,
+    Section,
+    Setting,
+    TextField,
+)
+from runtimeconf.model import AccelerationConfig, IndexConfig, OnConflict
+from runtimeconf.validation import YamlPath, shown_name
+from runtimeconf.yaml_reader import Mapping, Node, Scalar
+
+MAX_SQL_LENGTH = 100_000
+MAX_COLUMN_LENGTH = 1000
+
+#: One query, over several lines if need be.
+SQL = TextField("one SELECT statement", max_length=MAX_SQL_LENGTH, may_have_lines=True)
+
+#: The name of one column.
+COLUMN_NAME = TextField("the name of a column", max_length=MAX_COLUMN_LENGTH)
+
+_ONE_SNAPSHOT = "Every dataset is a DuckDB snapshot on disk, in runtime.state_dir."
+
+
+class _ColumnNamesField(ScalarField[tuple[str, ...]]):
+    """The name of a column, or of several as Spice.ai writes them: `(a, b)`."""
+
+    expected = "the name of a column, or several as (a, b)"
+
+    def convert(self, node: Scalar) -> tuple[str, ...]:
+        """Return the names unchanged."""
+        match = re.fullmatch(r"\((.*)\)", node.text)
+        names = [name.strip() for name in match[1].split(",")] if match else [node.text]
+        columns = tuple(COLUMN_NAME.convert(replace(node, text=name)) for name in names)
+        if len({name.lower() for name in columns}) < len(columns):
+            raise InvalidValueError("one of them is there twice")
+        return columns
+
+
+_COLUMN_NAMES = _ColumnNamesField()
+
+
+class _ByColumnsField(Field[dict[tuple[str, ...], str]]):
+    """A mapping of columns to words."""
+
+    def __init__(self, expected: str, *words: str) -> None:
+        self.expected = expected
+        self._word = ChoiceField(*words)
+
+    def read(self, node: Node, path: YamlPath) -> dict[tuple[str, ...], str] | None:
+        """Read the word of each column. Whether the column exists is known when the data is loaded."""
+        if not isinstance(node, Mapping):
+            self.refuse(node, path)
+            return None
+        found = {}
+        for entry in node.entries:
+            where = path.field(shown_name(entry.name))
+            name = Scalar(entry.line, entry.name, is_plain=False, may_be_shown=entry.name_may_be_shown)
+            columns, word = _COLUMN_NAMES.read(name, where), self._word.read(entry.value, where)
+            if columns is not None and word is not None:
+                found[columns] = word
+        return found
+
+
+class _IndexesField(Field[tuple[IndexConfig, ...]]):
+    """`indexes:`, a mapping of columns to kinds of index."""
+
+    expected = "a mapping of columns to enabled or unique"
+    _mapping = _ByColumnsField(expected, "enabled", "unique")
+
+    def read(self, node: Node, path: YamlPath) -> tuple[IndexConfig, ...] | None:
+        """Read the indexes, but for those that the engine would not use."""
+        found = self._mapping.read(node, path)
+        if found is None:
+            return None
+        for columns, kind in found.items():
+            if len(columns) > 1 and kind == "enabled":
+                path.warn(
+                    node.line, f"has no effect on ({', '.join(columns)}): the engine looks up single columns only"
+                )
+        return tuple(
+            IndexConfig(columns=columns, unique=kind == "unique")
+            for columns, kind in found.items()
+            if len(columns) == 1 or kind == "unique"
+        )
+
+
+def _parse_cron(text: str) -> str:
+    """Return a cron expression of five fields that comes true again."""
+    if len(text.split()) != 5:
+        raise InvalidValueError("five fields: minute, hour, day of the month, month, day of the week")
+    try:
+        next(CronSim(text, datetime.now(UTC)))
+    except (CronSimError, StopIteration, ValueError):  # the last for a number of thousands of digits
+        raise InvalidValueError from None
+    return text
+
+
+def _build_acceleration(values: dict[str, Any], node: Mapping, path: YamlPath) -> AccelerationConfig:
+    for name in ("engine", "mode", "params", "refresh_on_startup", "on_zero_results"):
+        values.pop(name, None)  # validated: their notes tell what they come to
+    conflict: dict[tuple[str, ...], OnConflict] = values.pop("on_conflict", {})
+    if not values.pop("retention_check_enabled", False):
+        _has_no_effect(
+            values, ("retention_period", "retention_check_interval"), "retention_check_enabled: true", node, path
+        )
+        values.pop("retention_period_s", None)
+        values.pop("retention_check_interval_s", None)
+    else:
+        for name in ("retention_period", "retention_check_interval"):
+            if f"{name}_s" not in values and node.get(name) is None:  # An invalid one is a fault already.
+                path.fault(node.line, f"lacks the field {name}, which retention_check_enabled needs")
+    acceleration = AccelerationConfig(**values)
+    if conflict:
+        acceleration = _with_conflict(acceleration, conflict, node, path)
+    if acceleration.refresh_cron is not None and acceleration.refresh_check_interval_s is not None:
+        message = "and refresh_check_interval both say when to refresh: keep one"
+        path.field("refresh_cron").fault(node.line_of("refresh_cron"), message)
+    if not acceleration.refresh_jitter_enabled:
+        _has_no_effect(values, ("refresh_jitter_max",), "refresh_jitter_enabled: true", node, path)
+    elif acceleration.refresh_jitter_max_s is None and acceleration.refresh_check_interval_s is None:
+        message = "has no effect without refresh_check_interval or refresh_jitter_max"
+        path.field("refresh_jitter_enabled").warn(node.line_of("refresh_jitter_enabled"), message)
+    known = path.validation.known_paths.keys() - _WITHOUT_ENABLED  # An unknown name may be a key.
+    idle = [entry.name for entry in node.entries if entry.name in known]
+    if idle and not acceleration.enabled:
+        message = f"is false, so these have no effect: {', '.join(idle)}"
+        path.field("enabled").warn(node.line_of("enabled"), message)
+    return acceleration
+
+
+#: What `enabled: false` does not turn off, or what has no effect anyway.
+_WITHOUT_ENABLED = frozenset({"enabled", "engine", "mode", "params", "refresh_on_startup", "on_zero_results"})
+
+
+def _has_no_effect(values: dict[str, Any], names: tuple[str, ...], without: str, node: Mapping, path: YamlPath) -> None:
+    for name in names:
+        if f"{name}_s" in values:
+            path.field(name).warn(node.line_of(name), f"has no effect without {without}")
+
+
+def _with_conflict(
+    acceleration: AccelerationConfig, conflict: dict[tuple[str, ...], OnConflict], node: Mapping, path: YamlPath
+) -> AccelerationConfig:
+    """Return *acceleration* with what to do about two rows with the same primary key."""
+    where, line = path.field("on_conflict"), node.line_of("on_conflict")
+    key = {name.lower() for name in acceleration.primary_key}
+    if len(conflict) > 1 or any({name.lower() for name in columns} != key for columns in conflict):
+        where.fault(line, "must name the primary_key, and nothing else")
+    elif acceleration.refresh_mode != "append":
+        where.warn(line, "has no effect unless refresh_mode is append: a full refresh replaces all rows")
+    (action, *_) = conflict.values()
+    return replace(acceleration, on_conflict=action)
+
+
+#: What Spice.ai has below `acceleration`, and this runtime does not.
+_UNAVAILABLE = {
+    "engine_secret": "Remove it: no engine needs a login.",
+    "partition_by": "Remove it: the engine skips row groups by their least and greatest values.",
+    "refresh_append_overlap": "Use refresh_mode: full, which also finds late rows.",
+    "retention_sql": "Write a WHERE into refresh_sql, which keeps the other rows.",
+    "snapshots": "Remove it: every refresh makes a snapshot, which survives a restart.",
+    "snapshots_trigger": "Remove it: every refresh makes a snapshot.",
+    "snapshots_trigger_threshold": "Remove it: every refresh makes a snapshot.",
+    "snapshots_compaction": "Remove it: a snapshot is always compact.",
+    "storage_profile": "Remove it.",
+    "synchronize": "Remove it: a snapshot is replaced as a whole.",
+}
+
+_STORAGE = (
+    Setting("enabled", BooleanField()),
+    Setting("engine", ChoiceField("arrow", "duckdb", "sqlite", "turso", "cayenne"), note=_ONE_SNAPSHOT),
+    Setting("mode", ChoiceField("memory", "file", "file_create", "file_update"), note=_ONE_SNAPSHOT),
+    Setting(
+        "params",
+        IgnoredField(),
+        note="They have no effect: they are settings of Spice's engines. runtime.query has those of this one.",
+    ),
+)
+
+ACCELERATION = Section[AccelerationConfig](
+    _build_acceleration,
+    *_STORAGE,
+    Setting("refresh_mode", ChoiceField("full", "append")),
+    Setting("refresh_check_interval", DurationField("100ms", "365d"), attribute="refresh_check_interval_s"),
+    Setting("refresh_cron", ParsedField("a cron expression such as 0 4 * * *", _parse_cron)),
+    Setting("refresh_jitter_enabled", BooleanField()),
+    Setting("refresh_jitter_max", DurationField("1ms", "365d"), attribute="refresh_jitter_max_s"),
+    Setting("refresh_timeout", DurationField("1ms", "7d"), attribute="refresh_timeout_s"),
+    Setting("refresh_retry_enabled", BooleanField()),
+    Setting("refresh_retry_max_attempts", IntegerField(0, 1_000_000)),
+    Setting(
+        "refresh_on_startup",
+        ChoiceField("auto", "always"),
+        note="At each start the source is read, unless it can tell that it has not changed.",
+    ),
+    Setting("refresh_sql", SQL),
+    Setting(
+        "refresh_data_window",
+        DurationField("1s", "36500d"),
+        attribute="refresh_data_window_s",
+    ),
+    Setting("retention_check_enabled", BooleanField()),
+    Setting("retention_period", DurationField("1s", "36500d"), attribute="retention_period_s"),
+    Setting(
+        "retention_check_interval",
+        DurationField("1s", "365d"),
+        attribute="retention_check_interval_s",
+    ),
+    Setting("on_zero_results", ChoiceField("return_empty")),
+    Setting("primary_key", _COLUMN_NAMES),
+    Setting("indexes", _IndexesField()),
+    Setting("on_conflict", _ByColumnsField("a mapping of the primary_key to upsert or drop", "upsert", "drop")),
+    unavailable=_UNAVAILABLE,
+)
+
+#: `views[].acceleration`, which only says whether the view is materialized.
+VIEW_ACCELERATION = Section[bool](
+    lambda values, _node, _path: values.get("enabled", True),
+    *_STORAGE,
+    Setting("refresh_mode", ChoiceField("full")),
+    Setting(
+        "refresh_check_interval",
+        DurationField("100ms", "365d"),
+        note="The view is computed again as soon as something that it reads is published.",
+    ),
+    unavailable=_UNAVAILABLE,
+)

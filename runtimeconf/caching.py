@@ -1,0 +1,55 @@
+"""`runtime.results_cache`, and `runtime.caching.sql_results` of Spice.ai, which means the same."""
+
+from typing import Any
+
+from runtimeconf.fields import BooleanField, ChoiceField, DurationField, Section, Setting, SizeField
+from runtimeconf.model import ResultsCacheConfig
+from runtimeconf.validation import YamlPath
+from runtimeconf.yaml_reader import Mapping
+
+_ONE_KIND = "It has no effect: there is one kind of cache."
+_NEVER_STALE = "It has no effect: an answer is kept until new data is published, and never given after that."
+
+
+def _build(values: dict[str, Any], _node: Mapping, _path: YamlPath) -> ResultsCacheConfig:
+    # The others are validated: their notes say that they have no effect.
+    kept = {name: value for name, value in values.items() if name in {"enabled", "max_bytes"}}
+    return ResultsCacheConfig(**{"enabled": True, **kept})
+
+
+_SIZE = SizeField("64KiB", "1TiB")
+
+#: What Spice.ai has beside `enabled` and the size.
+_WITHOUT_EFFECT = (
+    Setting("item_ttl", DurationField("0s", "365d"), note=_NEVER_STALE),
+    Setting("stale_while_revalidate_ttl", DurationField("0s", "365d"), note=_NEVER_STALE),
+    Setting("eviction_policy", ChoiceField("lru", "tiny_lfu"), note=_ONE_KIND),
+    Setting("hashing_algorithm", ChoiceField("siphash", "ahash", "xxh3", "xxh32", "xxh64", "xxh128"), note=_ONE_KIND),
+    Setting("cache_key_type", ChoiceField("plan", "sql"), note=_ONE_KIND),
+    Setting("encoding", ChoiceField("none", "zstd"), note=_ONE_KIND),
+)
+
+
+RESULTS_CACHE = Section(
+    _build,
+    Setting("enabled", BooleanField(), is_required=True),
+    Setting("max_bytes", _SIZE, alias="cache_max_size"),
+    *_WITHOUT_EFFECT,
+    may_be_empty=False,
+)
+
+_SQL_RESULTS = Section(
+    _build,
+    Setting("enabled", BooleanField()),
+    Setting("max_size", _SIZE, attribute="max_bytes"),
+    *_WITHOUT_EFFECT,
+)
+
+CACHING = Section[ResultsCacheConfig](
+    lambda values, _node, _path: values.get("sql_results"),
+    Setting("sql_results", _SQL_RESULTS),
+    unavailable={
+        "embeddings": "Remove it: there are no embeddings.",
+        "search_results": "Remove it: there is no search.",
+    },
+)

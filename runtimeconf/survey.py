@@ -1,0 +1,85 @@
+"""What becomes of each field of a Spicepod: taken, taken with another meaning, or not to be had."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from runtimeconf.fields import Field, ListField, Section
+from runtimeconf.loader import Examination
+from runtimeconf.schema import ROOT
+from runtimeconf.validation import YamlPath
+from runtimeconf.yaml_reader import Mapping as YamlMapping
+from runtimeconf.yaml_reader import Node, Scalar, Sequence
+
+Verdict = Literal["taken", "taken with another meaning", "not to be had"]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """
+    A field: the lines where it is, its path with `[]` for an item of a list, what becomes of it, and why.
+
+    Before the path of a field in a dependency is its file.
+    """
+
+    lines: tuple[int, ...]
+    path: str
+    verdict: Verdict
+    remark: str
+
+
+def survey(examination: Examination) -> tuple[Use, ...]:
+    """
+    Return what becomes of the fields of a Spicepod, in the order of the file; nothing if the file is not a Spicepod.
+
+    Fields of one path with the same verdict and remark are one. Nothing below `auth` and `secrets` is listed, and of a
+    dependency only what is not taken as it is.
+    """
+    root, validation = examination.document.root, examination.validation
+    if root is None or not (isinstance(kind := root.get("kind"), Scalar) and kind.text == "Spicepod"):
+        return ()
+    found: dict[tuple[str, Verdict, str], list[int]] = {}
+    remarks: dict[str, list[tuple[int, Verdict, str]]] = {}
+    for fault in validation.faults:
+        remarks.setdefault(fault.yaml_path, []).append((fault.line, "not to be had", fault.message))
+    for note in validation.notes:
+        remarks.setdefault(note.yaml_path, []).append((note.line, "taken with another meaning", note.sentence))
+    refused = {fault.yaml_path for fault in validation.faults}
+    for line, name in _fields(root, ROOT, YamlPath(validation)):
+        dataset, is_param, _ = name.partition(".params.")
+        if is_param and f"{dataset}.from" in refused:
+            continue  # Nobody knows what they would mean.
+        for where, verdict, remark in remarks.pop(name, [(line, "taken", "")]):
+            found.setdefault((_general(name), verdict, remark), []).append(where)
+    files = {one.yaml_path: one.file for one in validation.faults}
+    files |= {one.yaml_path: one.file for one in validation.notes}
+    for name, left in remarks.items():  # What is missing, or may not be named, and what other files say.
+        file, shown = files[name], _general(name)
+        if file != validation.file:
+            shown = f"{file.relative_to(validation.directory)}: {shown.partition('.')[2]}"
+        for where, verdict, remark in left:
+            found.setdefault((shown, verdict, remark), []).append(where)
+    return tuple(
+        Use(tuple(dict.fromkeys(lines)), name, verdict, remark) for (name, verdict, remark), lines in found.items()
+    )
+
+
+def _general(path: str) -> str:
+    return re.sub(r"\[\d+\]", "[]", path)
+
+
+def _fields(node: Node, field: Field[Any] | None, path: YamlPath) -> Iterator[tuple[int, str]]:
+    """Yield the line and the path of each setting that has no settings below it, and of each unknown field."""
+    if path.is_sensitive:
+        return
+    if isinstance(field, ListField) and isinstance(node, Sequence):
+        for index, item in enumerate(node.items):
+            yield from _fields(item, field.item, path.item(index))
+    elif isinstance(field, Section) and isinstance(node, YamlMapping):
+        for entry in node.entries:
+            below = field.field_of(entry.name)
+            inner = below.item if isinstance(below, ListField) else below
+            if entry.name_may_be_shown and not isinstance(inner, Section):
+                yield entry.line, path.field(entry.name).text
+            yield from _fields(entry.value, below, path.field(entry.name))

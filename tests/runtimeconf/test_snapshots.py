@@ -1,0 +1,124 @@
+"""`runtime.snapshots` and `runtime.query.max_staleness`."""
+
+import pytest
+
+from runtimeconf import handover, snapshots
+from runtimeconf.connectors.connector import Package
+from runtimeconf.errors import ConfigError
+from runtimeconf.model import SnapshotsConfig
+from tests.runtimeconf.configurations import Load
+
+SECRET = "canary-Zq8vT3mN6bX9cL2pR5sW7yD0fG4h"
+KEYS = "s3_key: a, s3_secret: b"
+
+
+def of(text: str) -> str:
+    return f"runtime: {{snapshots: {text}}}"
+
+
+def test_all_fields(load_text: Load) -> None:
+    text = of(
+        '{location: "s3://lake/a/b/", role: follower, poll: 500ms, '
+        'params: {s3_endpoint: "https://minio.example:9000", s3_key: a, s3_secret: "${ env:S }", client_timeout: 5s}}'
+    )
+
+    config = load_text(text, {"S": SECRET})
+
+    params = {"s3_endpoint": "https://minio.example:9000", "s3_key": "a", "s3_secret": SECRET, "client_timeout": "5.0"}
+    assert config.snapshots == SnapshotsConfig(location="s3://lake/a/b", role="follower", params=params, poll_s=0.5)
+    assert SECRET not in repr(config)
+    assert handover.rebuilt(SnapshotsConfig, handover.plain(config.snapshots)) == config.snapshots
+    assert SECRET not in str(handover.plain(handover.without_sources(config)))
+    assert any("s3_key" in warning and "written out" in warning for warning in config.warnings)
+
+
+def test_the_defaults(load_text: Load) -> None:
+    config = load_text("{}")
+
+    assert config.snapshots is None
+    assert config.query.max_staleness_s is None
+    assert load_text("runtime: {query: {max_staleness: 5m}}").query.max_staleness_s == 300
+    shared = load_text(of("{location: s3://lake/a, role: auto, params: {s3_auth: iam_role}}")).snapshots
+    assert shared == SnapshotsConfig(location="s3://lake/a", role="auto", params={"s3_auth": "iam_role"}, poll_s=2)
+
+
+@pytest.mark.parametrize(
+    ("limit", "interval", "warning"),
+    [
+        ("5m", "", "has no effect unless a dataset has a refresh_check_interval"),
+        ("5m", ", refresh_check_interval: 5m", "is not longer than every refresh_check_interval"),
+        ("5m", ", refresh_check_interval: 1m", ""),
+        ("5m", ", refresh_cron: '0 * * * *'", ""),
+    ],
+)
+def test_a_limit_on_staleness_that_cannot_be_met_or_has_no_effect_is_warned_of(
+    load_text: Load, limit: str, interval: str, warning: str
+) -> None:
+    dataset = f"{{from: file:a.csv, name: a, acceleration: {{enabled: true{interval}}}}}"
+
+    config = load_text(f"runtime: {{query: {{max_staleness: {limit}}}}}\ndatasets: [{dataset}]")
+
+    assert [one for one in config.warnings if "max_staleness" in one and (warning or "!") in one] == (
+        list(config.warnings) if warning else []
+    )
+    assert bool(config.warnings) == bool(warning)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{}", "runtime.snapshots: is empty"),
+        ("{location: s3://lake/a}", "lacks the field role"),
+        (f"{{role: auto, params: {{{KEYS}}}}}", "lacks the field location"),
+        ("{location: s3://lake/a, role: leader}", "runtime.snapshots.role: must be publisher, follower or auto"),
+        ("{location: lake/a, role: auto}", "write s3:// before the bucket"),
+        ("{location: s3://lake, role: auto}", "a prefix of its own"),
+        ("{location: s3://lake/a//b, role: auto}", "a prefix of its own"),
+        ("{location: s3://lake/../b, role: auto}", "a prefix of its own"),
+        ("{location: 's3://lake/a?b', role: auto}", "letters, digits and"),
+        ("{location: 's3://lake/${ env:A }', role: auto}", "letters, digits and"),
+        ("{location: s3://l, role: auto}", "not the name of a bucket"),
+        ("{location: s3://lake/a, role: auto, poll: 1h}", "runtime.snapshots.poll: must be"),
+        ("{location: s3://lake/a, role: auto}", "runtime.snapshots.params: lacks credentials"),
+        ("{location: s3://lake/a, role: auto, params: {s3_auth: public}}", "params: lacks credentials"),
+        ("{location: s3://lake/a, role: auto, params: {s3_key: a}}", "has only one of s3_key and s3_secret"),
+        (f'{{location: s3://lake/a, role: auto, params: {{s3_endpoint: "http://h.example", {KEYS}}}}}', "without TLS"),
+        ("{location: s3://lake/a, role: auto, params: {file_format: csv}}", "file_format: unknown field"),
+        ("{location: s3://lake/a, role: auto, params: {s3_url_style: x}}", "s3_url_style: must be path or vhost"),
+    ],
+)
+def test_what_is_invalid_is_named(load_text: Load, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        load_text(of(text))
+
+
+def test_a_fault_shows_no_password(load_text: Load) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_text(of(f'{{location: "s3://user:{SECRET}@lake/a", role: auto}}'))
+
+    assert SECRET not in str(caught.value)
+
+
+def test_without_the_library_the_command_that_installs_it_is_named(
+    load_text: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "OBJECT_STORE", Package("no_such_module", "querykeep[nodes]"))
+
+    with pytest.raises(ConfigError, match=r"python -m pip install 'querykeep\[nodes\]'"):
+        load_text(of(f"{{location: s3://lake/a, role: auto, params: {{{KEYS}}}}}"))
+
+
+def test_a_follower_needs_neither_the_secrets_nor_the_libraries_of_sources(load_text: Load) -> None:
+    text = """
+        runtime: {snapshots: {location: s3://lake/a, role: ROLE, params: {s3_auth: iam_role}}}
+        datasets:
+          - from: postgres:db.orders
+            name: orders
+            params: {pg_host: h, pg_db: d, pg_user: u, pg_pass: "${ env:P }"}
+        """
+
+    (dataset,) = load_text(text.replace("ROLE", "follower")).datasets
+
+    assert dataset.params == {"pg_host": "h", "pg_db": "d", "pg_user": "u"}
+    with pytest.raises(ConfigError, match="P"):
+        load_text(text.replace("ROLE", "auto"))

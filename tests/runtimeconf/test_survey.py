@@ -1,0 +1,98 @@
+"""What becomes of the fields of a Spicepod, and the page that says so."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from runtimeconf.fields import ListField, Section
+from runtimeconf.loader import examine
+from runtimeconf.schema import ROOT
+from runtimeconf.survey import Use, survey
+from tests.runtimeconf.configurations import KEY
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "moving-from-spice.md").read_text(encoding="utf-8")
+CONFIGURATION = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+SPICEPOD = f"""version: v1
+kind: Spicepod
+name: shop
+secrets: [{{from: env, name: env}}]
+models:
+  - {{from: openai, name: m}}
+runtime:
+  auth: {{api-key: {{enabled: true, keys: [{KEY}]}}}}
+  task_history: {{enabled: false}}
+  flight: {{max_message_size: 1MiB}}
+datasets:
+  - from: file:a.csv
+    name: a
+    description: All of them
+    acceleration: {{engine: duckdb, params: {{duckdb_file: a.db}}, retention_check_enabled: true}}
+  - from: file:b.csv
+    name: b
+    acceleration: {{engine: arrow}}
+    wrong: 1
+  - from: github:github.com/a/b
+    name: c
+    params: {{github_token: x}}
+"""
+
+
+def sections() -> Iterator[tuple[str, Section[Any]]]:
+    """Yield every section with its path and a dot, those of items of lists too; the root has none."""
+    for path, field in [("", ROOT), *ROOT.walk("")]:
+        section, name = (field.item, f"{path}[]") if isinstance(field, ListField) else (field, path)
+        if isinstance(section, Section):
+            yield name and f"{name}.", section
+
+
+def uses(path: Path, text: str) -> tuple[Use, ...]:
+    file = path / "spicepod.yaml"
+    file.write_text(text)
+    return survey(examine(file, {}))
+
+
+def test_each_field_is_taken_or_has_a_reason(tmp_path: Path) -> None:
+    found = uses(tmp_path, SPICEPOD)
+
+    assert {use.path for use in found if use.verdict == "taken"} == {
+        *("version", "kind", "name", "runtime.flight.max_message_size", "datasets[].from", "datasets[].name"),
+        *("datasets[].description", "datasets[].acceleration.retention_check_enabled"),
+    }
+    assert {(use.path, use.lines) for use in found if use.verdict == "taken with another meaning"} == {
+        ("datasets[].acceleration.engine", (15, 18)),
+        ("datasets[].acceleration.params", (15,)),
+    }
+    assert {(use.path, use.lines, use.remark[:12]) for use in found if use.verdict == "not to be had"} == {
+        ("models", (5,), "is not avail"),
+        ("runtime.task_history", (9,), "is not avail"),
+        ("datasets[].acceleration", (15,), "lacks the fi"),
+        ("datasets[].wrong", (19,), "unknown fiel"),
+        ("datasets[].from", (20,), "must be a co"),
+    }
+    assert KEY not in str(found)
+
+
+def test_what_is_no_spicepod_has_no_fields_to_list(tmp_path: Path) -> None:
+    assert uses(tmp_path, "name: a\n") == ()
+    assert uses(tmp_path, "kind: [Spicepod]\n") == ()
+    assert uses(tmp_path, "{") == ()
+
+
+def test_the_guide_says_what_to_do_instead_of_each_field_that_is_not_here() -> None:
+    rows = [line for line in GUIDE.splitlines() if line.startswith("|")]
+    missing = {
+        f"{above}{name}"
+        for above, section in sections()
+        for name, instead in section.unavailable.items()
+        if not any(f"`{above}{name}`" in row and instead in row for row in rows)
+    }
+
+    assert missing == set()
+
+
+def test_the_reference_lists_each_field_with_another_meaning() -> None:
+    noted = {f"{above}{setting.name}" for above, field in sections() for setting in field.settings if setting.note}
+    section = CONFIGURATION.partition("## Fields of Spicepods")[2].partition("\n## ")[0]
+
+    assert {path for path in noted if f"| `{path}` |" not in section} == set()
