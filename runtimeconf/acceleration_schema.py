@@ -55,6 +55,10 @@ class _ColumnNamesField(ScalarField[tuple[str, ...]]):
 _COLUMN_NAMES = _ColumnNamesField()
 
 
+def _folded(columns: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.lower() for name in columns)
+
+
 class _ByColumnsField(Field[dict[tuple[str, ...], str]]):
     """A mapping of columns to words."""
 
@@ -67,12 +71,14 @@ class _ByColumnsField(Field[dict[tuple[str, ...], str]]):
         if not isinstance(node, Mapping):
             self.refuse(node, path)
             return None
-        found = {}
+        found: dict[tuple[str, ...], str] = {}
         for entry in node.entries:
             where = path.field(shown_name(entry.name))
             name = Scalar(entry.line, entry.name, is_plain=False, may_be_shown=entry.name_may_be_shown)
             columns, word = _COLUMN_NAMES.read(name, where), self._word.read(entry.value, where)
             if columns is not None and word is not None:
+                if any(_folded(columns) == _folded(other) for other in found):
+                    where.fault(entry.line, "is there twice: case does not matter in the name of a column")
                 found[columns] = word
         return found
 
@@ -116,9 +122,7 @@ def _build_acceleration(values: dict[str, Any], node: Mapping, path: YamlPath) -
         values.pop(name, None)  # validated: their notes tell what they come to
     conflict: dict[tuple[str, ...], OnConflict] = values.pop("on_conflict", {})
     if not values.pop("retention_check_enabled", False):
-        _has_no_effect(
-            values, ("retention_period", "retention_check_interval"), "retention_check_enabled: true", node, path
-        )
+        _has_no_effect(("retention_period", "retention_check_interval"), "retention_check_enabled: true", node, path)
         values.pop("retention_period_s", None)
         values.pop("retention_check_interval_s", None)
     else:
@@ -132,25 +136,31 @@ def _build_acceleration(values: dict[str, Any], node: Mapping, path: YamlPath) -
         message = "and refresh_check_interval both say when to refresh: keep one"
         path.field("refresh_cron").fault(node.line_of("refresh_cron"), message)
     if not acceleration.refresh_jitter_enabled:
-        _has_no_effect(values, ("refresh_jitter_max",), "refresh_jitter_enabled: true", node, path)
+        _has_no_effect(("refresh_jitter_max",), "refresh_jitter_enabled: true", node, path)
     elif acceleration.refresh_jitter_max_s is None and acceleration.refresh_check_interval_s is None:
         message = "has no effect without refresh_check_interval or refresh_jitter_max"
         path.field("refresh_jitter_enabled").warn(node.line_of("refresh_jitter_enabled"), message)
+    if not acceleration.refresh_retry_enabled:
+        _has_no_effect(("refresh_retry_max_attempts",), "refresh_retry_enabled: true", node, path)
+    _warn_of_idle_fields(acceleration, node, path)
+    return acceleration
+
+
+def _warn_of_idle_fields(acceleration: AccelerationConfig, node: Mapping, path: YamlPath) -> None:
     known = path.validation.known_paths.keys() - _WITHOUT_ENABLED  # An unknown name may be a key.
     idle = [entry.name for entry in node.entries if entry.name in known]
     if idle and not acceleration.enabled:
         message = f"is false, so these have no effect: {', '.join(idle)}"
         path.field("enabled").warn(node.line_of("enabled"), message)
-    return acceleration
 
 
 #: What `enabled: false` does not turn off, or what has no effect anyway.
 _WITHOUT_ENABLED = frozenset({"enabled", "engine", "mode", "params", "refresh_on_startup", "on_zero_results"})
 
 
-def _has_no_effect(values: dict[str, Any], names: tuple[str, ...], without: str, node: Mapping, path: YamlPath) -> None:
+def _has_no_effect(names: tuple[str, ...], without: str, node: Mapping, path: YamlPath) -> None:
     for name in names:
-        if f"{name}_s" in values:
+        if node.get(name) is not None:
             path.field(name).warn(node.line_of(name), f"has no effect without {without}")
 
 
@@ -239,5 +249,6 @@ VIEW_ACCELERATION = Section[bool](
         DurationField("100ms", "365d"),
         note="The view is computed again as soon as something that it reads is published.",
     ),
-    unavailable=_UNAVAILABLE,
+    unavailable=_UNAVAILABLE
+    | {"refresh_cron": "Remove it: the view is computed again as soon as something that it reads is published."},
 )

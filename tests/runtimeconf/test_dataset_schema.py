@@ -121,6 +121,8 @@ acceleration: {indexes: {'(a, )': unique}}
 => .acceleration.indexes.'(a, )': must be COLUMNS; found '(a, )' (it is blank)
 acceleration: {indexes: {' ': unique}}
 => .acceleration.indexes.' ': must be COLUMNS; found ' ' (it is blank)
+acceleration: {indexes: {id: enabled, ID: unique}}
+=> .acceleration.indexes.ID: is there twice: case does not matter in the name of a column
 acceleration: {enabled: yes}
 => .acceleration.enabled: must be true or false; found 'yes'
 acceleration: {refresh_check_interval: 10}
@@ -191,6 +193,7 @@ NO_TIME = "time_column: has no effect unless refresh_mode is append, here or in 
 NO_CONFLICT = "acceleration.on_conflict: has no effect unless refresh_mode is append: a full refresh replaces all rows"
 NO_RETENTION = "acceleration.retention_period: has no effect without retention_check_enabled: true"
 NO_INTERVAL = "acceleration.refresh_jitter_enabled: has no effect without refresh_check_interval or refresh_jitter_max"
+NO_RETRY = "acceleration.refresh_retry_max_attempts: has no effect without refresh_retry_enabled: true"
 OFF = "acceleration.enabled: is false, so these have no effect: refresh_sql, refresh_cron"
 NO_JITTER = "acceleration.refresh_jitter_max: has no effect without refresh_jitter_enabled: true"
 
@@ -203,6 +206,7 @@ NO_JITTER = "acceleration.refresh_jitter_max: has no effect without refresh_jitt
         ("acceleration: {refresh_jitter_max: 5s}", NO_JITTER),
         ("acceleration: {refresh_jitter_enabled: true, refresh_cron: '* * * * *'}", NO_INTERVAL),
         ("acceleration: {enabled: false, refresh_sql: FROM d, engine: arrow, refresh_cron: '* * * * *'}", OFF),
+        ("acceleration: {refresh_retry_enabled: false, refresh_retry_max_attempts: 3}", NO_RETRY),
         ("acceleration: {retention_period: 5s}", NO_RETENTION),
         ("acceleration: {primary_key: a, on_conflict: {a: drop}}", NO_CONFLICT),
     ],

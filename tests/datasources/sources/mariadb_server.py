@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ import pytest
 import trustme
 
 from tests.datasources.support import wait_for
+from tests.system.harness import free_port
 
 USER, PASSWORD = "owner", "pass'word of \\ the tést €"
 
@@ -50,8 +50,7 @@ class MariadbServer:
             os.chown(path, *(2 * [_NOBODY if os.geteuid() == 0 else -1]))
         if os.geteuid() == 0:
             self._options |= {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = str(free.getsockname()[1])
+        self.port = str(free_port())
         self._process: subprocess.Popen[bytes] | None = None
         subprocess.run(
             [

@@ -38,6 +38,7 @@ from tests.datasources.support import (
     wait_for,
 )
 from tests.file_limit import file_limit
+from tests.system.harness import free_port
 
 CSV = b"a,b\n1,x\n"
 ROWS = [(1, "x")]
@@ -274,10 +275,9 @@ def test_a_full_disk_is_reported(web: WebServer, tmp_path: Path) -> None:
 
 
 def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        port = listener.getsockname()[1]
+    unreachable = f"http://127.0.0.1:{free_port()}/a.csv"
 
-    assert "the server cannot be reached (Connection refused)" in refused(tmp_path, f"http://127.0.0.1:{port}/a.csv")
+    assert "the server cannot be reached (Connection refused)" in refused(tmp_path, unreachable)
     assert "the name of the server cannot be resolved" in refused(tmp_path, "http://absent.invalid/a.csv")
 
 
