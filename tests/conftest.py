@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ settings.register_profile("full", settings.get_profile("new"), derandomize=True)
 settings.register_profile("few", settings.get_profile("full"), max_examples=20)
 settings.load_profile("few")
 
+#: The end of the name of a file of coverage that its process was killed before it had finished.
+UNFINISHED_COVERAGE = re.compile(r"\.pid[0-9]+\.X[A-Za-z0-9]+$")
+
 #: Packages that clients of the tests need, and that requirements/base.txt does not have.
 NOT_INSTALLED = Path(__file__).parent / "data" / "not_installed"
 
@@ -34,6 +38,22 @@ def _programs_see_what_is_installed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv("PYTHONPATH", str(NOT_INSTALLED), prepend=os.pathsep)
         yield
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    """
+    Remove what killed processes left of their coverage, before pytest-cov combines the files.
+
+    A file has the hash of its data in its name once it is whole. One that ends before its last table stops pytest with
+    an internal error after the last test.
+    """
+    result = yield
+    if not hasattr(session.config, "workerinput"):  # Beside a worker, the other one still runs programs.
+        for path in session.config.rootpath.glob(".coverage.*"):
+            if UNFINISHED_COVERAGE.search(path.name):
+                path.unlink(missing_ok=True)
+    return result
 
 
 _numbers = itertools.count()
