@@ -259,12 +259,12 @@ def test_a_worker_that_does_not_stop_is_killed(tier: Tier, engine: EngineClient,
 def test_a_worker_that_does_not_read_the_statement_is_killed(tier: Tier, engine: EngineClient) -> None:
     def idle(_: ScriptedEngine, connection: socket.socket) -> None:
         with connection:
-            threading.Event().wait(5)
+            threading.Event().wait(10)
 
     tier.engine._serve = idle.__get__(tier.engine)  # type: ignore[method-assign]
 
     with pytest.raises(QueryTimeoutError):
-        run(engine, "SELECT '" + "x" * 3_000_000 + "'", query_id="q", timeout_s=0.05)
+        run(engine, "SELECT '" + "x" * 3_000_000 + "'", query_id="q", timeout_s=2)  # enough to reach the worker
 
     wait_until(lambda: tier.engine.killed == ["q"])
 
