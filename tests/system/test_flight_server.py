@@ -95,8 +95,10 @@ def test_a_runtime_without_its_endpoint_is_not_ready(server: FlightServer) -> No
 def test_active_statements_and_cancel_cover_flight(server: FlightServer) -> None:
     with channel_to(server) as channel:
         call = do_get(channel, ENDLESS)
-        (statement,) = wait_for(server.active, "the statement")
-        assert (statement["sql"], statement["state"]) == (ENDLESS, "running")
+        (statement,) = wait_for(
+            lambda: [one for one in server.active() if (one["sql"], one["state"]) == (ENDLESS, "running")],
+            "the statement",
+        )
         assert server.active(K2) == []
 
         cancelled = server.request("POST", f"/v1/sql/{statement['id']}/cancel", headers=KEYED)

@@ -164,7 +164,7 @@ def test_a_client_that_leaves_frees_the_engine(server: Server, *, begun: bool) -
         if begun:
             assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         else:
-            wait_for(server.active, "the statement to run")
+            wait_for(lambda: any(one["sql"] == ENDLESS for one in server.active()), "the statement to run")
 
     outcome = wait_for(lambda: server.outcome(name), "the end of the statement")
     assert outcome == "client_closed_request", "not at its time limit"
