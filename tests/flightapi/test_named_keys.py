@@ -109,7 +109,7 @@ def test_a_statement_and_a_list_of_tables_count_once_however_they_are_run(endpoi
 
 
 def test_a_key_expires_on_an_open_connection(config: RuntimeConfig, engine: InProcessEngine) -> None:
-    expires = datetime.now(UTC) + timedelta(seconds=1)
+    expires = datetime.now(UTC) + timedelta(seconds=4)  # enough for two calls
     key_set = KeySet([], b"salt", [named("brief", FEW, expires_at=expires)])
     with serving(config, engine, Access(key_set=key_set)) as endpoint:
         info = endpoint.info(messages.CommandStatementQuery(query="SELECT range AS n FROM range(1000000)"), FEW)
