@@ -159,7 +159,7 @@ def test_only_a_process_that_leaves_a_request_open_gives_no_answer(
 def test_a_control_that_waits_for_a_lock_gives_no_answer(
     tmp_path: Path, served: Fixed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_socket, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(control_socket, "_TIMEOUT_S", 1.0)
     client, lock = ControlClient(tmp_path), threading.Lock()
 
     def wait() -> None:
@@ -295,7 +295,7 @@ def test_a_request_that_is_too_long_is_refused(tmp_path: Path, served: Fixed, mo
 
 
 def test_a_silent_client_blocks_no_other(tmp_path: Path, served: Fixed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_socket, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(control_socket, "_TIMEOUT_S", 1.0)
 
     assert send(tmp_path, b"", then_close=False) == b""
     assert ControlClient(tmp_path).datasets() == (STATE,)

@@ -275,7 +275,7 @@ def test_an_internal_error_ends_no_thread_of_the_link(engine: EngineClient, monk
         (broker_client.BrokerLink, "_tick"),
     ):
         faults.clear()
-        held = run(engine, "endless", timeout_s=0.1)
+        held = run(engine, "endless", timeout_s=1.0)
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, fail)
             wait_until(lambda: len(faults) > 1)
