@@ -103,17 +103,19 @@ def test_p15_no_key_is_in_any_environment_or_memory(tmp_path: Path) -> None:
         members = family(server.process.pid)
         assert len(members) >= 1 + len(PARTS) + 2
         for pid, name in members.items():
-            environ = Path(f"/proc/{pid}/environ").read_bytes()
-            assert K2.encode() not in environ
-            assert b"RUNTIME_CONFIG" not in environ
-            assert in_memory(pid, K1, K2, K3) == set(), name
+            with suppress(FileNotFoundError, ProcessLookupError):  # The loader ends after a while without work.
+                environ = Path(f"/proc/{pid}/environ").read_bytes()
+                assert K2.encode() not in environ
+                assert b"RUNTIME_CONFIG" not in environ
+                assert in_memory(pid, K1, K2, K3) == set(), name
 
         for key in (K1, K2, K3):
             assert server.rows("SELECT 1 AS a", key) == [{"a": 1}]
         # What a caller sends passes through web, and stays in its memory until something else is written there.
         web = family(part_of(server, "web"))
         for pid, name in members.items():
-            assert pid in web or in_memory(pid, K1, K2, K3) == set(), name
+            with suppress(FileNotFoundError, ProcessLookupError):
+                assert pid in web or in_memory(pid, K1, K2, K3) == set(), name
 
 
 def test_a_process_holds_only_the_libraries_that_it_uses(supervised: Server) -> None:
