@@ -72,7 +72,7 @@ def test_a_part_that_answers_late_does_not_make_the_page_old(
     server = ControlServer(config.state_dir, Late())  # type: ignore[arg-type]
     try:
         gauges.adopt(config, [])
-        wait_for(lambda: asked == 3, "the third look", 20.0)
+        wait_for(lambda: asked >= 3, "the third look", 20.0)
     finally:
         server.close()
 

@@ -102,7 +102,7 @@ def test_statements_of_a_key_run_one_after_the_other(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_a_key_ends_on_open_connections_and_its_statements_are_finished(tmp_path: Path) -> None:
-    ends = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=30)
+    ends = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=60)
     brief = named("brief", K2, expires=ends.isoformat())
     sql = f"SELECT range AS n FROM range({ROWS})"
     query = descriptor(messages.CommandStatementQuery(query=sql))

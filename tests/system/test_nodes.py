@@ -67,7 +67,7 @@ def _page_with(address: str, line: str) -> str:
     """Return the page of metrics at *address* once it has *line*: gauges are looked up every few seconds."""
 
     def found() -> str | None:
-        page = httpx.get(f"http://{address}/metrics", trust_env=False).text
+        page = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=60).text
         return page if line in page else None
 
     return wait_for(found, line)

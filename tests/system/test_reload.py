@@ -81,7 +81,7 @@ def statement(sql: str) -> bytes:
 
 
 def runtime(directory: Path, **changes: Any) -> FlightServer:
-    changes.setdefault("query", {"workers": 2})
+    changes.setdefault("query", {"workers": 2, "timeout": "5m"})
     return FlightServer(
         directory, changes={"runtime": {"auth": {"api-key": {"enabled": True, "keys": [K1]}}, **changes}}
     )

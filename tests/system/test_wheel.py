@@ -86,7 +86,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel", numbered=False)
+    directory = tmp_path_factory.mktemp("wheel")
     done = run_program("-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory))
     assert done.returncode == 0, done.stderr
     (file,) = directory.glob("*.whl")
@@ -96,7 +96,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     """The wheel, beside packages of others; it is uninstalled in the end, and leaves nothing."""
-    found = Installed(tmp_path_factory.mktemp("installed", numbered=False), wheel)
+    found = Installed(tmp_path_factory.mktemp("installed"), wheel)
     strangers = [found.packages / f"{name}.py" for name in ("authkeys", "httpserver", "system", "manage")]
     for file in strangers:
         file.write_text(STRANGER)
