@@ -14,6 +14,7 @@ from runtimeconf.secret_stores import SecretError
 from runtimeconf.vault import Vault
 from tests.runtimeconf.configurations import KEY, Fault, Load, with_keys
 from tests.runtimeconf.vault_server import JWT, ROLE_ID, SECRET_ID, TOKEN, Handler, VaultServer, vault_server
+from tests.system.harness import wait_for
 
 
 @pytest.fixture
@@ -192,6 +193,7 @@ def test_a_server_that_answers_in_drops_is_waited_for_once(vault: VaultServer) -
     for name in ("one", "two"):
         with pytest.raises(SecretError, match=r"^secret/prod cannot be read: no answer within 1 s$"):
             store.get(name)
+    wait_for(lambda: vault.asked, "the request, which may come later than that")
     vault.ended.set()
 
     assert vault.asked == ["/v1/secret/data/prod"]
