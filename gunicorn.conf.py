@@ -1,5 +1,6 @@
 """Settings of a bare `gunicorn runtime_site.wsgi`, which reads this file. `manage.py serve` does not."""
 
+import os
 import sys
 from typing import Any
 
@@ -10,13 +11,15 @@ take_signals()
 # The other imports take half a second, during which a signal may arrive.
 from httpserver import gunicorn_server  # noqa: E402
 from runtime_site import chosen_settings, startup, uncaught  # noqa: E402
+from runtimeconf import exposure  # noqa: E402
 
 logger_class = "system.gunicorn_log.ServerLogger"
 fault = chosen_settings.settings_fault()
 if fault is None:
     uncaught.begin_logging()  # for gunicorn's own lines, from the first one on
 try:
-    globals().update(gunicorn_server.options(startup.checked_config_of_one_process()))
+    checked = startup.checked_config_of_one_process()
+    globals().update(gunicorn_server.options(checked))
 except startup.StartError as error:
     fault = fault or str(error)
 
@@ -25,6 +28,12 @@ def on_starting(server: Any) -> None:
     """Refuse a bad configuration before any port is bound."""
     if fault is not None:
         sys.stderr.write(f"{fault}\n")
+        sys.exit(1)
+    try:
+        for address in gunicorn_server.addresses(server.cfg.address, os.environ):
+            exposure.check_listener(address, checked.auth, checked.file)
+    except startup.StartError as error:
+        sys.stderr.write(f"{error}\n")
         sys.exit(1)
     if "gevent" in server.cfg.worker_class_str:
         sys.stderr.write(

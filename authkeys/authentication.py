@@ -2,12 +2,12 @@
 
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
-from rest_framework.request import Request
+from rest_framework.request import ForcedAuthentication, Request
 
 from authkeys.access import Access
 from authkeys.audit import log_http_failure
 from authkeys.credentials import Credential, Reason, from_headers
-from authkeys.principal import Principal
+from authkeys.principal import ANONYMOUS, Principal
 from authkeys.state import get_access
 
 _SENTENCES = {
@@ -44,6 +44,19 @@ class ApiKeyAuthentication(BaseAuthentication):
         scheme = "Bearer" if access.takes_bearer else "ApiKey"
         error = "" if _credential(access, request) is Reason.MISSING else ', error="invalid_token"'
         return f'{scheme} realm="querykeep"{error}'
+
+
+def caller_of(request: Request) -> Principal | None:
+    """
+    Return the authenticated caller of *request*, or None.
+
+    A test that calls `force_authenticate` of REST framework with a user of another kind gets all rights. Only test
+    clients in this process can do so: the mark is on the request object, not in what was sent.
+    """
+    user = request.user
+    if isinstance(user, Principal):
+        return user
+    return ANONYMOUS if isinstance(request.successful_authenticator, ForcedAuthentication) else None
 
 
 def _credential(access: Access, request: Request) -> Credential:

@@ -7,8 +7,8 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from authkeys.audit import log_http_failure
+from authkeys.authentication import caller_of
 from authkeys.credentials import Reason
-from authkeys.principal import Principal
 from authkeys.state import get_access
 
 if TYPE_CHECKING:  # `rest_framework.views` imports the default permissions, and so this module, while it is imported.
@@ -25,7 +25,7 @@ class HasPrincipal(BasePermission):
         Raises:
             NotAuthenticated: The request holds no credential. The message names the accepted headers.
         """
-        if isinstance(request.user, Principal):
+        if caller_of(request) is not None:
             return True
         log_http_failure(request, Reason.MISSING)
         headers = "X-API-Key: <key>"

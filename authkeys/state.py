@@ -22,6 +22,15 @@ def build_on_demand() -> None:
     _access.start_on_demand(ensure_built)
 
 
+def refuse_with(error: Exception) -> None:
+    """Let `get_access` raise *error*, which kept the access object from being built. Nothing is tried again."""
+
+    def fail() -> None:
+        raise error.with_traceback(None)  # which would grow with each request
+
+    _access.start_on_demand(fail)
+
+
 def ensure_built() -> Access:
     """
     Build the access object if it does not exist: from the supervisor's handover, else from the YAML.

@@ -59,6 +59,9 @@ class _Secrets(dict[str, str]):
         del default
         return _value(name)
 
+    def __missing__(self, name: str) -> str:
+        return _value(name)
+
 
 def spicepods(directory: Path) -> Iterator[str]:
     """Yield the text of each Spicepod below *directory*."""

@@ -21,6 +21,9 @@ DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disable
 RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
 RefreshPhase = Literal["opening", "loading", "publishing"]
 
+#: The length of the longest name of a caller.
+MAX_CALLER_LENGTH = 1000
+
 #: A SELECT for one dataset that the gate has admitted: see `datasources.refresh_sql.admit_refresh_sql`.
 AdmittedSql = NewType("AdmittedSql", str)
 
@@ -114,7 +117,8 @@ class SharingState:
     How a node shares snapshots with others.
 
     `node` is its id, and `publisher` that of the node that publishes, none if unknown. `error` says why the last look
-    at the storage failed, and `answered_s` is the whole seconds since one succeeded, None if none did.
+    at the storage failed, and `answered_s` is the whole seconds since one succeeded, None if none did. `publishes_s` is
+    for how many seconds no other node can publish, 0 if this node does not, or does not know.
     """
 
     node: str
@@ -122,6 +126,7 @@ class SharingState:
     epoch: int
     error: str | None
     answered_s: int | None
+    publishes_s: float = 0.0
 
     @property
     def is_publishing(self) -> bool:
@@ -158,7 +163,13 @@ class DatasetControl(Protocol):
         """
 
     def request_refresh(
-        self, name: str, sql: AdmittedSql | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+        self,
+        name: str,
+        sql: AdmittedSql | None = None,
+        *,
+        mode: RefreshMode | None = None,
+        jitter_max_s: float = 0.0,
+        caller: str = "",
     ) -> RefreshRun:
         """
         Request a refresh. If one is queued already, join it and return its run.
@@ -168,6 +179,7 @@ class DatasetControl(Protocol):
             sql: The `refresh_sql` of this run, which is not checked again; None: as declared.
             mode: Whether this run replaces the served rows or appends to them; None: as declared.
             jitter_max_s: The longest random delay before this run begins, in seconds.
+            caller: Whose request it is: the name or fingerprint of a key. Callers take turns.
 
         Raises:
             UnknownDatasetError: No dataset has that name.

@@ -9,7 +9,8 @@ The errors of this room.
     ├── TimeColumnMissingError        append was requested, and the dataset has no time_column
     ├── DatasetsUnavailableError      no process manages the datasets at the moment
     ├── SourceError                   the source cannot be read, or its data is not valid
-    │   └── SchemaChangedError        columns or types differ from those served
+    │   ├── SchemaChangedError        columns or types differ from those served
+    │   └── SourceEmptyError          a source that had rows has none
     └── SnapshotError                 a snapshot cannot be built, verified or published
         └── SharedStorageError        the storage that nodes share does not answer, or refuses
 """
@@ -83,6 +84,12 @@ class SchemaChangedError(SourceError):
     code = "schema_changed"
 
 
+class SourceEmptyError(SourceError):
+    """A source that had rows has none, and `on_empty` is `fail`."""
+
+    code = "source_empty"
+
+
 class SnapshotError(DatasetError):
     """A snapshot cannot be built, verified or published."""
 
@@ -118,10 +125,21 @@ def error_from(fields: Mapping[str, Any], name: str = "") -> DatasetError:
 _OF_A_NAME = {kind.code: kind for kind in (UnknownDatasetError, AccelerationDisabledError, TimeColumnMissingError)}
 _OF_A_MESSAGE: dict[str, type[DatasetError]] = {
     kind.code: kind
-    for kind in (DatasetsUnavailableError, SourceError, SchemaChangedError, SnapshotError, SharedStorageError)
+    for kind in (
+        DatasetsUnavailableError,
+        SourceError,
+        SchemaChangedError,
+        SourceEmptyError,
+        SnapshotError,
+        SharedStorageError,
+    )
 }
+
+
+#: What the error for a fault of the state directory says.
+NOT_WRITTEN = "cannot be written to the state directory"
 
 
 def not_written(what: str, reason: str | None) -> SnapshotError:
     """Return the error for *what* cannot be written; *reason* is the system's message, without a path."""
-    return SnapshotError(f"{what} cannot be written to the state directory: {reason or 'it failed'}.")
+    return SnapshotError(f"{what} {NOT_WRITTEN}: {reason or 'it failed'}.")

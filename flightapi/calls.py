@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import grpc
 
 from authkeys.principal import Principal
 from flightapi.error_table import Refusal, refusal_of
 from flightapi.errors import MalformedMessageError
+from flightapi.open_calls import OpenCalls
 from queryengine.ids import accepted_id, new_id
 from telemetry import spans
 from telemetry.trace_context import TRACEPARENT, log_fields
@@ -31,7 +32,7 @@ ERROR_CODE = "x-error-code"
 #: Trailing metadata of a call that runs a statement: the id that lists and cancels it.
 QUERY_ID = "x-query-id"
 
-#: Seconds that a call waits for the next message of its client.
+#: Seconds in which all messages of a call must arrive. Afterwards only its answer takes time.
 IDLE_S = 30.0
 #: The same for a handshake, which anybody can start. It includes queueing; with a tick it is two seconds.
 HANDSHAKE_IDLE_S = 1.5
@@ -130,13 +131,18 @@ class Call:
         clock: IdleClock,
         idle_s: float,
         check_again: Callable[[Principal, Any], Principal],
+        open_calls: OpenCalls,
     ) -> None:
         self.principal = principal
+        self.key = principal.fingerprint
+        self.began = time.monotonic()
+        self.waits_for: Literal["", "message", "reader"] = ""
+        self.waits_since = self.began
+        self._open_calls = open_calls
         self._check_again = check_again
         self.request_id = request_id_of(context)
         self.trace = spans.begin(traceparents_of(context))
         self._name = name
-        self._began = time.monotonic()
         self.context = context
         self._requests = requests
         self._clock = clock
@@ -144,6 +150,10 @@ class Call:
         self._is_ended = False
         self._trailing: tuple[tuple[str, str], ...] = ()
         self.add_trailing(REQUEST_ID, self.request_id)
+
+    def open(self) -> AbstractContextManager[None]:
+        """Count this call as open during the block; raises CallsBusyError."""
+        return self._open_calls.enter(self)
 
     def add_trailing(self, name: str, value: str) -> None:
         """Add *name* to the trailing metadata."""
@@ -174,8 +184,11 @@ class Call:
         return message
 
     def _next(self) -> bytes | None:
-        with self._clock.limit(self._idle_s, self.end, message=True):
+        left_s = self.began + self._idle_s - time.monotonic()
+        self.waits_for = "message"
+        with self._clock.limit(left_s, self.end, message=True):
             message = next(self._requests, None)
+        self.waits_for = ""
         if message is None and self._is_ended:
             # gRPC does not reliably distinguish a stream that was cancelled here from one that its client closed.
             end_call(self.context, _ENDED)
@@ -187,6 +200,15 @@ class Call:
         """End the RPC because its client is silent. Safe from any thread."""
         self._is_ended = True
         self.context.cancel()
+
+    @contextmanager
+    def sending(self, seconds: float) -> Iterator[None]:
+        """End the RPC if the block, which sends an answer, takes longer than *seconds*."""
+        self.waits_since = time.monotonic()
+        self.waits_for = "reader"
+        with self._clock.limit(seconds, self.end):
+            yield
+        self.waits_for = ""
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
         """End the RPC if the block, which waits for the client, takes longer than *seconds*."""
@@ -200,7 +222,7 @@ class Call:
             "querykeep.key": self.principal.name or None,
             "querykeep.request_id": self.request_id,
         }
-        duration_s = time.monotonic() - self._began
+        duration_s = time.monotonic() - self.began
         spans.send(self.trace, self._name, duration_s, attributes, kind="server", error=error)
 
     def on_end(self, callback: Callable[[], None]) -> None:
@@ -261,7 +283,7 @@ def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], A
 
     def behave(requests: Iterator[bytes], context: Any) -> bytes:
         call = begin(requests, context)
-        with _ending(call):
+        with _ending(call), call.open():
             return act(call)
 
     # A streaming handler even for a single message: gRPC allows a limited wait only on a stream.
@@ -275,9 +297,9 @@ def many_answers(
 
     def behave(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         call = begin(requests, context)
-        with _ending(call):
+        with _ending(call), call.open():
             for answer in act(call):
-                with call.within(send_s):
+                with call.sending(send_s):
                     yield answer
 
     return grpc.stream_stream_rpc_method_handler(behave)

@@ -58,6 +58,7 @@ STATUSES: Mapping[type[Exception], StatusCode] = {
     flight.UnknownTicketError: StatusCode.NOT_FOUND,
     flight.UnknownPreparedStatementError: StatusCode.NOT_FOUND,
     flight.HandshakesBusyError: StatusCode.RESOURCE_EXHAUSTED,
+    flight.CallsBusyError: StatusCode.RESOURCE_EXHAUSTED,
     flight.ReadOnlyError: StatusCode.PERMISSION_DENIED,
     flight.UnsupportedError: StatusCode.UNIMPLEMENTED,
     data.DatasetError: StatusCode.INTERNAL,

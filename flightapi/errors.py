@@ -13,6 +13,7 @@ The errors of Flight calls, apart from those of the engine.
     │   ├── UnknownTicketError          a ticket that this runtime did not issue
     │   └── UnknownPreparedStatementError   a prepared statement that is closed, expired or never existed
     ├── HandshakesBusyError             too many handshakes wait for their message
+    ├── CallsBusyError                  too many calls are open
     ├── ReadOnlyError                   the call would write
     └── UnsupportedError                the protocol has it, but not this runtime
 
@@ -90,6 +91,13 @@ class HandshakesBusyError(FlightApiError):
 
     code = "handshakes_busy"
     detail = "Too many handshakes are waiting: try again, or send the metadata authorization: Bearer <key>."
+
+
+class CallsBusyError(FlightApiError):
+    """Too many calls are open, and none of them makes room for this one."""
+
+    code = "calls_busy"
+    detail = "Too many calls are open: close those that are not used, or try again."
 
 
 class ReadOnlyError(FlightApiError):

@@ -18,6 +18,7 @@ from queryengine.values import split_relation
 from runtimeconf.model import Documentation
 
 #: Keys of a field's metadata in the Arrow schema of a table.
+_TYPE_NAME: Final = b"ARROW:FLIGHT:SQL:TYPE_NAME"
 _PRECISION: Final = b"ARROW:FLIGHT:SQL:PRECISION"
 _SCALE: Final = b"ARROW:FLIGHT:SQL:SCALE"
 _REMARKS: Final = b"ARROW:FLIGHT:SQL:REMARKS"
@@ -152,16 +153,15 @@ def _tables(command: Any, relations: Iterable[Relation], table_schemas: TableSch
 
 
 def _documented(schema: pa.Schema, documentation: Documentation) -> pa.Schema:
-    """Add descriptions to the metadata of schema and fields, and to fields the precision and scale of decimals."""
+    """Add descriptions to the metadata of schema and fields, and to fields the names of their types."""
     remarks = {column.lower(): description for column, description in documentation.columns.items()}
     for position, field in enumerate(schema):
-        more: dict[bytes, bytes] = {}
+        more = {_TYPE_NAME: xdbc_types.type_name(field.type).encode()}
         if pa.types.is_decimal(field.type):
             more |= {_PRECISION: str(field.type.precision).encode(), _SCALE: str(field.type.scale).encode()}
         if (remark := remarks.get(field.name.lower())) is not None:
             more[_REMARKS] = remark.encode()
-        if more:
-            schema = schema.set(position, field.with_metadata({**(field.metadata or {}), **more}))
+        schema = schema.set(position, field.with_metadata({**(field.metadata or {}), **more}))
     described = {} if documentation.description is None else {"description": documentation.description}
     if not described and not documentation.metadata:
         return schema

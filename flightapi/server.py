@@ -16,6 +16,7 @@ from authkeys.access import Access
 from flightapi.authentication import AuthenticationInterceptor, CallDetails
 from flightapi.call_threads import CallThreads
 from flightapi.calls import IdleClock
+from flightapi.open_calls import OpenCalls
 from flightapi.prepared import PreparedStatements
 from flightapi.service import FlightService
 from queryengine.engine import QueryEngine
@@ -25,6 +26,10 @@ logger = logging.getLogger(__name__)
 
 #: Concurrent calls besides those with a running or queued statement: metadata, uploads, slow readers.
 SPARE_CALLS = 96
+#: Threads for each open call, and calls that gRPC accepts for each. A call that makes room for another keeps its thread
+#: for a moment, and a burst waits for threads here instead of being refused, whoever sends it.
+THREADS_PER_CALL = 2
+ACCEPTED_PER_CALL = 16
 
 #: The limit on all metadata of one call.
 MAX_METADATA_BYTES = 16 * 1024
@@ -79,18 +84,20 @@ class FlightServer:
         max_calls = config.query.workers + config.query.max_queued + SPARE_CALLS
         logging.getLogger(_GRPC_LOGGER).addFilter(_is_harmless)
         self._clock = IdleClock()
-        self._threads = CallThreads(max_calls)
+        self._threads = CallThreads(max_calls * THREADS_PER_CALL)
+        self.open_calls = OpenCalls(max_calls)
         self._stopped = threading.Event()
         self._prepared = PreparedStatements()
         self._interceptor = AuthenticationInterceptor(access, config.http.trusted_proxies)
         self._service = _Replaceable(self._service_of(config, engine, access))
         self._clock.each_tick(self._service.expire)
+        self._clock.each_tick(self.open_calls.trim)
         self._server = grpc.server(
             self._threads,
             handlers=[self._service],
             interceptors=[self._interceptor],
             options=_options(max_calls, config.flight.max_message_bytes),
-            maximum_concurrent_rpcs=max_calls,
+            maximum_concurrent_rpcs=max_calls * ACCEPTED_PER_CALL,
         )
         #: The bound port, also if the configuration lets the system choose one.
         self.port = self._bind(config)
@@ -128,7 +135,13 @@ class FlightServer:
 
     def _service_of(self, config: RuntimeConfig, engine: QueryEngine, access: Access) -> FlightService:
         return FlightService(
-            config, engine, access, self._clock, self._prepared, latest_access=lambda: self._interceptor.access
+            config,
+            engine,
+            access,
+            self._clock,
+            self._prepared,
+            open_calls=self.open_calls,
+            latest_access=lambda: self._interceptor.access,
         )
 
     def begin_stop(self, limit_s: float) -> None:

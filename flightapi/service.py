@@ -15,19 +15,20 @@ from authkeys.principal import ANONYMOUS, Principal
 from flightapi import actions, commands, metadata
 from flightapi.authentication import HANDSHAKE, RPCS, CallDetails, accepted
 from flightapi.calls import HANDSHAKE_IDLE_S, IDLE_S, SEND_GRACE_S, Call, IdleClock, many_answers, one_answer
-from flightapi.commands import MetadataCommand, Statement
+from flightapi.commands import MetadataCommand, PreparedExecution, Statement
 from flightapi.descriptions import TTL_S, Descriptions, StatementRequest
-from flightapi.errors import UnsupportedError
+from flightapi.errors import UnknownPreparedStatementError, UnsupportedError
 from flightapi.handshake import Handshake
+from flightapi.open_calls import OpenCalls
 from flightapi.prepared import Prepared, PreparedStatements
 from flightapi.protocol import uploads
-from flightapi.protocol.messages import PATHS
+from flightapi.protocol.messages import PATHS, pack
+from flightapi.request_counts import RequestCounts, Step, claim_of, claim_of_command
 from flightapi.speculation import RESULT_TTL_S, SpeculationBudget
 from flightapi.statements import Statements
-from queryengine.bounded_dict import BoundedDict
 from queryengine.encoders import arrow, flight
 from queryengine.engine import ArrowParameters, Description, Parameters, QueryEngine
-from queryengine.errors import EngineUnavailableError, RateLimitError, StatementError
+from queryengine.errors import EngineUnavailableError, StatementError
 from queryengine.values import qualified
 from runtimeconf.model import RuntimeConfig
 
@@ -40,15 +41,12 @@ _UNSUPPORTED = {
 _NO_METHOD = "There is no such method."
 
 
-#: The statements whose next call does not count that are remembered.
-_MAX_COUNTED = 10_000
-
-
 class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     """
     Answers accepted calls.
 
-    *access* decides on handshakes, *clock* limits how long calls wait for clients, and *prepared* outlives the service.
+    *access* decides on handshakes, and *clock* limits how long calls wait for clients. *prepared* and *open_calls*
+    outlive the service.
     Once *latest_access* returns another one, that decides again on each call whose message comes later.
     """
 
@@ -60,6 +58,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         clock: IdleClock,
         prepared: PreparedStatements,
         *,
+        open_calls: OpenCalls,
         latest_access: Callable[[], Access] | None = None,
     ) -> None:
         self._engine = engine
@@ -69,8 +68,8 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._results = Descriptions(config.state_dir, RESULT_TTL_S)
         self._budget = SpeculationBudget()
         self._prepared = prepared
-        #: The statements with a counted call, by key and claim, until their next call.
-        self._counted: BoundedDict[tuple[str, bytes], bool] = BoundedDict(_MAX_COUNTED)
+        self._open_calls = open_calls
+        self._requests = RequestCounts(engine)
         self._trusted_proxies = config.http.trusted_proxies
         self._handshake = Handshake(access, self._trusted_proxies)
         self._relations = (
@@ -95,6 +94,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Drop what nobody has used or claimed in time. Call it now and then."""
         self._results.expire()
         self._prepared.expire()
+        self._requests.expire()
 
     def service(self, details: CallDetails) -> Any:
         """Return the handler of a call that passed the interceptor."""
@@ -107,28 +107,6 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         handler = self._handlers.get(details.method, partial(one_answer, partial(_refuse, _NO_METHOD)))
         return handler(self._begin(details, IDLE_S))
 
-    def _count(self, call: Call, claim: bytes = b"", counts_for: bytes = b"") -> None:
-        """
-        Count a call of a key with `requests_per_minute`, unless the call before it in the same statement was counted.
-
-        Args:
-            call: The call.
-            claim: What the call before it gave out: a ticket id or a handle.
-            counts_for: What this call gives out.
-
-        Raises:
-            RateLimitError: It is one too many.
-        """
-        caller, per_minute = call.principal, call.principal.limits.requests_per_minute
-        if per_minute is None:
-            return
-        if not self._counted.pop((caller.fingerprint, claim), False):
-            allowance = self._engine.count_request(caller.fingerprint, per_minute)
-            if not allowance.is_allowed:
-                raise RateLimitError(allowance.limit, allowance.reset_s)
-        if counts_for:
-            self._counted[caller.fingerprint, counts_for] = True
-
     def _begin(self, details: CallDetails, idle_s: float) -> Callable[[Iterator[bytes], Any], Call]:
         principal = ANONYMOUS if details.decision is None else details.decision.principal
         check_again = partial(self._check_again, details.method)
@@ -139,6 +117,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
             clock=self._clock,
             idle_s=idle_s,
             check_again=check_again,
+            open_calls=self._open_calls,
         )
 
     def _check_again(self, method: str, principal: Principal, context: Any) -> Principal:
@@ -153,34 +132,52 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         descriptor = call.message()
         ticket_id = secrets.token_bytes(commands.TICKET_ID_BYTES)
         plan = commands.plan_descriptor(descriptor)
-        if not isinstance(plan, MetadataCommand):  # The ticket of one is the command itself, so its DoGet counts.
-            self._count(call, getattr(plan, "handle", b""), counts_for=ticket_id)
-        schema, plan = self._schema_of(call, plan, ticket_id)
+        if isinstance(plan, MetadataCommand):
+            claim = claim_of_command(pack(plan.message))
+            counted = self._requests.count(call.principal, Step.DESCRIBE)
+            schema = _schema_of_metadata(plan)
+        else:
+            request = self._request_of(call, plan, ticket_id)
+            claim, handle = claim_of(request), getattr(plan, "handle", b"")
+            counted = self._requests.count(call.principal, Step.DESCRIBE, handle)
+            schema = self._describe(call, request, handle)
+            plan = self._plan_of_ticket(call, plan, request)
+        self._requests.grant(call.principal, claim, counted)
         return commands.flight_info(descriptor, schema, commands.ticket(plan, ticket_id))
 
     def _get_schema(self, call: Call) -> bytes:
-        self._count(call)
-        schema, _ = self._schema_of(call, commands.plan_descriptor(call.message()))
-        return commands.schema_result(schema)
-
-    def _schema_of(self, call: Call, plan: commands.Plan, ticket_id: bytes = b"") -> tuple[bytes, commands.Plan]:
-        """
-        Return the schema of the result of *plan*, and the plan for its ticket.
-
-        *ticket_id* is the id of that ticket. With it, a short statement runs at once, and its result waits for the
-        ticket.
-        """
+        plan = commands.plan_descriptor(call.message())
         if isinstance(plan, MetadataCommand):
-            return metadata.answer_schema(plan.message).serialize().to_pybytes(), plan
+            self._requests.count(call.principal, Step.FETCH)
+            return commands.schema_result(_schema_of_metadata(plan))
+        request = self._request_of(call, plan, b"")
+        self._requests.count(call.principal, Step.FETCH)
+        return commands.schema_result(self._describe(call, request, getattr(plan, "handle", b"")))
+
+    def _request_of(self, call: Call, plan: Statement | PreparedExecution, ticket_id: bytes) -> StatementRequest:
+        """Return what *plan* runs; *ticket_id* is the id of its ticket, b"" without one."""
         fingerprint = call.principal.fingerprint
         if isinstance(plan, Statement):
-            return self._describe(call, StatementRequest(fingerprint, ticket_id, plan.sql)), plan
-        prepared = self._prepared.get(fingerprint, plan.handle)
-        request = StatementRequest(fingerprint, ticket_id, prepared.sql, prepared.parameters)
-        schema = self._describe(call, request, plan.handle)
-        if prepared.takes_parameters or prepared.parameters is not None:
-            return schema, plan
-        return schema, Statement(prepared.sql)  # A ticket with the text outlives the handle.
+            return StatementRequest(fingerprint, ticket_id, plan.sql)
+        prepared = self._prepared_of(call, plan.handle)
+        return StatementRequest(fingerprint, ticket_id, prepared.sql, prepared.parameters)
+
+    def _prepared_of(self, call: Call, handle: bytes) -> Prepared:
+        """Return the prepared statement *handle*. A call with an unknown handle counts as a request."""
+        try:
+            return self._prepared.get(call.principal.fingerprint, handle)
+        except UnknownPreparedStatementError:
+            self._requests.count(call.principal, Step.FETCH)
+            raise
+
+    def _plan_of_ticket(
+        self, call: Call, plan: Statement | PreparedExecution, request: StatementRequest
+    ) -> Statement | PreparedExecution:
+        """Return what the ticket for *request* holds: if possible the text, which outlives a handle."""
+        if isinstance(plan, Statement) or request.parameters is not None:
+            return plan
+        prepared = self._prepared.get(call.principal.fingerprint, plan.handle)
+        return plan if prepared.takes_parameters else Statement(prepared.sql)
 
     def _describe(self, call: Call, request: StatementRequest, handle: bytes = b"") -> bytes:
         """Return the schema of the result of *request*; *handle* names its prepared statement, if it has one."""
@@ -213,18 +210,14 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _do_get(self, call: Call) -> Iterator[bytes]:
         plan = commands.plan_ticket(call.message())
-        self._count(call, getattr(plan, "ticket_id", b""))
         if isinstance(plan, MetadataCommand):
+            self._requests.count(call.principal, Step.FETCH, claim_of_command(pack(plan.message)))
             schemas = partial(self._table_schemas, call)
             relations = [one for one in self._relations if call.principal.may_name(one.name)]
             table = metadata.answer(plan.message, relations, schemas, self._max_bytes)
             return map(b"".join, flight.messages(table.schema, arrow.cut(table.schema, table.to_batches())))
-        fingerprint = call.principal.fingerprint
-        if isinstance(plan, Statement):
-            request = StatementRequest(fingerprint, plan.ticket_id, plan.sql)
-        else:
-            prepared = self._prepared.get(fingerprint, plan.handle)
-            request = StatementRequest(fingerprint, plan.ticket_id, prepared.sql, prepared.parameters)
+        request = self._request_of(call, plan, plan.ticket_id)
+        self._requests.count(call.principal, Step.FETCH, claim_of(request))
         waiting = self._results.take(request) if request.claim else None
         answer = None if waiting is None else waiting.answer
         return self._statements.run(call, request.sql, request.bound, request.claim, answer)
@@ -234,9 +227,11 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         first = next(incoming, b"")
         handle = commands.plan_put(first)
         fingerprint = call.principal.fingerprint
-        self._prepared.get(fingerprint, handle)  # refuse an unknown handle before reading the parameters
+        self._prepared_of(call, handle)  # refuse an unknown handle before reading the parameters
+        counted = self._requests.count(call.principal, Step.BIND, handle)
         row = uploads.read_row(itertools.chain([first], incoming), self._max_bytes)
         self._prepared.bind(fingerprint, handle, ArrowParameters(_stream(row)) if row.num_rows else None)
+        self._requests.grant(call.principal, handle, counted)
         yield commands.bind_result(handle)
 
     def _do_action(self, call: Call) -> Iterator[bytes]:
@@ -256,15 +251,14 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return iter(actions.action_types())
 
     def _prepare(self, call: Call, sql: str) -> bytes:
-        self._count(call)
+        counted = self._requests.count(call.principal, Step.PREPARE)
         call.principal.require("query")
         version = self._results.data_version()
         description = self._descriptions.of(sql, call.principal.datasets, partial(self._speculate, call, sql, None))
         prepared = Prepared(sql, takes_parameters=bool(description.parameters))
         fingerprint = call.principal.fingerprint
         handle = self._prepared.add(fingerprint, prepared)
-        if call.principal.limits.requests_per_minute is not None:
-            self._counted[fingerprint, handle] = True
+        self._requests.grant(call.principal, handle, counted)
         if description.is_cacheable and description.answer is not None:
             self._results.keep(StatementRequest(fingerprint, handle, sql), description, version)
         return actions.prepared_result(handle, description.schema or b"", description.parameters)
@@ -291,6 +285,10 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         if unavailable is not None and not found:  # The engine itself is unavailable.
             raise unavailable
         return found
+
+
+def _schema_of_metadata(plan: MetadataCommand) -> bytes:
+    return bytes(metadata.answer_schema(plan.message).serialize())
 
 
 def _stream(row: pa.Table) -> bytes:

@@ -22,12 +22,10 @@ from queryengine.engine import (
 from queryengine.errors import QueryCancelledError
 from queryengine.ids import new_id
 from queryengine.query_log import QueryRecord
+from telemetry.events import CLIENT_GONE
 from telemetry.trace_context import trace_id
 
 logger = logging.getLogger("flightapi.queries")
-
-#: The outcome of a statement whose caller has disconnected, the same as over HTTP.
-CLIENT_GONE = "client_closed_request"
 
 #: The number of cancelled tickets that are remembered, newest first.
 MAX_CANCELLED = 10_000

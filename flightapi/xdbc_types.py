@@ -1,5 +1,7 @@
-"""The answer to GetXdbcTypeInfo: the types of DuckDB in the terms of ODBC and JDBC (`FlightSql.proto`)."""
+"""The types of DuckDB in the terms of ODBC and JDBC (`FlightSql.proto`): for GetXdbcTypeInfo and for columns."""
 
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -136,6 +138,57 @@ _ROWS: Final = (
     _datetime("TIMESTAMP WITH TIME ZONE", "XDBC_TIMESTAMP", "TIMESTAMP_WITH_TIMEZONE", 32, 6),
     _prefixed("INTERVAL", "XDBC_INTERVAL"),
 )
+
+
+_NAMES: Final[Mapping[pa.DataType, str]] = {
+    pa.null(): "NULL",
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "UTINYINT",
+    pa.uint16(): "USMALLINT",
+    pa.uint32(): "UINTEGER",
+    pa.uint64(): "UBIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.date32(): "DATE",
+    pa.time64("us"): "TIME",
+    pa.time64("ns"): "TIME_NS",
+    pa.timestamp("s"): "TIMESTAMP_S",
+    pa.timestamp("ms"): "TIMESTAMP_MS",
+    pa.timestamp("us"): "TIMESTAMP",
+    pa.timestamp("ns"): "TIMESTAMP_NS",
+}
+_PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def type_name(kind: pa.DataType) -> str:
+    """Return the name of the type in which a column of *kind* arrives: text is VARCHAR, whatever it holds."""
+    if kind in _NAMES:
+        return _NAMES[kind]
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    if pa.types.is_timestamp(kind):
+        return "TIMESTAMP WITH TIME ZONE"
+    if pa.types.is_nested(kind):
+        return _nested_name(kind)
+    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return "BLOB" if is_binary else "VARCHAR"
+
+
+def _nested_name(kind: Any) -> str:
+    if pa.types.is_map(kind):
+        return f"MAP({type_name(kind.key_type)}, {type_name(kind.item_type)})"
+    if pa.types.is_struct(kind) or pa.types.is_union(kind):
+        members = (f"{_quoted(member.name)} {type_name(member.type)}" for member in kind)
+        return f"{'STRUCT' if pa.types.is_struct(kind) else 'UNION'}({', '.join(members)})"
+    return f"{type_name(kind.value_type)}[{kind.list_size if pa.types.is_fixed_size_list(kind) else ''}]"
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
 def answer(data_type: int | None) -> pa.Table:

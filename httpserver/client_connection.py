@@ -30,13 +30,16 @@ class ClientConnection:
     """
     A connection to a client over a socket of gevent.
 
-    `recv` raises `TimeoutError` at the deadline that `allow` sets, even if bytes keep trickling in.
+    `recv` raises `TimeoutError` at the deadline that `allow` sets, even if bytes keep trickling in. Meanwhile the
+    connection is in *waiting*, which is in the order in which the waits began.
     """
 
-    __slots__ = ("_deadline", "_held", "_socket")
+    __slots__ = ("_deadline", "_gives_way", "_held", "_socket", "_waiting")
 
-    def __init__(self, client: socket.socket) -> None:
+    def __init__(self, client: socket.socket, waiting: "dict[ClientConnection, None] | None" = None) -> None:
         client.settimeout(SEND_TIMEOUT_S)
+        self._waiting = {} if waiting is None else waiting
+        self._gives_way = False
         self._socket = client
         self._deadline = 0.0
         self._held: bytes | None = None
@@ -68,11 +71,24 @@ class ClientConnection:
         left_s = self._deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("no time is left to read")
+        self._waiting[self] = None
+        try:
+            data = self._receive(size, left_s)
+        finally:
+            self._waiting.pop(self, None)
+        if self._gives_way and not data:
+            raise TimeoutError("the connection makes room for another")
+        return data
+
+    def _receive(self, size: int, left_s: float) -> bytes:
         if isinstance(self._socket, ssl.SSLSocket):
             # One TLS recv may read several times, each with the full timeout of the socket. gevent's timeout limits the
             # whole call, and cannot be swallowed: it never leaves this block as gevent's own exception.
             with gevent.Timeout(left_s, TimeoutError("the time to read is over")):
-                return self._socket.recv(size)
+                try:
+                    return self._socket.recv(size)
+                except ValueError:
+                    return b""  # `stop_reading` has ended TLS, because the client had as well.
         self._socket.settimeout(left_s)
         try:
             return self._socket.recv(size)
@@ -140,16 +156,24 @@ class ClientConnection:
         with suppress(OSError), socket.socket(fileno=os.dup(self.fileno())) as twin:
             twin.shutdown(socket.SHUT_RD)
 
+    def give_way(self) -> None:
+        """End the current read, from any greenlet, as if its deadline had passed; `finish` then does not wait."""
+        self._gives_way = True
+        self.stop_reading()
+
     def finish(self) -> None:
         """
         Close after an answer, so that all of it reaches a client that is still sending.
 
         Closing with unread input sends a reset, which may overtake the answer (RFC 9112, 9.6).
         """
+        if self._gives_way:
+            self.close()
+            return
         self.allow(LINGER_S)
         if isinstance(self._socket, ssl.SSLSocket):
             # This sends the close_notify, and fails if the client is still sending instead of answering it.
-            with suppress(OSError), gevent.Timeout(LINGER_S, TimeoutError()):
+            with suppress(OSError, ValueError), gevent.Timeout(LINGER_S, TimeoutError()):
                 self._socket.unwrap()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)

@@ -44,13 +44,14 @@ BODY_TIMEOUT_S = 30.0
 
 #: Seconds between checks for a stop, between heartbeats, and between checks for a free connection slot.
 _POLL_S = 0.1
-#: Seconds that a stopping worker waits for incomplete heads.
+#: Seconds that a stopping worker waits for incomplete heads, and for requests on idle connections: a client may be
+#: sending one already, and learns from the answer (`Connection: close`) that it was the last.
 _STOP_HEAD_S = 1.0
 #: A stopping worker aborts unfinished requests this many seconds before the arbiter's SIGKILL.
 _STOP_MARGIN_S = 1.0
 #: Seconds until the next attempt when accept fails for lack of descriptors or memory.
 _ACCEPT_PAUSE_S = 0.2
-#: The same if an idle connection is being closed to make room.
+#: The same if a connection is being closed to make room.
 _ROOM_PAUSE_S = 0.01
 #: Seconds that a worker leaves a pending connection to workers with fewer connections.
 _YIELD_S = 0.005
@@ -139,6 +140,8 @@ class GeventWebWorker(GeventWorker):
         self._idle: dict[ClientConnection, None] = {}
         # Connections with an incomplete request head, or without a request yet.
         self._heads: set[ClientConnection] = set()
+        # Connections that wait for bytes of their client, longest first.
+        self._waiting: dict[ClientConnection, None] = {}
         self._pool = Pool(self.cfg.worker_connections)
         self._tls: ssl.SSLContext | None = None
         self._warned = 0.0
@@ -200,15 +203,14 @@ class GeventWebWorker(GeventWorker):
         began = time.monotonic()
         # The arbiter kills the worker at `graceful_timeout`, and its answers would simply end.
         limit_s = max(self.cfg.graceful_timeout - _STOP_MARGIN_S, self.cfg.graceful_timeout / 2)
-        for connection in tuple(self._idle):
-            if connection not in self._heads:
-                connection.stop_reading()
+        stopped: set[ClientConnection] = set()
         while not self._pool.join(timeout=_POLL_S):
             self.notify()
             waited_s = time.monotonic() - began
-            if waited_s > _STOP_HEAD_S:
-                for connection in tuple(self._heads):
+            if waited_s > min(_STOP_HEAD_S, limit_s):
+                for connection in {*self._idle, *self._heads} - stopped:
                     connection.stop_reading()
+                    stopped.add(connection)
             if waited_s > limit_s:
                 logger.warning("requests were cut off: they did not end in %g s", limit_s)
                 queryengine.state.cancel_statements()  # Those that have not begun to answer get an error.
@@ -238,20 +240,24 @@ class GeventWebWorker(GeventWorker):
                 gevent.sleep(_ROOM_PAUSE_S if self._make_room() else _ACCEPT_PAUSE_S)
             return
         while self._pool.full():
-            self._make_room()
-            self._pool.wait_available(timeout=_POLL_S)
+            self._pool.wait_available(timeout=_ROOM_PAUSE_S if self._make_room() else _POLL_S)
         _COUNTS.add(1)
         self._pool.spawn(self._converse, listener.getsockname(), client, address)
         gevent.sleep(0)
 
     def _make_room(self) -> bool:
-        """Close the connection that has been idle longest, if any; return whether there was one."""
-        connection = next(iter(self._idle), None)
-        if connection is None:
-            return False
-        del self._idle[connection]
-        connection.stop_reading()
-        return True
+        """
+        Close the connection that has been idle longest, or else the one that has waited longest for its client.
+
+        The second has sent a part of a request only, which anybody can do. Return whether there was one.
+        """
+        if (connection := next(iter(self._idle), None)) is not None:
+            del self._idle[connection]
+            connection.stop_reading()
+        elif (connection := next(iter(self._waiting), None)) is not None:
+            del self._waiting[connection]
+            connection.give_way()
+        return connection is not None
 
     def _warn(self, message: str, *values: object, exc_info: BaseException | None = None) -> None:
         now = time.monotonic()
@@ -261,7 +267,7 @@ class GeventWebWorker(GeventWorker):
 
     def _converse(self, server: Any, client: Any, address: Any) -> None:
         """Answer the requests of one connection."""
-        connection = ClientConnection(client)
+        connection = ClientConnection(client, self._waiting)
         try:
             self._idle[connection] = None
             self._heads.add(connection)
@@ -272,8 +278,7 @@ class GeventWebWorker(GeventWorker):
             parser = _Parser(self._settings, connection, address)
             while (request := self._next_request(connection, parser)) is not None:
                 if not self._answer(request, connection, address, server):
-                    self._idle[connection] = None
-                    connection.finish()
+                    self._finish(connection)
                     return
         except ssl.SSLError as error:
             refuse(connection, address, error)
@@ -281,13 +286,18 @@ class GeventWebWorker(GeventWorker):
             logger.debug("a client left or was too slow")
         except Exception as error:  # noqa: BLE001 (an error must not affect other connections)
             refuse(connection, address, error)
-            self._idle[connection] = None
-            connection.finish()
+            self._finish(connection)
         finally:
             self._idle.pop(connection, None)
             self._heads.discard(connection)
             connection.close()
             _COUNTS.add(-1)
+
+    def _finish(self, connection: ClientConnection) -> None:
+        """Close a connection after its last answer. A stop waits for it, to not reset it while the client reads."""
+        if self.alive:
+            self._idle[connection] = None
+        connection.finish()
 
     def _next_request(self, connection: ClientConnection, parser: Any) -> Any:
         """
@@ -299,8 +309,6 @@ class GeventWebWorker(GeventWorker):
             OSError: The client left before the head was complete.
         """
         self._idle[connection] = None
-        if not self.alive and parser.req_count:
-            connection.stop_reading()
         try:
             # Skip the unread rest of the last body, then read the first bytes of the next head.
             first = parser.unreader.read() if parser.finish_body() else b""
@@ -352,5 +360,5 @@ class GeventWebWorker(GeventWorker):
                 connection.reset()
             connection.release()
             raise
-        connection.allow(self._settings.keepalive)
+        connection.allow(self._config.http.keep_alive_s)
         return not response.should_close()

@@ -1,9 +1,10 @@
 """
 gunicorn as the HTTP server: its settings from the runtime YAML, its threaded worker class and its log.
 
-The worker differs from gunicorn's threaded one in three ways: requests that gunicorn itself refuses get a problem body
-like any other refusal, a truncated answer never looks complete, and a connection with an unread body is closed. The
-worker class of the web tier is in `httpserver.gevent_worker`.
+The worker differs from gunicorn's threaded one in four ways: requests that gunicorn itself refuses get a problem body
+like any other refusal, a truncated answer never looks complete, a connection with an unread body is closed, and one
+that never sends anything is closed sooner than an idle one. The worker class of the web tier is in
+`httpserver.gevent_worker`.
 """
 
 import math
@@ -12,11 +13,12 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from gunicorn.arbiter import Arbiter
 from gunicorn.http.parser import RequestParser
+from gunicorn.systemd import SD_LISTEN_FDS_START
 from gunicorn.workers.gthread import ThreadWorker
 
 import queryengine.state
@@ -24,11 +26,16 @@ from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
 from httpserver.truncation_guard import guarded
 from runtimeconf.model import MIB, RuntimeConfig
+from system.addresses import Address, bound_address
 from system.heartbeat import HUNG_S, HangDetector, is_stopped
 from system.process_limits import connection_limit
 
+#: Seconds in which a new connection must send its first bytes, beyond those in which a thread waits for them.
+HEAD_TIMEOUT_S = 15.0
 #: Threads beyond those that run or await a statement: for health checks, status, refusals and incoming bodies.
 SPARE_THREADS = 32
+#: Connections of a worker with threads, unless it has many threads.
+MAX_CONNECTIONS = 1000
 #: Seconds between the cancellation of a stopping worker's statements and the arbiter's SIGKILL.
 STOP_MARGIN_S = 2.0
 #: Seconds without a heartbeat after which the arbiter kills a worker that runs statements itself.
@@ -44,10 +51,13 @@ def web_workers() -> int:
 
 def options(config: RuntimeConfig) -> dict[str, Any]:
     """Return gunicorn's settings for *config*: one process with threads and the engine."""
+    threads = config.query.workers + config.query.max_queued + SPARE_THREADS
     return _common(config) | {
         "worker_class": "httpserver.gunicorn_server.WebWorker",
         "workers": 1,
-        "threads": config.query.workers + config.query.max_queued + SPARE_THREADS,
+        "threads": threads,
+        # gunicorn keeps at most the difference to `threads` idle: further answers announce that they are the last.
+        "worker_connections": max(MAX_CONNECTIONS, 2 * threads),
         "timeout": HEARTBEAT_TIMEOUT_S,
     }
 
@@ -61,6 +71,24 @@ def web_options(config: RuntimeConfig) -> dict[str, Any]:
         "worker_connections": connection_limit(config.query.workers),
         "timeout": heartbeat_timeout(config),
     }
+
+
+def addresses(bound: Iterable[Any], environ: Mapping[str, str]) -> Iterator[Address]:
+    """
+    Yield the TCP addresses on which gunicorn will listen.
+
+    Args:
+        bound: The `bind` settings, parsed by gunicorn: pairs, paths of Unix sockets and descriptors.
+        environ: Its environment, with the sockets that systemd or a former gunicorn passes in their place.
+    """
+    passed = [int(one) for one in environ.get("GUNICORN_FD", "").split(",") if one.isdecimal()]
+    if environ.get("LISTEN_PID") == str(os.getpid()):
+        passed += range(SD_LISTEN_FDS_START, SD_LISTEN_FDS_START + int(environ.get("LISTEN_FDS", "0")))
+    for one in (*bound, *passed):
+        if isinstance(one, tuple):
+            yield Address(*one)
+        elif isinstance(one, int) and (address := bound_address(one)) is not None:
+            yield address
 
 
 def heartbeat_timeout(config: RuntimeConfig) -> int:
@@ -77,7 +105,7 @@ def _common(config: RuntimeConfig) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "bind": [str(config.http.bind)],
         "graceful_timeout": graceful_timeout(config),
-        "keepalive": 15,
+        "keepalive": math.ceil(config.http.keep_alive_s),
         "logger_class": "system.gunicorn_log.ServerLogger",
         "proc_name": "web",
         "control_socket_disable": True,
@@ -159,6 +187,12 @@ class WebWorker(ThreadWorker):
         timer = threading.Timer(delay_s, queryengine.state.cancel_statements)
         timer.daemon = True
         timer.start()
+
+    def finish_request(self, conn: Any, fs: Any) -> None:
+        """Go on with a connection after a request. One that has sent nothing yet has less time than an idle one."""
+        super().finish_request(conn, fs)
+        if self.pending_conns and self.pending_conns[-1] is conn:
+            conn.timeout = time.monotonic() + min(HEAD_TIMEOUT_S, self.cfg.keepalive)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
         """Answer a request that failed outside the application."""

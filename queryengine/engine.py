@@ -19,7 +19,7 @@ CacheUse = Literal["use", "renew", "none"]
 CacheState = Literal["", "hit", "miss", "bypass"]
 
 #: The format of a result; in "flight" each chunk is an Arrow Flight message.
-Encoding = Literal["json", "csv", "arrow", "vnd", "flight"]
+Encoding = Literal["json", "ndjson", "csv", "arrow", "vnd", "flight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +172,15 @@ class Allowance:
     """
     The decision on a request of a key with `requests_per_minute`, here `limit`.
 
-    `remaining` more requests are allowed now, and some again in `reset_s` seconds.
+    `remaining` more requests are allowed now, and some again in `reset_s` seconds. The request counts as one of the
+    second `counted_at` on the engine's clock.
     """
 
     limit: int
     remaining: int
     reset_s: int
     is_allowed: bool
+    counted_at: int
 
 
 class QueryResult(Protocol):
@@ -306,9 +308,11 @@ class QueryEngine(Protocol):
             QueryError: The engine could not judge *sql*.
         """
 
-    def count_request(self, fingerprint: str, per_minute: int) -> Allowance:
+    def count_request(self, fingerprint: str, per_minute: int, instead_of: int | None = None) -> Allowance:
         """
         Count a request of *fingerprint*, unless it made *per_minute* of them within the last minute.
+
+        *instead_of* is the `counted_at` of an earlier call of the same request, which no longer counts.
 
         Raises:
             EngineUnavailableError: The engine, which counts for all processes, cannot be reached.

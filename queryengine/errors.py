@@ -106,13 +106,18 @@ class ResourceLimitError(QueryError):
 
 
 class EngineBusyError(QueryError):
-    """No free slot: the queue is full or was too slow. Try again after `retry_after_s` seconds."""
+    """
+    No free slot: the queue is full or was too slow, or another key needed the slot.
+
+    Try again after `retry_after_s` seconds.
+    """
 
     code = "engine_busy"
 
-    def __init__(self, retry_after_s: int = 1) -> None:
+    def __init__(self, retry_after_s: int = 1, *, reclaimed: bool = False) -> None:
         self.retry_after_s = retry_after_s
-        super().__init__(f"The engine is busy: try again in {retry_after_s} s.")
+        reason = "This API key used every worker, and another key needed one" if reclaimed else "The engine is busy"
+        super().__init__(f"{reason}: try again in {retry_after_s} s.")
 
 
 class RateLimitError(QueryError):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import telemetry.state
 from queryengine.engine import Query, QueryTimings
 from telemetry import spans
-from telemetry.events import MAX_SQL_CHARACTERS, StatementEvent
+from telemetry.events import MAX_SQL_CHARACTERS, NO_ERRORS, StatementEvent
 from telemetry.trace_context import Trace, log_fields
 
 Protocol = Literal["http", "flight-sql"]
@@ -112,5 +112,5 @@ class QueryRecord:
                 ("encode", timings.encode_ms),
             ]
             phases.append(("send", duration_s * 1000 - sum(spent for _, spent in phases)))
-        error = "" if outcome == "ok" else outcome
+        error = "" if outcome in NO_ERRORS else outcome
         spans.send(trace, "statement", duration_s, attributes, phases=phases, error=error)

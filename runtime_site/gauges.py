@@ -25,7 +25,7 @@ from runtime_site.parts import part_of
 from runtime_site.project import project
 from runtimeconf.model import RuntimeConfig
 from system.process_usage import arguments, children, started_at, usage_of
-from system.wallclock import seconds_since
+from system.wallclock import seconds_since, since_boot
 from telemetry import metrics
 from telemetry.counters import Labels
 from telemetry.metrics import Metric
@@ -53,6 +53,9 @@ class Gauges:
         self._supervisor = supervisor
         self._found: dict[Metric, Series] = {}
         self._checked: dict[str, float] = {}  # the time of each dataset's last check, in seconds since 1970
+        # By the clock of `since_boot`: until when no other node can publish, and when the shared storage answered.
+        self._publishes_until: float | None = None
+        self._answered_at: float | None = None
         self._cpu = _ProcessorTime()
         self._config: RuntimeConfig | None = None
         self._keys: Keys = ()
@@ -86,10 +89,19 @@ class Gauges:
             self._link.close()
 
     def series(self) -> dict[Metric, Series]:
-        """Return the values found last, with the ages of datasets as of now."""
+        """Return the values found last, with what depends on the time as of now."""
         now = time.time()
         ages: Series = {(name,): round(max(0.0, now - at), 3) for name, at in self._checked.items()}
-        return {**self._found, metrics.DATASET_AGE: ages, **self._engine()}
+        return {**self._found, metrics.DATASET_AGE: ages, **self._sharing(), **self._engine()}
+
+    def _sharing(self) -> dict[Metric, Series]:
+        now, until, answered_at = since_boot(), self._publishes_until, self._answered_at
+        found: dict[Metric, Series] = {}
+        if until is not None:
+            found[metrics.NODE_PUBLISHES] = {(): float(now < until)}
+        if answered_at is not None:
+            found[metrics.SHARED_STORAGE_AGE] = {(): round(now - answered_at, 3)}
+        return found
 
     def _engine(self) -> dict[Metric, Series]:
         if self._link is None or self._config is None:
@@ -134,10 +146,13 @@ class Gauges:
             **_disk(config.state_dir),
         }
         try:
-            if config.snapshots is not None and (sharing := control.sharing()) is not None:
-                found[metrics.NODE_PUBLISHES] = {(): float(sharing.is_publishing)}
+            asked_at = since_boot()
+            if config.snapshots is None:
+                self._publishes_until = self._answered_at = None
+            elif (sharing := control.sharing()) is not None:
+                self._publishes_until = asked_at + sharing.publishes_s
                 if sharing.answered_s is not None:
-                    found[metrics.SHARED_STORAGE_AGE] = {(): sharing.answered_s}
+                    self._answered_at = asked_at - sharing.answered_s
             states = control.datasets()
         except DatasetsUnavailableError:  # What was known still holds; the ages go on.
             kept = (metrics.DATASET_ROWS, metrics.DATASET_BYTES, metrics.DATASET_STATE)

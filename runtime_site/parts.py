@@ -68,7 +68,7 @@ _PART = re.compile(r"(?:run|.*\.)?(serve|web|engine|flight|refresh|watch|traces|
 #: from the parts, which find them beside `manage.py`.
 _ENVIRONMENT = re.compile(
     "PATH|HOME|USER|LOGNAME|TZ|TZDIR|TMPDIR|LANG|LANGUAGE|LC_[A-Z]+|LOG_FORMAT|VIRTUAL_ENV|DJANGO_SETTINGS_MODULE"
-    "|PYTHON(?!SAFEPATH)[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+|COV_[A-Z_]+|COVERAGE_[A-Z_]+"
+    "|PYTHON(?!SAFEPATH)[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+"
 )
 
 #: What programs that read sources may get too: proxies, also in lower case, trusted certificate authorities, and the

@@ -27,8 +27,11 @@ from httpserver.gunicorn_server import web_workers
 from runtime_site import parts
 from runtime_site.following import DONE
 from runtime_site.supervisor import Part, PartCommand, Supervisor, reason_of
+from runtimeconf.errors import ConfigError
+from runtimeconf.exposure import check_listener
 from runtimeconf.handover import Handover, new_file, read, write
 from runtimeconf.model import MIB, RuntimeConfig
+from system.addresses import bound_address
 from system.heartbeat import HUNG_S, Heartbeat
 from system.state_directory import remove_ours
 
@@ -246,6 +249,12 @@ class Generations:
             return
         finally:
             os.close(answer)
+        try:
+            if (address := bound_address(self._fixed["web"]["listener"])) is not None:
+                check_listener(address, config.auth, config.file)
+        except ConfigError as error:
+            self._fail(error.lines())
+            return
         self._last += 1
         self._new = replace(config, generation=self._last), who
         self._environ = extra["environ"]

@@ -23,12 +23,14 @@ from datasources.errors import DatasetError
 from queryengine.errors import QueryError
 from runtime_site import tracing
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
+from runtimeconf.exposure import check_this_process
 from runtimeconf.model import MIB, RuntimeConfig
 from runtimeconf.named_keys import WARNING_PERIOD
 from system.errors import StateDirectoryError
 from system.memory import memory_bytes
 from system.process_limits import descriptors_for, hard_limit, raise_soft_limit
 from system.state_directory import prepare_state_dir
+from system.temporary import ensure_temporary_directory
 from system.wallclock import utc_at
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,7 @@ def checked_config() -> RuntimeConfig:
         return config
     config = with_checked_statements(config)
     prepare_state_dir(config.state_dir)
+    ensure_temporary_directory(config.state_dir)
     runtimeconf.state.set_config(config)
     authkeys.state.ensure_built()
     _checked = runtimeconf.state.get_config()
@@ -109,7 +112,7 @@ def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
         except ConfigError as error:
             faults.extend(error.faults)
         if faults:
-            raise ConfigError(tuple(faults))
+            raise ConfigError(tuple(sorted(faults, key=lambda fault: (fault.file != config.file, fault.line))))
         return declarations.with_admitted_sql(config, gate_of_loads)
 
 
@@ -226,6 +229,8 @@ def start_once() -> Runtime:
 def start_or_exit() -> None:
     """Start the runtime in a worker of a server; log an error that prevents it, and exit."""
     try:
+        config = checked_config_of_one_process()
+        check_this_process(config.auth, config.file)
         start_once()
     except StartError as error:
         logger.critical("The runtime cannot start: %s", error)

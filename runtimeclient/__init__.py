@@ -11,3 +11,19 @@ CLIENT_COMMANDS = (
 )
 #: All commands of `querykeep`, in the order of its help; each is a module of `runtimeclient.commands`.
 COMMANDS = (*CLIENT_COMMANDS, "init", "completion", "manual")
+
+#: The commands of the extra `server`, with a summary for the help; `runtime_site.management.commands` has them.
+SERVER_COMMANDS = {
+    "serve": "start the runtime",
+    "check": "check the configuration, its data and the machine; nothing is started",
+    "reload": "put the changed configuration in force without a gap",
+    "doctor": "find problems of a runtime and its machine, and say how to solve them",
+    "healthcheck": "ask the runtime on this machine whether it responds",
+    "runserver": "start the runtime on Django's development server",
+    "runweb": "run the HTTP server alone (serve starts it)",
+    "runflight": "run the Flight SQL server alone (serve starts it)",
+    "runengine": "run the engine alone (serve starts it)",
+    "runrefresh": "load the datasets alone (serve starts it)",
+    "runwatch": "run metrics and history alone (serve starts it)",
+    "runtraces": "export traces (serve starts it)",
+}

@@ -24,7 +24,7 @@ from runtimeclient.errors import (
 )
 from runtimeclient.http.answers import JSON, SqlAnswer
 from runtimeclient.http.api_key import check_api_key, masked
-from runtimeclient.http.endpoint import Endpoint, parse_endpoint
+from runtimeclient.http.endpoint import parse_endpoint
 from runtimeclient.http.json_stream import JsonValue, as_json
 from runtimeclient.http.resources import (
     ActiveQuery,
@@ -36,6 +36,7 @@ from runtimeclient.http.resources import (
     Statistics,
 )
 from runtimeclient.http.timeouts import allow_streaming, limit_response_time
+from runtimeclient.http.tls import tls_context
 
 # The specification's type for rows, which a runtime sends unless it is asked for another type.
 _PLAIN_TEXT = "text/plain"
@@ -79,7 +80,8 @@ class RuntimeClient:
         transport: Replaces the network, for example `httpx.WSGITransport`.
 
     Raises:
-        UsageError: The URL, the key, the certificate file or a proxy from the environment cannot be used.
+        UsageError: The URL, the key, the certificate file, or a proxy or certificates from the environment cannot be
+            used.
     """
 
     def __init__(
@@ -95,12 +97,15 @@ class RuntimeClient:
         self._timeouts = timeouts
         self.api_key = None if api_key is None else check_api_key(api_key, "of the client")
         self._key_header = {} if api_key is None else {"X-API-Key": api_key}
-        tls_context = _tls_context(self.endpoint, tls_root_certificate_file)
+        # Loading the roots takes longer than the rest of the startup; skip it without TLS.
+        verify = (
+            tls_context(tls_root_certificate_file) if self.endpoint.is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        )
         try:
             self._http = httpx.Client(
                 base_url=self.endpoint.url,
                 headers={"User-Agent": "runtimeclient", "Accept-Encoding": "identity"},
-                verify=tls_context,
+                verify=verify,
                 follow_redirects=False,
                 transport=transport,
                 trust_env=not self.endpoint.is_loopback,
@@ -329,7 +334,8 @@ class RuntimeClient:
             raise NotAuthorisedError(
                 f"The runtime at {self.endpoint.url} refused the API key."
                 if self._key_header
-                else f"The runtime at {self.endpoint.url} requires an API key: use --api-key-file or RUNTIME_API_KEY."
+                else f"The runtime at {self.endpoint.url} requires an API key: use --api-key-file, RUNTIME_API_KEY or"
+                " the command login."
             )
         raise self._problem(response) or self._not_a_runtime(response)
 
@@ -428,16 +434,3 @@ def _causes(exc: BaseException | None) -> Iterable[BaseException]:
     while exc is not None:
         yield exc
         exc = exc.__cause__ or exc.__context__
-
-
-def _tls_context(endpoint: Endpoint, root_certificate_file: Path | None) -> ssl.SSLContext:
-    if not endpoint.is_tls:
-        # Loading the default roots takes longer than the rest of the startup; skip it without TLS.
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if root_certificate_file is None:
-        return httpx.create_ssl_context()
-    try:
-        return ssl.create_default_context(cafile=root_certificate_file)
-    except OSError as exc:
-        reason = exc.strerror if exc.errno and not isinstance(exc, ssl.SSLError) else "it is not a PEM certificate"
-        raise UsageError(f"The root certificate file {root_certificate_file} cannot be used: {reason}.") from exc

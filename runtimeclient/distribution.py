@@ -54,12 +54,6 @@ def is_installed(extra: str) -> bool:
     return True
 
 
-def server_commands() -> frozenset[str]:
-    """Return the names of the commands that need the extra `server`."""
-    commands = _ROOT / "runtime_site" / "management" / "commands"
-    return frozenset(file.stem for file in commands.glob("[!_]*.py"))
-
-
 def requirements_of(extra: str) -> list[str]:
     """Return the requirements of *extra*: those of the installed distribution, else those of the clone."""
     found = _distribution()

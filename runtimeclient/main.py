@@ -4,13 +4,15 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TextIO
 
-from runtimeclient import COMMANDS
+from runtimeclient import COMMANDS, SERVER_COMMANDS
 from runtimeclient.argv import prepare_process
 from runtimeclient.commands.base import PROG, Invocation, command_parser, load_command, program_parser
-from runtimeclient.errors import ClientError, UsageError
+from runtimeclient.errors import ClientError, NotAuthorisedError, UsageError
 from runtimeclient.output.console import Console, Streams
+from runtimeclient.profiles.key_lookup import KEY_FILE, KEY_FILE_HINT
 
 INTERRUPTED_STATUS = 130
 
@@ -44,6 +46,8 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
     Raises:
         SystemExit: For `--help` and `--version`, which write to the standard output of the process.
     """
+    if arguments and arguments[0] == "help":
+        arguments = [*arguments[1:2], "--help"]
     name = arguments[0] if arguments else "--help"
     console = Console(streams, environ)
     try:
@@ -57,6 +61,8 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
         console = Console(streams, environ, options)
         command.call(Invocation(options, console, environ, prog))
     except ClientError as exc:
+        if isinstance(exc, NotAuthorisedError) and console.api_key is None and Path(KEY_FILE).is_file():
+            exc = NotAuthorisedError(f"{exc} The file {KEY_FILE} here may have it: {KEY_FILE_HINT}")
         console.error(exc)
         return exc.exit_status
     except BrokenPipeError:
@@ -66,9 +72,9 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
 
 def _refuse_server_command(prog: str, name: str) -> None:
     """Raise UsageError if *name* is a command of the server."""
-    from runtimeclient.distribution import install_command, server_commands  # noqa: PLC0415 (slow to import)
+    from runtimeclient.distribution import install_command  # noqa: PLC0415 (slow to import)
 
-    if name in server_commands():
+    if name in SERVER_COMMANDS:
         raise UsageError(f"{prog} {name} needs the extra server: {install_command('server')}")
 
 

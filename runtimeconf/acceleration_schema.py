@@ -71,6 +71,8 @@ class _ByColumnsField(Field[dict[tuple[str, ...], str]]):
         if not isinstance(node, Mapping):
             self.refuse(node, path)
             return None
+        if not node.entries:
+            path.warn(node.line, "is empty, so it has no effect")
         found: dict[tuple[str, ...], str] = {}
         for entry in node.entries:
             where = path.field(shown_name(entry.name))
@@ -140,10 +142,17 @@ def _build_acceleration(values: dict[str, Any], node: Mapping, path: YamlPath) -
     elif acceleration.refresh_jitter_max_s is None and acceleration.refresh_check_interval_s is None:
         message = "has no effect without refresh_check_interval or refresh_jitter_max"
         path.field("refresh_jitter_enabled").warn(node.line_of("refresh_jitter_enabled"), message)
-    if not acceleration.refresh_retry_enabled:
-        _has_no_effect(("refresh_retry_max_attempts",), "refresh_retry_enabled: true", node, path)
+    _warn_of_retries(acceleration, node, path)
     _warn_of_idle_fields(acceleration, node, path)
     return acceleration
+
+
+def _warn_of_retries(acceleration: AccelerationConfig, node: Mapping, path: YamlPath) -> None:
+    if not acceleration.refresh_retry_enabled:
+        _has_no_effect(("refresh_retry_max_attempts",), "refresh_retry_enabled: true", node, path)
+    elif acceleration.refresh_retry_max_attempts == 0 and node.get("refresh_retry_enabled") is not None:
+        message = "is true and refresh_retry_max_attempts is 0: a load that fails is not tried again"
+        path.field("refresh_retry_enabled").warn(node.line_of("refresh_retry_enabled"), message)
 
 
 def _warn_of_idle_fields(acceleration: AccelerationConfig, node: Mapping, path: YamlPath) -> None:
@@ -154,8 +163,13 @@ def _warn_of_idle_fields(acceleration: AccelerationConfig, node: Mapping, path: 
         path.field("enabled").warn(node.line_of("enabled"), message)
 
 
-#: What `enabled: false` does not turn off, or what has no effect anyway.
-_WITHOUT_ENABLED = frozenset({"enabled", "engine", "mode", "params", "refresh_on_startup", "on_zero_results"})
+#: What `enabled: false` does not turn off, because the dataset is still loaded once, or what has no effect anyway.
+_WITHOUT_ENABLED = frozenset(
+    {
+        *("enabled", "engine", "mode", "params", "refresh_on_startup", "on_zero_results"),
+        *("refresh_timeout", "refresh_retry_enabled", "refresh_retry_max_attempts"),
+    }
+)
 
 
 def _has_no_effect(names: tuple[str, ...], without: str, node: Mapping, path: YamlPath) -> None:
@@ -239,6 +253,22 @@ ACCELERATION = Section[AccelerationConfig](
     unavailable=_UNAVAILABLE,
 )
 
+_COMPUTED = "Remove it: the view is computed again as soon as something that it reads is published."
+
+#: What datasets have below `acceleration`, and views do not.
+_UNAVAILABLE_IN_VIEWS = {
+    **dict.fromkeys(("refresh_cron", "refresh_jitter_enabled", "refresh_jitter_max", "refresh_on_startup"), _COMPUTED),
+    **dict.fromkeys(("refresh_retry_enabled", "refresh_retry_max_attempts"), _COMPUTED),
+    **dict.fromkeys(
+        ("refresh_data_window", "retention_check_enabled", "retention_check_interval", "retention_period"),
+        "Write a WHERE into the SELECT of the view.",
+    ),
+    **dict.fromkeys(("indexes", "on_conflict", "primary_key"), "Remove it: a view has neither keys nor indexes."),
+    "on_zero_results": "Remove it: no query reads a source.",
+    "refresh_sql": "Write it into the SELECT of the view.",
+    "refresh_timeout": "Remove it: a view has the default time-out of datasets.",
+}
+
 #: `views[].acceleration`, which only says whether the view is materialized.
 VIEW_ACCELERATION = Section[bool](
     lambda values, _node, _path: values.get("enabled", True),
@@ -249,6 +279,5 @@ VIEW_ACCELERATION = Section[bool](
         DurationField("100ms", "365d"),
         note="The view is computed again as soon as something that it reads is published.",
     ),
-    unavailable=_UNAVAILABLE
-    | {"refresh_cron": "Remove it: the view is computed again as soon as something that it reads is published."},
+    unavailable=_UNAVAILABLE | _UNAVAILABLE_IN_VIEWS,
 )

@@ -16,7 +16,7 @@ from runtimeconf.yaml_reader import Mapping, Sequence
 def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
     """Resolve the keys if authentication is on. While it is off, no secret is read."""
     if not values["enabled"]:
-        return AuthConfig(enabled=False)
+        return AuthConfig(enabled=False, allows_anybody=True)
     listed = node.get("keys")
     is_empty = listed is None or (isinstance(listed, Sequence) and not listed.items)
     if is_empty and (listed is not None or node.get("named_keys") is None):

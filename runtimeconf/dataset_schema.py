@@ -36,8 +36,8 @@ from runtimeconf.model import (
     ViewConfig,
 )
 from runtimeconf.references import holds_reference
-from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping, Node, Scalar
+from runtimeconf.validation import YamlPath, nearest
+from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 
 #: The connector of a dataset made of another one, as Spice.ai calls it.
 LOCALPOD = "localpod"
@@ -46,7 +46,14 @@ LOCALPOD = "localpod"
 IDENTIFIER = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
 _RESERVED_NAMES = frozenset({"information_schema", "pg_catalog", "runtime", "main"})
 _RESERVED_SCHEMAS = frozenset({"system", "temp", "memory", "recurring"})
-_RESERVED_PREFIXES = ("_catalog", "duckdb_", "pg_", "sqlite_", "pragma_")
+#: Prefixes of names in the engine, each with what has such names.
+_RESERVED_PREFIXES = {
+    "_catalog": "the engine's lists of tables",
+    "duckdb_": "the engine's own tables",
+    "pg_": "the engine's system tables, as in PostgreSQL",
+    "pragma_": "the engine's pragma functions",
+    "sqlite_": "the engine's system tables, as in SQLite",
+}
 _RESERVED_SNAPSHOT = re.compile(r"_s(?:[0-9]+|[0-9a-f]{12})")
 
 _PARAM_NAMES = frozenset(param.name for param in all_params())
@@ -58,9 +65,13 @@ def parse_relation_name(text: str) -> str:
         raise InvalidValueError
     schema, _, name = text.lower().rpartition(".")
     for part in (schema, name):
-        is_reserved = part in _RESERVED_NAMES or part.startswith(_RESERVED_PREFIXES)
-        if is_reserved or _RESERVED_SNAPSHOT.fullmatch(part):
+        if part in _RESERVED_NAMES:
             raise InvalidValueError("the engine reserves this name")
+        for prefix, what in _RESERVED_PREFIXES.items():
+            if part.startswith(prefix):
+                raise InvalidValueError(f"names that begin with {prefix} are reserved for {what}")
+        if _RESERVED_SNAPSHOT.fullmatch(part):
+            raise InvalidValueError(f"names such as {part} are reserved for the engine's snapshots")
     if schema in _RESERVED_SCHEMAS:
         raise InvalidValueError("the engine reserves this name")
     return text
@@ -94,7 +105,9 @@ class _SourceField(TextField):
         if name == LOCALPOD and IDENTIFIER.fullmatch(text.partition(":")[2]) is None:
             raise InvalidValueError(f"write {LOCALPOD}: and the name of another dataset")
         if name not in CONNECTORS and name != LOCALPOD:
-            reason = ABSENT.get(name) or f"the connectors are: {', '.join(CONNECTORS)}"
+            meant = nearest(name, CONNECTORS)
+            known = f"the connectors are: {', '.join(CONNECTORS)}"
+            reason = ABSENT.get(name) or (f"did you mean {meant}:? {known}" if meant else known)
             raise InvalidValueError(f"the connector {name} is not supported; {reason}")
         return text
 
@@ -182,7 +195,7 @@ def _build_localpod(source: str, values: dict[str, Any], node: Mapping, path: Ya
         path.field("from").fault(node.line_of("from"), message)
     acceleration: AccelerationConfig = values.get("acceleration", AccelerationConfig())
     instead = "the dataset is a copy of another: for more, write a view with materialized: true"
-    for field in ("on_schema_change", "time_column", "time_format", "params"):
+    for field in ("on_schema_change", "on_empty", "time_column", "time_format", "params"):
         if field in values:
             path.field(field).fault(node.line_of(field), f"is not available with localpod: {instead}")
     interval_s = acceleration.refresh_check_interval_s
@@ -274,12 +287,19 @@ _DOCUMENTATION = (
 def _documentation(values: dict[str, Any], node: Mapping, path: YamlPath) -> Documentation:
     """Take what belongs to the documentation out of *values*."""
     columns: tuple[tuple[str, str | None], ...] = values.pop("columns", ())
-    if len({name.lower() for name, _ in columns}) < len(columns):
-        path.field("columns").fault(node.line_of("columns"), "has a column twice")
+    listed = node.get("columns")
+    known: set[str] = set()
+    for item in listed.items if isinstance(listed, Sequence) else ():
+        name = item.get("name") if isinstance(item, Mapping) else None
+        if isinstance(name, Scalar):
+            if name.text.lower() in known:
+                path.field("columns").fault(name.line, f"has a column twice; found {path.found(name)} again")
+            known.add(name.text.lower())
     return Documentation(
         description=values.pop("description", None),
         metadata=values.pop("metadata", {}),
         columns={name: description for name, description in columns if description is not None},
+        undescribed=tuple(name for name, description in columns if description is None),
     )
 
 
@@ -305,6 +325,7 @@ DATASET = Section[DatasetConfig](
     Setting("access", ChoiceField("read")),
     Setting("mode", ChoiceField("read")),
     Setting("on_schema_change", ChoiceField("fail", "accept")),
+    Setting("on_empty", ChoiceField("accept", "fail")),
     Setting("unsupported_type_action", ChoiceField("error")),
     Setting(
         "check_availability",

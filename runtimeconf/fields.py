@@ -218,7 +218,8 @@ class TextField(ScalarField[str]):
             raise InvalidValueError("it holds a control character")
         if references.holds_reference(node.text):
             raise InvalidValueError(
-                "a secret reference is resolved in API keys, dataset params and the headers of traces only"
+                "a secret reference is resolved in API keys, params of datasets, snapshots and engine, and headers of "
+                "traces only"
             )
         return node.text
 

@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from runtimeconf.model import AuthConfig, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 from runtimeconf.secret import Secret
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -217,7 +217,7 @@ def without_sources(config: RuntimeConfig) -> RuntimeConfig:
         for dataset in config.datasets
     )
     snapshots = None if config.snapshots is None else replace(config.snapshots, params={})
-    return replace(config, datasets=datasets, snapshots=snapshots, auth=AuthConfig(enabled=config.auth.enabled))
+    return replace(config, datasets=datasets, snapshots=snapshots, auth=replace(config.auth, keys=(), named_keys=()))
 
 
 def without_headers(config: RuntimeConfig) -> RuntimeConfig:

@@ -36,6 +36,14 @@ _SEQUENCES = (
 )
 
 
+#: What Spice.ai reads at the end of a key in the YAML.
+_SUFFIXES = (":ro", ":rw")
+_SUFFIXED = "ends with :ro or :rw, which is part of the key here and grants or denies nothing"
+_INSTEAD = (
+    "Spice takes the suffix off: a key with :rw may also write and refresh, any other may only read. Here, write the "
+    "key without it into named_keys, with rights: [query] or rights: [query, refresh]"
+)
+
 #: Why a text cannot be sent as one header value. The first reason that applies is named.
 _TRANSPORT_PROBLEMS: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("is blank", lambda text: not text.strip()),
@@ -98,8 +106,11 @@ def warn_of_weak(keys: Iterable[tuple[KeyText, str]], path: YamlPath) -> None:
             where.warn(node.line, f"is shorter than {MIN_GOOD_LENGTH} characters, so that it can be guessed")
         if is_trivial(text):
             where.warn(node.line, "is a well-known word, a sequence or a repetition, so that it can be guessed")
-        if text.endswith((":ro", ":rw")):
-            where.warn(node.line, "ends with :ro or :rw, which is part of the key here and grants or denies nothing")
+        if node.text.endswith(_SUFFIXES):
+            where.warn(node.line, f"{_SUFFIXED}. {_INSTEAD}")
+            where.note(node.line, _INSTEAD, is_warned=True)
+        elif text.endswith(_SUFFIXES):  # Spice does not read a suffix in the value of a secret.
+            where.warn(node.line, _SUFFIXED)
         if text in first_of:
             where.warn(node.line, f"is the same key as {first_of[text]}")
         first_of.setdefault(text, where.text.removeprefix(f"{path.text}."))

@@ -67,9 +67,14 @@ class NamedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthConfig:
-    """`runtime.auth.api-key`: the accepted keys, resolved, in the order of the YAML; none when off."""
+    """
+    `runtime.auth.api-key`: the accepted keys, resolved, in the order of the YAML; none when off.
+
+    `allows_anybody` is true if the YAML itself turns authentication off. Only then may other machines be served.
+    """
 
     enabled: bool = False
+    allows_anybody: bool = False
     keys: tuple[Secret, ...] = ()
     named_keys: tuple[NamedKey, ...] = ()
 
@@ -81,12 +86,14 @@ class HttpConfig:
 
     Hosts have the form of a `Host` header: lower case, an IPv6 address in brackets, a port only if it must match. `*`
     matches every host. `trusted_proxies` are networks whose `X-Forwarded-For` is believed for the logs, Flight's too.
+    An idle connection is closed after `keep_alive_s`.
     """
 
     bind: Address = Address("127.0.0.1", 8090)
     max_body_bytes: int = 1 * MIB
     allowed_hosts: tuple[str, ...] | None = None
     trusted_proxies: tuple[str, ...] = ()
+    keep_alive_s: float = 75.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,11 +233,16 @@ class IndexConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documentation:
-    """What the YAML tells the users of a dataset or view about it; `columns` holds descriptions by column."""
+    """
+    What the YAML tells the users of a dataset or view about it.
+
+    `columns` holds descriptions by column; `undescribed` are the columns that are listed without one.
+    """
 
     description: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
+    undescribed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,9 +313,9 @@ class DatasetConfig:
 
     `from_` is the text of `from:`; `connector` is the part before its colon and `location` the rest, a path made
     absolute; `params` are those of the connector, with secret references resolved. `time_column` is set if
-    `refresh_mode` is `append`, or if rows expire; otherwise only a refresh request with mode append uses it. A dataset
-    that `is_in_place` is read by a cluster and never loaded. `line` counts from 1 in the YAML; `yaml_path` is like
-    `datasets[0]`.
+    `refresh_mode` is `append`, or if rows expire; otherwise only a refresh request with mode append uses it. `on_empty`
+    says what a refresh without rows does if rows are served. A dataset that `is_in_place` is read by a cluster and
+    never loaded. `line` counts from 1 in the YAML; `yaml_path` is like `datasets[0]`.
     """
 
     name: str
@@ -311,6 +323,7 @@ class DatasetConfig:
     connector: str = "file"
     location: str = ""
     on_schema_change: Literal["fail", "accept"] = "fail"
+    on_empty: Literal["accept", "fail"] = "accept"
     required_for_ready: bool = True
     time_column: str | None = None
     time_format: TimeFormat | None = None

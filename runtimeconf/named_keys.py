@@ -104,6 +104,13 @@ def _declared(values: dict[str, Any], node: Mapping, path: YamlPath) -> Declared
     return DeclaredNamedKey(values, node.line, path)
 
 
+#: The fields of `limits`.
+LIMITS: dict[str, ScalarField[Any]] = {
+    "requests_per_minute": IntegerField(1, 1_000_000),
+    "concurrent": IntegerField(1, 10_000),
+    "timeout": DurationField("1ms", "1d"),
+}
+
 #: An item of `named_keys`.
 NAMED_KEY = Section(
     _declared,
@@ -117,9 +124,9 @@ NAMED_KEY = Section(
         "limits",
         Section(
             into(KeyLimits),
-            Setting("requests_per_minute", IntegerField(1, 1_000_000)),
-            Setting("concurrent", IntegerField(1, 10_000)),
-            Setting("timeout", DurationField("1ms", "1d"), attribute="timeout_s"),
+            Setting("requests_per_minute", LIMITS["requests_per_minute"]),
+            Setting("concurrent", LIMITS["concurrent"]),
+            Setting("timeout", LIMITS["timeout"], attribute="timeout_s"),
             may_be_empty=False,
         ),
     ),

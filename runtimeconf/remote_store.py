@@ -43,6 +43,10 @@ class RemoteStore:
             return value
         raise SecretError(f"{self.shown} has a value for it that is not a text")
 
+    def looked_at(self, name: str) -> str:
+        """Return the secret and its server."""
+        return f"the name {name} in {self.shown}"
+
     def _read(self) -> None:
         try:
             found: Mapping[str, Any] | SecretError = self.read()

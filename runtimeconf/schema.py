@@ -13,6 +13,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
+from runtimeconf import exposure
 from runtimeconf.addresses import ADDRESS, ALLOWED_HOST, NETWORK
 from runtimeconf.api_keys import API_KEY
 from runtimeconf.caching import CACHING, RESULTS_CACHE
@@ -53,7 +54,7 @@ from runtimeconf.snapshots import SNAPSHOTS
 from runtimeconf.store_schema import SECRETS
 from runtimeconf.traces import TRACES
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping, Scalar, Sequence
+from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 
 #: The longest name of a socket in the state directory, including the slash, and the longest path of a Unix socket.
 SOCKET_NAME_BYTES = 20
@@ -86,6 +87,11 @@ def _pair_problem(certificate_file: Path, key_file: Path) -> str:
     return ""
 
 
+def _with_found(problem: str, value: Node | None, path: YamlPath) -> str:
+    """Return *problem* with the path of the file, if it may be shown."""
+    return f"{problem} ({path.found(value)})" if isinstance(value, Scalar) and value.may_be_shown else problem
+
+
 def _build_tls(values: dict[str, Any], node: Mapping, path: YamlPath) -> TlsConfig:
     directory = path.validation.directory
     files = {name: directory / values[name] for name in ("certificate_file", "key_file") if name in values}
@@ -98,7 +104,7 @@ def _build_tls(values: dict[str, Any], node: Mapping, path: YamlPath) -> TlsConf
         if name not in named:
             path.fault(node.line, f"lacks the field {name}, which TLS needs")
         elif problems.get(name):
-            path.field(name).fault(node.line_of(name), problems[name])
+            path.field(name).fault(node.line_of(name), _with_found(problems[name], node.get(name), path))
     if tls.certificate_file is not None and tls.key_file is not None and not any(problems.values()):
         problem = _pair_problem(tls.certificate_file, tls.key_file)
         if problem:
@@ -141,7 +147,7 @@ def _build_runtime(values: dict[str, Any], node: Mapping, path: YamlPath) -> dic
     used = {"http": http.bind} | ({"flight": flight.bind} if flight.enabled else {})
     if metrics.enabled:
         used["metrics"] = metrics.bind
-        if not metrics.bind.is_loopback:
+        if metrics.bind.is_open:
             message = "listens on {}, without a key: anybody who reaches it can read the names of datasets and keys"
             path.field("metrics").field("bind").warn(node.line_of("metrics"), message.format(metrics.bind))
     for (former, taken), (name, address) in combinations(used.items(), 2):
@@ -154,13 +160,20 @@ def _build_runtime(values: dict[str, Any], node: Mapping, path: YamlPath) -> dic
         if "results_cache" in values and values["results_cache"].enabled:
             message = "has no effect with runtime.engine: the runtime does not know when files change"
             path.field("results_cache").warn(node.line_of("results_cache"), message)
-    auth: AuthConfig = values.get("auth", AuthConfig())
-    if not auth.enabled:
-        for name, address, is_on in (("http", http.bind, True), ("flight", flight.bind, flight.enabled)):
-            if is_on and not address.is_loopback:
-                message = f"listens on {address} without authentication: anybody who reaches it can read all data"
-                path.field(name).field("bind").warn(node.line_of(name), message)
+    _check_open(values.get("auth", AuthConfig()), http, flight, node, path)
     return values
+
+
+def _check_open(auth: AuthConfig, http: HttpConfig, flight: FlightConfig, node: Mapping, path: YamlPath) -> None:
+    """Refuse listeners that other machines can reach without a key, or warn if the YAML allows them."""
+    for name, address, is_on in (("http", http.bind, True), ("flight", flight.bind, flight.enabled)):
+        if auth.enabled or not (is_on and address.is_open):
+            continue
+        where = path.field(name).field("bind")
+        if auth.allows_anybody:
+            where.warn(node.line_of(name), exposure.warning(address))
+        elif node.get("auth") is None:  # An invalid block is a fault already.
+            where.fault(node.line_of(name), exposure.refusal(address))
 
 
 RUNTIME = Section[dict[str, Any]](
@@ -181,6 +194,7 @@ RUNTIME = Section[dict[str, Any]](
             Setting("max_body_bytes", SizeField("1KiB", "1GiB")),
             Setting("allowed_hosts", ListField(ALLOWED_HOST, minimum=1)),
             Setting("trusted_proxies", ListField(NETWORK)),
+            Setting("keep_alive", DurationField("1s", "1h"), attribute="keep_alive_s"),
         ),
     ),
     Setting(

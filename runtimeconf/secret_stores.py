@@ -8,6 +8,7 @@ the operator meant that one.
 
 import importlib
 import io
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,18 +48,34 @@ class EnvStore:
 
     def get(self, name: str) -> str | None:
         """Return the first value found; an empty one counts as found."""
-        value = self._get(name)
-        return self._get(f"{SPICE_PREFIX}{name}") if value is None else value
+        found = self._find(name)
+        if found is None:
+            return None
+        variable, file_name = found
+        if not file_name:
+            return self.environ[variable]
+        variables, others_may_read = self._read(file_name)
+        if others_may_read:
+            self.warn(str(self.directory / file_name), "holds a secret in use and other users can read it")
+        return variables[variable]
 
-    def _get(self, name: str) -> str | None:
-        if (value := _variable(self.environ, name)) is not None:
-            return value
-        for file_name in DOTENV_NAMES:
-            variables, others_may_read = self._read(file_name)
-            if (value := _variable(variables, name)) is not None:
-                if others_may_read:
-                    self.warn(str(self.directory / file_name), "holds a secret in use and other users can read it")
-                return value
+    def looked_at(self, name: str) -> str:
+        """Return the variables, the environment and the files."""
+        if (found := self._find(name)) is not None:
+            return f"the variable {found[0]} in {self.directory / found[1] if found[1] else 'the environment'}"
+        files = [self.directory / file_name for file_name in DOTENV_NAMES]
+        shown = [f"{file}{'' if os.path.lexists(file) else ' (no such file)'}" for file in files]
+        *variables, last = dict.fromkeys(one for names in _names(name) for one in names)
+        return f"the variables {', '.join(variables)} and {last} in the environment, {' and '.join(shown)}"
+
+    def _find(self, name: str) -> tuple[str, str] | None:
+        """Return the variable that counts and the name of its file, which is empty for the environment."""
+        for names in _names(name):
+            for file_name in ("", *DOTENV_NAMES):
+                variables = self._read(file_name)[0] if file_name else self.environ
+                for variable in names:
+                    if variables.get(variable) is not None:
+                        return variable, file_name
         return None
 
     def _read(self, file_name: str) -> tuple[Mapping[str, str | None], bool]:
@@ -77,9 +94,9 @@ class EnvStore:
         return self._files[file_name]
 
 
-def _variable(variables: Mapping[str, str | None] | Mapping[str, str], name: str) -> str | None:
-    value = variables.get(name)
-    return variables.get(name.upper()) if value is None else value
+def _names(name: str) -> tuple[tuple[str, str], ...]:
+    """Return the variables for the secret *name*: those to search for everywhere, then those with the prefix."""
+    return (name, name.upper()), (f"{SPICE_PREFIX}{name}", f"{SPICE_PREFIX}{name.upper()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +115,11 @@ class FileStore:
         except UnreadableFileError as exc:
             raise SecretError(f"its file cannot be read: {exc}") from None
         return without_newline(text)
+
+    def looked_at(self, name: str) -> str:
+        """Return the file."""
+        missing = "" if os.path.lexists(self.directory) else " (no such directory)"
+        return f"the file {self.directory / name}{missing}"
 
 
 def without_newline(text: str) -> str:
@@ -134,6 +156,10 @@ class KeyringStore:
             return value
         raise SecretError(f"the keyring does not answer ({problem}); is a backend installed and unlocked?")
 
+    def looked_at(self, name: str) -> str:
+        """Return the entry."""
+        return f"the entry {name} of the service {self.service} in the keyring"
+
 
 class SecretStore(Protocol):
     """A store of the YAML."""
@@ -144,6 +170,9 @@ class SecretStore(Protocol):
 
     def get(self, name: str) -> str | None:
         """Return the secret *name*: see the module."""
+
+    def looked_at(self, name: str) -> str:
+        """Return, for people, where `get` has found the secret *name*, or has looked for it in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +201,12 @@ class SecretStores:
             except SecretError as exc:
                 raise SecretError(f"secret '{name}' in store {store.name}: {exc}") from None
             if value == "":
-                raise SecretError(f"secret '{name}' in store {store.name} is empty")
+                raise SecretError(
+                    f"secret '{name}' in store {store.name} is empty (looked at: {store.looked_at(name)})"
+                )
             if value is not None:
                 return value
         names = ", ".join(store.name for store in asked) or "none"
-        raise SecretError(f"secret '{name}' was not found; stores asked: {names}")
+        places = "; ".join(store.looked_at(name) for store in asked)
+        where = f" (looked at: {places})" if places else ""
+        raise SecretError(f"secret '{name}' was not found; stores asked: {names}{where}")

@@ -20,6 +20,11 @@ def config_path(environ: Mapping[str, str]) -> Path:
     return Path(environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_FILE)
 
 
+def is_absent(environ: Mapping[str, str]) -> bool:
+    """Return whether *environ* names no YAML file and the default one does not exist."""
+    return not environ.get(ENVIRONMENT_VARIABLE) and not config_path(environ).exists()
+
+
 def get_config() -> RuntimeConfig:
     """
     Return the configuration. The first call reads it; later calls have the same outcome, failure included.

@@ -15,6 +15,9 @@ from runtimeconf.yaml_reader import Node, Scalar, Sequence
 Verdict = Literal["taken", "taken with another meaning", "not to be had"]
 
 
+_UNKNOWN_SOURCE = "is a parameter of a source that cannot be used: see from"
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """
@@ -31,13 +34,14 @@ class Use:
 
 def survey(examination: Examination) -> tuple[Use, ...]:
     """
-    Return what becomes of the fields of a Spicepod, in the order of the file; nothing if the file is not a Spicepod.
+    Return what becomes of the fields of a Spicepod, in the order of the file.
 
-    Fields of one path with the same verdict and remark are one. Nothing below `auth` and `secrets` is listed, and of a
-    dependency only what is not taken as it is.
+    Fields of one path with the same verdict and remark are one. Below `auth` and `secrets`, the names of known fields
+    are listed, and no others, because they may be keys. Of a dependency, and of a file that is not a Spicepod, only
+    what is not taken as it is counts, and of the latter nothing that is a fault.
     """
     root, validation = examination.document.root, examination.validation
-    if root is None or not (isinstance(kind := root.get("kind"), Scalar) and kind.text == "Spicepod"):
+    if root is None:
         return ()
     found: dict[tuple[str, Verdict, str], list[int]] = {}
     remarks: dict[str, list[tuple[int, Verdict, str]]] = {}
@@ -47,9 +51,9 @@ def survey(examination: Examination) -> tuple[Use, ...]:
         remarks.setdefault(note.yaml_path, []).append((note.line, "taken with another meaning", note.sentence))
     refused = {fault.yaml_path for fault in validation.faults}
     for line, name in _fields(root, ROOT, YamlPath(validation)):
-        dataset, is_param, _ = name.partition(".params.")
-        if is_param and f"{dataset}.from" in refused:
-            continue  # Nobody knows what they would mean.
+        source, is_param, _ = name.partition(".params.")
+        if is_param and f"{source}.from" in refused:
+            remarks.setdefault(name, [(line, "not to be had", _UNKNOWN_SOURCE)])
         for where, verdict, remark in remarks.pop(name, [(line, "taken", "")]):
             found.setdefault((_general(name), verdict, remark), []).append(where)
     files = {one.yaml_path: one.file for one in validation.faults}
@@ -60,9 +64,9 @@ def survey(examination: Examination) -> tuple[Use, ...]:
             shown = f"{file.relative_to(validation.directory)}: {shown.partition('.')[2]}"
         for where, verdict, remark in left:
             found.setdefault((shown, verdict, remark), []).append(where)
-    return tuple(
-        Use(tuple(dict.fromkeys(lines)), name, verdict, remark) for (name, verdict, remark), lines in found.items()
-    )
+    uses = (Use(tuple(dict.fromkeys(lines)), name, verdict, remark) for (name, verdict, remark), lines in found.items())
+    is_spicepod = isinstance(kind := root.get("kind"), Scalar) and kind.text == "Spicepod"
+    return tuple(use for use in uses if is_spicepod or use.verdict == "taken with another meaning")
 
 
 def _general(path: str) -> str:
@@ -71,8 +75,6 @@ def _general(path: str) -> str:
 
 def _fields(node: Node, field: Field[Any] | None, path: YamlPath) -> Iterator[tuple[int, str]]:
     """Yield the line and the path of each setting that has no settings below it, and of each unknown field."""
-    if path.is_sensitive:
-        return
     if isinstance(field, ListField) and isinstance(node, Sequence):
         for index, item in enumerate(node.items):
             yield from _fields(item, field.item, path.item(index))
@@ -80,6 +82,7 @@ def _fields(node: Node, field: Field[Any] | None, path: YamlPath) -> Iterator[tu
         for entry in node.entries:
             below = field.field_of(entry.name)
             inner = below.item if isinstance(below, ListField) else below
-            if entry.name_may_be_shown and not isinstance(inner, Section):
+            may_be_shown = below is not None or (entry.name_may_be_shown and not path.is_sensitive)
+            if may_be_shown and not isinstance(inner, Section):
                 yield entry.line, path.field(entry.name).text
             yield from _fields(entry.value, below, path.field(entry.name))

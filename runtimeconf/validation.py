@@ -24,12 +24,17 @@ _BOOLEANS = frozenset({"true", "True", "TRUE", "false", "False", "FALSE"})
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A field that means something else here than in Spice.ai: its place, and a sentence on the difference."""
+    """
+    A field that means something else here than in Spice.ai: its place, and a sentence on the difference.
+
+    `is_warned` is true if a warning of its own says so too.
+    """
 
     file: Path
     line: int
     yaml_path: str
     sentence: str
+    is_warned: bool = False
 
 
 @dataclass(slots=True)
@@ -59,9 +64,9 @@ class Validation:
     def warnings(self) -> tuple[str, ...]:
         """Return one line for each warning, and one for all notes."""
         lines: list[str] = []
-        if self.notes:
-            what = "field means something" if len(self.notes) == 1 else "fields mean something"
-            lines.append(f"{self.file}: {len(self.notes)} {what} else than in Spice: `querykeep check` lists them")
+        if count := sum(not note.is_warned for note in self.notes):
+            what = "field means something" if count == 1 else "fields mean something"
+            lines.append(f"{self.file}: {count} {what} else than in Spice: `querykeep check` lists them")
         for sentence, places in self._warnings.items():
             lines += [f"{where}: {sentence}" for where in places[:MAX_SHOWN_WARNINGS]]
             if len(places) > MAX_SHOWN_WARNINGS:
@@ -95,9 +100,9 @@ class YamlPath:
         """Record a warning about a value that works but is unsafe or has no effect."""
         self.validation.warn(f"{self.validation.file}:{line}: {self.text}", sentence)
 
-    def note(self, line: int, sentence: str) -> None:
+    def note(self, line: int, sentence: str, *, is_warned: bool = False) -> None:
         """Record that the field at this path means something else here than in Spice.ai."""
-        self.validation.notes.append(Note(self.validation.file, line, self.text, sentence))
+        self.validation.notes.append(Note(self.validation.file, line, self.text, sentence, is_warned))
 
     def resolve(self, node: Scalar) -> str | None:
         """Return the text of *node* with its references resolved, or record a fault and return None."""

@@ -47,6 +47,7 @@ STATUSES: Mapping[type[Exception], int] = {
     data.DatasetsUnavailableError: 503,
     data.SourceError: 500,
     data.SchemaChangedError: 500,
+    data.SourceEmptyError: 500,
     data.SnapshotError: 500,
     data.SharedStorageError: 500,
     auth.AuthKeysError: 500,

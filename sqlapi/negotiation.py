@@ -6,7 +6,7 @@ compares parameters, so `application/json; charset=utf-8` would be refused. DRF 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,10 +31,20 @@ OFFERS = (
     Offer("text/csv", "csv", "text/csv; charset=utf-8"),
     Offer("application/vnd.apache.arrow.stream", "arrow", "application/vnd.apache.arrow.stream"),
     Offer("application/vnd.spiceai.sql.v1+json", "vnd", "application/vnd.spiceai.sql.v1+json"),
+    # None of the names is registered; each is common.
+    Offer("application/x-ndjson", "ndjson", "application/x-ndjson"),
+    Offer("application/jsonl", "ndjson", "application/jsonl"),
+    Offer("application/ndjson", "ndjson", "application/ndjson"),
 )
 
 #: The values of `?format=`.
-_NAMED: dict[str, Offer] = {"json": OFFERS[1], "csv": OFFERS[2]}
+NAMED: Mapping[str, Offer] = {
+    "json": OFFERS[1],
+    "csv": OFFERS[2],
+    "ndjson": OFFERS[5],
+    "jsonl": OFFERS[6],
+    "arrow": OFFERS[3],
+}
 
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 
@@ -56,7 +66,7 @@ def choose(accept: str | None, format_: str | None = None) -> Offer:
         NotAcceptableError: No range covers an offer with a quality above 0.
     """
     if format_ is not None:
-        return _NAMED[format_]
+        return NAMED[format_]
     ranges = list(_ranges(accept or ""))
     if not ranges:
         return OFFERS[0]

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qsl
 
 from sqlapi.errors import InvalidParameterError
+from sqlapi.negotiation import NAMED
 
 _T = TypeVar("_T")
 
@@ -60,7 +61,16 @@ def _choice(*names: str) -> Callable[[str], str]:
     return lambda text: names[names.index(text)]
 
 
-#: Of routes that answer with rows.
+#: Of the route that runs a statement.
+SQL_FORMAT = QueryParameter(
+    name="format",
+    description="The format of the response. It overrides `Accept`.",
+    schema={"type": "string", "enum": list(NAMED)},
+    parse=_choice(*NAMED),
+    refusal=f"The parameter format is one of {', '.join(NAMED)}.",
+)
+
+#: Of routes that answer with a list.
 FORMAT = QueryParameter(
     name="format",
     description="The format of the response. It overrides `Accept`.",

@@ -6,6 +6,7 @@ JSON is strict and unambiguous: RFC 8259 without extensions, limited to I-JSON (
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -20,6 +21,14 @@ from sqlapi.media_types import parse_media_type
 CONTENT_TYPE = "runtime.content_type"
 
 _CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+#: A field of a form, or text that was encoded for one: no statement begins like this.
+_FORM_FIELD = re.compile(r"\s*[A-Za-z_][\w.-]*(?:=|%[0-9A-Fa-f]{2})")
+#: Text that begins as a statement: no JSON does.
+_SQL = re.compile(r"\s*(?:--|/\*|\(|[A-Za-z]+(?<!true)(?<!false)(?<!null)[\s(*])")
+_HOW_TO_SEND = (
+    "Send the SQL itself as the body, with Content-Type: text/plain: curl --data-binary 'SELECT 1', or --data-binary "
+    '@query.sql for a file. Or send {"sql": "SELECT 1"} with Content-Type: application/json.'
+)
 _JITTER = DurationField("0s", "365d")
 
 
@@ -36,9 +45,17 @@ def read_sql_request(environ: Environ, max_bytes: int) -> tuple[str, Parameters 
         raise CharsetError
     text = _text(environ, max_bytes)
     if media_type == "application/json":
-        return _statement(_parsed_object(text, "sql", "parameters"))
+        try:
+            return _statement(_parsed_object(text, "sql", "parameters"))
+        except InvalidJsonError as error:
+            if not _SQL.match(text):
+                raise
+            # HTTPie declares whatever it reads from standard input as JSON.
+            raise InvalidJsonError(f"{error} {_HOW_TO_SEND}") from error
     if text.lstrip().startswith("{"):  # No statement does.
         raise BodyError("The body looks like JSON: send it with Content-Type: application/json, or send the SQL alone.")
+    if _FORM_FIELD.match(text) or (media_type == "multipart/form-data" and text.startswith("--")):
+        raise BodyError(f"The body is a form. {_HOW_TO_SEND}")
     return text, None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import Any
+from urllib.parse import quote
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from rest_framework.negotiation import DefaultContentNegotiation
@@ -15,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 import telemetry.state
-from authkeys.authentication import ApiKeyAuthentication
+from authkeys.authentication import ApiKeyAuthentication, caller_of
 from authkeys.errors import AccessNotBuiltError
 from authkeys.permissions import HasPrincipal
 from authkeys.principal import Principal
@@ -29,6 +30,7 @@ from queryengine.engine import Allowance, EngineStatus, Query
 from queryengine.errors import EngineUnavailableError, RateLimitError
 from queryengine.ids import new_id
 from queryengine.state import get_engine
+from runtimeconf.exposure import check_this_process
 from runtimeconf.model import DatasetConfig
 from runtimeconf.state import get_config
 from sqlapi import negotiation
@@ -37,7 +39,7 @@ from sqlapi.errors import HistoryDisabledError, MethodNotAllowedError, QueryNotF
 from sqlapi.exception_handler import handle_view_exception
 from sqlapi.hosts import check_host, check_same_site
 from sqlapi.problems import QUERY_ID, TRACE
-from sqlapi.query_parameters import DEFAULT_LIMIT, FORMAT, JSON_FORMAT, LIMIT
+from sqlapi.query_parameters import DEFAULT_LIMIT, FORMAT, JSON_FORMAT, LIMIT, SQL_FORMAT
 from sqlapi.readiness import flight_status, is_ready
 from sqlapi.request_bodies import read_refresh_request, read_sql_request
 from system.wallclock import utc_at
@@ -187,7 +189,7 @@ class SqlView(ApiView):
         """Run the statement in the body and answer in the requested format."""
         environ = request.META
         _caller(request).require("query")
-        offer = negotiation.choose(environ.get("HTTP_ACCEPT"), FORMAT.read(environ))
+        offer = negotiation.choose(environ.get("HTTP_ACCEPT"), SQL_FORMAT.read(environ))
         sql, parameters = read_sql_request(environ, get_config().http.max_body_bytes)
         self._authenticate_again(request)
         caller = _caller(request)
@@ -327,7 +329,11 @@ class RefreshView(ApiView):
             check_refresh(dataset, asked.refresh_mode)
             sql = admit_refresh_sql(get_engine(), dataset, asked.refresh_sql)
         run = control.request_refresh(
-            dataset.name, sql, mode=asked.refresh_mode, jitter_max_s=asked.refresh_jitter_max_s
+            dataset.name,
+            sql,
+            mode=asked.refresh_mode,
+            jitter_max_s=asked.refresh_jitter_max_s,
+            caller=caller.name or caller.fingerprint,  # The fingerprint of a key differs from node to node.
         )
         message = f"Dataset refresh triggered for {dataset.name}."
         return _json({"message": message, "refresh": {"id": run.id, "status": run.status}}, status=201)
@@ -371,7 +377,9 @@ class OpenApiView(ApiView):
         from sqlapi.openapi.document import document  # noqa: PLC0415 (it describes the routes, which import this)
 
         JSON_FORMAT.read(request.META)
-        return _json(document())
+        # A user's own project may mount the routes under a prefix. In the document a brace would begin a variable.
+        prefix = request.path.removesuffix("/v1/openapi.json")
+        return _json(document() | {"servers": [{"url": quote(prefix) or "/"}]})
 
 
 def _check_sender(request: Request) -> None:
@@ -381,20 +389,24 @@ def _check_sender(request: Request) -> None:
     Raises:
         InvalidHostError, CrossSiteRequestError: See `sqlapi.hosts`.
         AccessNotBuiltError: The key set was never built in this process.
+        ConfigError: Other machines reach this process, authentication is off, and the YAML does not say so.
     """
     auth_on = get_access().key_set is not None
     environ = request.META
     # Django's test client sends no Host: fall back to the server's name, as `HttpRequest.get_host` does.
     sent = environ.get("HTTP_HOST", environ["SERVER_NAME"])
-    host = check_host(sent, get_config().http.allowed_hosts, auth_on=auth_on)
+    config = get_config()
+    host = check_host(sent, config.http.allowed_hosts, auth_on=auth_on)
     if not auth_on:
+        check_this_process(config.auth, config.file)
         check_same_site(host, environ.get("HTTP_ORIGIN"), environ.get("HTTP_SEC_FETCH_SITE"))
 
 
 def _caller(request: Request) -> Principal:
-    if not isinstance(request.user, Principal):
+    caller = caller_of(request)
+    if caller is None:
         raise AccessNotBuiltError
-    return request.user
+    return caller
 
 
 def _engine_status() -> tuple[str, EngineStatus | None]:

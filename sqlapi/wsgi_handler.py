@@ -13,13 +13,16 @@ from django.core import signals
 from django.core.cache import close_caches
 from django.core.handlers.base import reset_urlconf
 from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
-from django.db import close_old_connections
+from django.db import close_old_connections, connections
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, ResolverMatch, get_resolver
 
 from sqlapi.request_bodies import CONTENT_TYPE
 from sqlapi.urls import ROUTES
+
+#: The engine of the default database of a project that has none. A user's own project may have one.
+_NO_DATABASE = "django.db.backends.dummy"
 
 
 class ApiHandler(WSGIHandler):
@@ -29,9 +32,11 @@ class ApiHandler(WSGIHandler):
 
     def __init__(self) -> None:
         super().__init__()
-        # There are no caches, database connections or URL configurations to close or reset after a request.
-        for receiver in (close_old_connections, close_caches, reset_urlconf):
+        # There are no caches or URL configurations to close or reset after a request.
+        for receiver in (close_caches, reset_urlconf):
             signals.request_finished.disconnect(receiver)
+        if all(database["ENGINE"] == _NO_DATABASE for database in connections.settings.values()):
+            signals.request_finished.disconnect(close_old_connections)
         self._resolver = get_resolver()
         self._matches: dict[str, ResolverMatch] = {}
         for route in ROUTES:

@@ -35,6 +35,18 @@ class Address:
         return self.host.removesuffix(".") == "localhost" if address is None else address.is_loopback
 
     @property
+    def is_open(self) -> bool:
+        """Whether other machines may reach a server that listens here. `localhost` counts by what it resolves to."""
+        if not self.is_loopback:
+            return True
+        if self._ip is not None:
+            return False
+        found: set[str] = set()
+        with suppress(OSError):  # Nothing can listen there.
+            found = {str(one[4][0]) for one in socket.getaddrinfo(self.host, None)}
+        return not all(Address(host, 0).is_loopback for host in found)
+
+    @property
     def is_link_local(self) -> bool:
         """Whether it is an address that no router forwards (RFC 3927, RFC 4291 2.5.6)."""
         return self._ip is not None and self._ip.is_link_local
@@ -123,11 +135,36 @@ def activated(environ: Mapping[str, str]) -> int | None:
         return None
     if environ.get("LISTEN_FDS") != "1":
         raise OSError(f"systemd passed {environ.get('LISTEN_FDS')} sockets: the unit must have one, that of HTTP.")
-    with socket.socket(fileno=os.dup(_FIRST_ACTIVATED)) as passed:
-        is_tcp = passed.family in {socket.AF_INET, socket.AF_INET6} and passed.type == socket.SOCK_STREAM
-        if not (is_tcp and passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)):
-            raise OSError("The socket that systemd passed is no listening TCP socket: see ListenStream= of its unit.")
+    if bound_address(_FIRST_ACTIVATED) is None:
+        raise OSError("The socket that systemd passed is no listening TCP socket: see ListenStream= of its unit.")
     return _FIRST_ACTIVATED
+
+
+def bound_address(descriptor: int) -> Address | None:
+    """Return the address on which the socket *descriptor* listens; None if it is no listening TCP socket."""
+    try:
+        duplicate = os.dup(descriptor)
+    except OSError:
+        return None
+    try:
+        listener = socket.socket(fileno=duplicate)
+    except OSError:  # It is no socket.
+        os.close(duplicate)
+        return None
+    with listener:
+        if listener.family not in {socket.AF_INET, socket.AF_INET6} or listener.type != socket.SOCK_STREAM:
+            return None
+        if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return None
+        host, port = listener.getsockname()[:2]
+        return Address(host, port)
+
+
+def listening_addresses() -> Iterator[Address]:
+    """Yield the addresses of TCP on which this process listens."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (the names are numbers)
+        if (address := bound_address(int(name))) is not None:
+            yield address
 
 
 def holders(port: int) -> Iterator[int]:

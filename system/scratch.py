@@ -1,11 +1,16 @@
 """
 Temporary directories for data that the engine spills to disk: each private to one engine, removed when it closes.
 
+An engine needs it only for a statement that spills, so it also works without: while the file system has no room for
+another directory, such statements fail, and all others run.
+
 The next engine that starts removes what a killed process has left. A directory is in use while its lock is held;
 process ids would be unreliable, because they are reused and differ between containers.
 """
 
+import errno
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -13,11 +18,16 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+logger = logging.getLogger(__name__)
+
 #: Below the state directory.
 SCRATCH_DIRECTORY = "tmp"
 
 #: The names of the engines' directories.
 _OURS = re.compile("[0-9a-f]{32}")
+
+#: The file system has no inode or block left for a directory.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def scratch_parent(state_dir: Path) -> Path:
@@ -32,35 +42,48 @@ class ScratchDirectory:
 
     def __init__(self, state_dir: Path) -> None:
         """
-        Create the directory, and remove those that no process holds any more.
+        Create the directory if there is room for it, and remove those that no process holds any more.
 
         Raises:
             OSError: The state directory cannot be written, or its `tmp` is not a directory.
         """
-        parent = scratch_parent(state_dir)
+        self._parent = scratch_parent(state_dir)
+        self.path = self._parent / uuid.uuid4().hex
+        self._lock: int | None = None
+        self._is_short = False  # whether the log says that there is no room
+        self._create()
+
+    def keep(self) -> bool:
+        """Create the directory if there was no room for it before; return False if it has been removed."""
+        if self._lock is None:
+            try:
+                self._create()
+            except OSError:
+                return False
+        return self._lock is None or self.path.is_dir()
+
+    def _create(self) -> None:
         # Another process that starts now must not find the new directory before it is locked.
-        guard = _lock(parent, wait=True)
+        guard = _lock(self._parent, wait=True)
         try:
             for name in [entry.name for entry in os.scandir(guard)]:
                 if _OURS.fullmatch(name):
                     _remove_unheld(name, guard)
-            name = uuid.uuid4().hex
-            os.mkdir(name, 0o700, dir_fd=guard)
-            self.path = parent / name
-            self._lock: int | None = _lock(name, guard)
+            os.mkdir(self.path.name, 0o700, dir_fd=guard)
+            self._lock = _lock(self.path.name, guard)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            if not self._is_short:
+                self._is_short = True
+                fields = {"error": error.strerror, "directory": str(self._parent)}
+                logger.warning("statements cannot spill to disk", extra={"fields": fields})
+            return
         finally:
             os.close(guard)
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the directory still exists."""
-        return self.path.is_dir()
-
-    def subdirectory(self, name: str) -> Path:
-        """Create and return a directory inside this one."""
-        path = self.path / name
-        path.mkdir(mode=0o700, exist_ok=True)
-        return path
+        if self._is_short:
+            self._is_short = False
+            logger.info("statements can spill to disk again")
 
     def close(self) -> None:
         """Remove the directory and its contents. Idempotent."""

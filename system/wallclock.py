@@ -1,7 +1,12 @@
-"""Times for people: ISO 8601 in UTC, to the millisecond. Waits use the monotonic clock instead."""
+"""Times for people: ISO 8601 in UTC, to the millisecond. Waits use a clock that nobody sets instead."""
 
 import time
 from datetime import UTC, datetime
+
+
+def since_boot() -> float:
+    """Return the seconds since the machine booted. Unlike `time.monotonic`, it counts those while it was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def utc_at(timestamp: float) -> str:

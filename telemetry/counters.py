@@ -9,9 +9,11 @@ from typing import Any, get_args
 from telemetry import metrics
 from telemetry.events import (
     BUCKETS_S,
+    NO_ERRORS,
     AuthenticationFailuresEvent,
     Cause,
     DroppedEvent,
+    EmptiedEvent,
     Event,
     RefreshEvent,
     RefreshOutcome,
@@ -79,6 +81,7 @@ class Counters:
             AuthenticationFailuresEvent: lambda event: self._add(metrics.AUTH_FAILURES, (event.reason,), event.times),
             WorkerLostEvent: lambda event: self._add(metrics.WORKERS_LOST, (event.cause,)),
             RefreshEvent: self._refresh,
+            EmptiedEvent: lambda event: self._add(metrics.DATASET_EMPTIED, (event.dataset,)),
             DroppedEvent: lambda event: self._add(metrics.EVENTS_DROPPED, (), event.times),
         }
 
@@ -91,6 +94,7 @@ class Counters:
     def expect_datasets(self, names: Collection[str]) -> None:
         """Show the refreshes of the datasets *names* from now on."""
         outcomes = get_args(RefreshOutcome)
+        self.expect(metrics.DATASET_EMPTIED, [(name,) for name in names])
         self.expect(metrics.DATASET_REFRESHES, [(name, outcome) for name in names for outcome in outcomes])
 
     def take(self, events: Sequence[Event]) -> None:
@@ -123,7 +127,7 @@ class Counters:
     def _statements(self, events: Sequence[StatementEvent]) -> None:
         for (protocol, key, fingerprint, code, cache), alike in grouped(events, _LABELS).items():
             self._add(metrics.STATEMENTS, (protocol, code), len(alike))
-            self._add(metrics.KEY_STATEMENTS, (key or fingerprint, "ok" if code == "ok" else "error"), len(alike))
+            self._add(metrics.KEY_STATEMENTS, (key or fingerprint, "ok" if code in NO_ERRORS else "error"), len(alike))
             if rows := sum([event.rows for event in alike]):
                 self._add(metrics.RESULT_ROWS, (protocol,), rows)
             if size := sum([event.bytes for event in alike]):

@@ -36,6 +36,13 @@ Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
 Buckets = Annotated[list[Count], Meta(min_length=len(BUCKETS_S) + 1, max_length=len(BUCKETS_S) + 1)]
 
 
+#: The code of a statement whose caller disconnected: it has what it wanted (`head`, a pager), or no longer waits.
+CLIENT_GONE: Final = "client_closed_request"
+
+#: The codes of statements that did not fail.
+NO_ERRORS: Final = frozenset({"ok", CLIENT_GONE})
+
+
 class _Event(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """The base of all events. The limits of their fields hold for those that were decoded."""
 
@@ -44,8 +51,8 @@ class StatementEvent(_Event, frozen=True, tag="statement"):
     """
     A statement that has ended.
 
-    `code` is "ok" or the code of its error. `started` is in seconds since 1970. The times of its phases are in
-    milliseconds; a statement that did not begin to run has none. `statement` is its digest
+    `code` is "ok", the code of its error, or `CLIENT_GONE`. `started` is in seconds since 1970. The times of its phases
+    are in milliseconds; a statement that did not begin to run has none. `statement` is its digest
     (`queryengine.gate.fingerprint`), empty if that is not known. `sql` is None unless the history keeps it. `trace_id`
     is empty without a trace.
     """
@@ -109,13 +116,27 @@ class RefreshEvent(_Event, frozen=True, tag="refresh"):
     rows: Count | None
 
 
+class EmptiedEvent(_Event, frozen=True, tag="emptied"):
+    """A refresh has left a dataset that had rows without any."""
+
+    dataset: str
+
+
 class DroppedEvent(_Event, frozen=True, tag="dropped"):
     """A process could not send this many events."""
 
     times: Count
 
 
-Event = StatementEvent | RequestsEvent | AuthenticationFailuresEvent | WorkerLostEvent | RefreshEvent | DroppedEvent
+Event = (
+    StatementEvent
+    | RequestsEvent
+    | AuthenticationFailuresEvent
+    | WorkerLostEvent
+    | RefreshEvent
+    | EmptiedEvent
+    | DroppedEvent
+)
 
 #: A question to the collector, or an event.
 Line = Event | dict[str, Any]

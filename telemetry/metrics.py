@@ -61,7 +61,8 @@ STATEMENT_SECONDS = Metric(
 KEY_STATEMENTS = Metric(
     "querykeep_key_statements",
     "counter",
-    "Statements that have ended, by key (its name, or the fingerprint of a key without one) and outcome: ok or error.",
+    "Statements that have ended, by key (its name, or the fingerprint of a key without one) and outcome: ok or error. "
+    "A caller that left early is no error.",
     ("key", "outcome"),
 )
 RESULT_ROWS = Metric("querykeep_result_rows", "counter", "Rows of results, by protocol.", ("protocol",))
@@ -115,13 +116,20 @@ DATASET_REFRESHES = Metric(
     "Refreshes that have ended, by dataset and outcome: succeeded, unchanged, failed.",
     ("dataset", "outcome"),
 )
+DATASET_EMPTIED = Metric(
+    "querykeep_dataset_emptied",
+    "counter",
+    "Refreshes that have left a dataset that had rows without any.",
+    ("dataset",),
+)
 REFRESH_SECONDS = Metric(
     "querykeep_dataset_refresh_seconds", "histogram", "Time of refreshes that loaded data, of all datasets."
 )
 NODE_PUBLISHES = Metric(
     "querykeep_node_publishes",
     "gauge",
-    "Whether this node publishes the snapshots that nodes share, 1 or 0; missing without runtime.snapshots.",
+    "Whether this node publishes the snapshots that nodes share, 1 or 0; missing without runtime.snapshots. It is 0 as "
+    "soon as another node may publish.",
 )
 SHARED_STORAGE_AGE = Metric(
     "querykeep_shared_storage_age_seconds",

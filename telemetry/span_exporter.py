@@ -85,6 +85,10 @@ class _Session(requests.Session):
         except requests.exceptions.SSLError:
             self.fault = "no connection by TLS"
             raise
+        except OSError as error:
+            if not isinstance(error, requests.RequestException):  # How requests reports a file that does not exist.
+                self.fault = "the root certificate file in SSL_CERT_FILE cannot be used"
+            raise
         with response:
             self.fault = "it redirects" if response.is_redirect else f"status {response.status_code}"
             if response.ok and _rejected(response, until):
@@ -200,7 +204,7 @@ class SpanExporter:
                     batch.extend(self._spans(line))
             is_sent = exporter.export(batch) is SpanExportResult.SUCCESS
         except Exception as error:  # noqa: BLE001 (whatever a library raises, the next batch may pass)
-            session.fault, is_sent = type(error).__name__, False
+            session.fault, is_sent = session.fault or type(error).__name__, False
         if not is_sent:
             self._tell(session.fault, lines)
         elif len(self._queue) < MAX_QUEUED / 2:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from system.wallclock import utc_at
-from telemetry.events import StatementEvent, grouped
+from telemetry.events import NO_ERRORS, StatementEvent, grouped
 from telemetry.fairness import Shares
 
 #: The question that `Statistics.answer` answers.
@@ -89,7 +89,7 @@ class _Statement:
     def add(self, events: Sequence[StatementEvent]) -> None:
         codes, caches, starts, rows, sizes, totals_ms = zip(*map(_FIELDS, events), strict=True)
         self.calls += len(events)
-        self.errors += len(events) - codes.count("ok")
+        self.errors += sum(code not in NO_ERRORS for code in codes)
         self.cache_hits += caches.count("hit")
         self.rows += sum(rows)
         self.bytes += sum(sizes)

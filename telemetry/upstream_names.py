@@ -6,6 +6,7 @@ from typing import Any
 
 from telemetry import metrics
 from telemetry.counters import Distribution, Labels
+from telemetry.events import NO_ERRORS
 from telemetry.exposition import Family
 from telemetry.metrics import Kind, Metric
 
@@ -17,7 +18,7 @@ def aliases(found: Mapping[Metric, Mapping[Labels, Any]]) -> Iterator[Family]:
     """Yield families with these names, made of the series in *found*."""
     statements = found.get(metrics.STATEMENTS, {})
     yield _one("query_executions", sum(statements.values()))
-    yield _one("query_failures", sum(count for (_, code), count in statements.items() if code != "ok"))
+    yield _one("query_failures", sum(count for (_, code), count in statements.items() if code not in NO_ERRORS))
     yield _one("query_active_count", sum(found.get(metrics.STATEMENTS_RUNNING, {}).values()), "gauge")
     yield _one("query_returned_rows", sum(found.get(metrics.RESULT_ROWS, {}).values()))
     yield _one("query_returned_bytes", sum(found.get(metrics.RESULT_BYTES, {}).values()))

@@ -2,14 +2,15 @@
 
 import itertools
 import os
-import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 import trustme
 from hypothesis import HealthCheck, settings
+
+from tests.journal import Journal
 
 # Tests start programs from processes that use gRPC; its handlers of a fork are for children that go on using it.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
@@ -21,8 +22,8 @@ settings.register_profile("full", settings.get_profile("new"), derandomize=True)
 settings.register_profile("few", settings.get_profile("full"), max_examples=20)
 settings.load_profile("few")
 
-#: The end of the name of a file of coverage that its process was killed before it had finished.
-UNFINISHED_COVERAGE = re.compile(r"\.pid[0-9]+\.X[A-Za-z0-9]+$")
+#: The most that a test may take which is marked `exhaustive` or `cluster`, its fixtures included.
+EXHAUSTIVE_TIMEOUT_S = 900
 
 #: Packages that clients of the tests need, and that requirements/base.txt does not have.
 NOT_INSTALLED = Path(__file__).parent / "data" / "not_installed"
@@ -40,20 +41,28 @@ def _programs_see_what_is_installed() -> Iterator[None]:
         yield
 
 
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    """
-    Remove what killed processes left of their coverage, before pytest-cov combines the files.
+def pytest_configure(config: pytest.Config) -> None:
+    """Record what runs and what fails, if a file for it is named. A worker of xdist leaves this to its controller."""
+    if (path := os.environ.get("TEST_JOURNAL")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Journal(Path(path)))
 
-    A file has the hash of its data in its name once it is whole. One that ends before its last table stops pytest with
-    an internal error after the last test.
-    """
-    result = yield
-    if not hasattr(session.config, "workerinput"):  # Beside a worker, the other one still runs programs.
-        for path in session.config.rootpath.glob(".coverage.*"):
-            if UNFINISHED_COVERAGE.search(path.name):
-                path.unlink(missing_ok=True)
-    return result
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Allow whole matrices and kills more time than the default, which `pyproject.toml` sets."""
+    for item in items:
+        if item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.timeout(0))
+        elif item.get_closest_marker("exhaustive") or item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.timeout(EXHAUSTIVE_TIMEOUT_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that is skipped where CI is set: what it needs has to be installed there."""
+    report = yield
+    if report.skipped and "CI" in os.environ and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+    return report
 
 
 _numbers = itertools.count()

@@ -30,6 +30,16 @@ def retention_of(dataset: DatasetConfig) -> float | None:
     return limit_s if acceleration.enabled else None
 
 
+def format_problem(dataset: DatasetConfig, column: Column) -> str | None:
+    """Return why the `time_format` does not fit the type of *column*, the `time_column`; None if it does."""
+    is_time = column.type.startswith(("DATE", "TIMESTAMP"))
+    counts = (dataset.time_format or "timestamp") in _UNITS
+    if is_time is not counts:
+        return None
+    meant = "leave time_format out" if is_time else f"set time_format to {' or '.join(_UNITS)}"
+    return f"The time_column of {dataset.name} is of type {column.type:.80}: {meant}."
+
+
 def kept(dataset: DatasetConfig, column: Column, age_s: float) -> str:
     """
     Return the condition, in SQL, on rows of *dataset* whose time in *column* is at most *age_s* seconds ago.
@@ -38,11 +48,9 @@ def kept(dataset: DatasetConfig, column: Column, age_s: float) -> str:
         SourceError: The `time_format` does not fit the type of *column*.
     """
     oldest = datetime.now(UTC) - timedelta(seconds=age_s)
-    is_time = column.type.startswith(("DATE", "TIMESTAMP"))
+    if (problem := format_problem(dataset, column)) is not None:
+        raise SourceError(problem)
     per_second = _UNITS.get(dataset.time_format or "timestamp")
-    if is_time is (per_second is not None):
-        meant = "leave time_format out" if is_time else f"set time_format to {' or '.join(_UNITS)}"
-        raise SourceError(f"The time_column of {dataset.name} is of type {column.type:.80}: {meant}.")
     if per_second is not None:
         limit = str(int(oldest.timestamp() * per_second))
     elif column.type.startswith(("TIMESTAMP WITH", "TIMESTAMPTZ")):

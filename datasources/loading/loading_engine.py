@@ -171,6 +171,7 @@ class LoadingEngine:
         with source_of(dataset).open(load) as scan, self._connection(load, scan) as connection:
             with deadline.guard(connection), self._explained(connection, scan):
                 rows = self._bound(connection, load.scratch / "columns.duckdb", scan)
+                scan.accept(connection, columns_of(connection, rows))
                 if refresh_sql is not None:
                     _define_macros(connection, refresh_sql)
                     _viewed(connection, dataset.name, rows)
@@ -185,16 +186,30 @@ class LoadingEngine:
             SourceError: The `time_format` does not fit the time column.
             SnapshotError: *path* cannot be read, or the deadline passed.
         """
-        if (age_s := retention_of(dataset)) is None:
-            return False
+        age_s = retention_of(dataset)
+        return age_s is not None and self._has_rows(dataset, path, load, age_s, are_kept=False)
+
+    def has_current(self, dataset: DatasetConfig, path: Path, load: Load) -> bool:
+        """
+        Return whether the table of *dataset* in the file *path* holds a row that a load would take, or may hold one.
+
+        Raises:
+            SourceError: As `has_expired`.
+            SnapshotError: As `has_expired`.
+        """
+        age_s = window_of(dataset)
+        return age_s is None or self._has_rows(dataset, path, load, age_s, are_kept=True)
+
+    def _has_rows(self, dataset: DatasetConfig, path: Path, load: Load, age_s: float, *, are_kept: bool) -> bool:
+        """Return whether the file holds rows of at most, or of more than, the age *age_s*; True if it does not tell."""
         with self._connection(load) as connection, load.deadline.guard(connection), self._explained(connection):
             connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (READ_ONLY)")
             table = f"_snapshot.main.{identifier(dataset.name)}"
             time = find_column(str(dataset.time_column), columns_of(connection, table))
             if time is None:  # The refresh_sql leaves it out.
                 return True
-            condition = kept(dataset, time, age_s)
-            return bool(connection.execute(f"SELECT 1 FROM {table} WHERE {condition} IS NOT TRUE LIMIT 1").fetchall())  # noqa: S608 - quoted by us
+            condition = f"{kept(dataset, time, age_s)} IS {'' if are_kept else 'NOT '}TRUE"
+            return bool(connection.execute(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1").fetchall())  # noqa: S608 - quoted by us
 
     def add(self, dataset: DatasetConfig, new: Path, path: Path, load: Load) -> int:
         """

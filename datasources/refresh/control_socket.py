@@ -3,7 +3,7 @@ Ask the refresher from another process: one JSON line each way over a Unix socke
 
 A request is `{"call": "datasets"}`, `{"call": "sharing"}`, `{"call": "waiting_for", "generation": ...}`,
 `{"call": "history", "name": ...}` or
-`{"call": "refresh", "name": ..., "admitted_sql": ..., "mode": ..., "jitter_max_s": ...}`; a reply is
+`{"call": "refresh", "name": ..., "admitted_sql": ..., "mode": ..., "jitter_max_s": ..., "caller": ...}`; a reply is
 `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`. The socket is in the state directory, and only their
 owner may use them: the refresher trusts its clients to have checked the SQL that they send.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from datasources.control import (
+    MAX_CALLER_LENGTH,
     AdmittedSql,
     DatasetControl,
     DatasetState,
@@ -74,6 +75,7 @@ class Request:
     admitted_sql: AdmittedSql | None = None
     mode: RefreshMode | None = None
     jitter_max_s: float = 0.0
+    caller: str = ""
     generation: int = 0  # of the configuration that `waiting_for` is about; 0: whichever it is
 
 
@@ -100,6 +102,8 @@ def decode_request(line: bytes) -> Request:
         or request.mode not in (None, *get_args(RefreshMode))
         or type(request.jitter_max_s) not in (int, float)
         or not 0 <= request.jitter_max_s < 1e9
+        or not isinstance(request.caller, str)
+        or len(request.caller) > MAX_CALLER_LENGTH
         or type(request.generation) is not int
     ):
         raise ProtocolError("a field has no valid value")
@@ -154,7 +158,10 @@ def _result(control: DatasetControl, request: Request) -> Any:
             return [asdict(run) for run in control.history(request.name)]
         case "refresh":
             sql, mode, jitter_max_s = request.admitted_sql, request.mode, request.jitter_max_s
-            return asdict(control.request_refresh(request.name, sql, mode=mode, jitter_max_s=jitter_max_s))
+            caller = request.caller
+            return asdict(
+                control.request_refresh(request.name, sql, mode=mode, jitter_max_s=jitter_max_s, caller=caller)
+            )
 
 
 class ControlServer:
@@ -271,10 +278,18 @@ class ControlClient:
         return self._loaded.check()
 
     def request_refresh(
-        self, name: str, sql: AdmittedSql | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+        self,
+        name: str,
+        sql: AdmittedSql | None = None,
+        *,
+        mode: RefreshMode | None = None,
+        jitter_max_s: float = 0.0,
+        caller: str = "",
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        request = Request(call="refresh", name=name, admitted_sql=sql, mode=mode, jitter_max_s=jitter_max_s)
+        request = Request(
+            call="refresh", name=name, admitted_sql=sql, mode=mode, jitter_max_s=jitter_max_s, caller=caller
+        )
         return self._ask(request, run_of)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:

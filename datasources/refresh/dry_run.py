@@ -5,10 +5,11 @@ No row is loaded. The columns of each dataset come from its source if that is a 
 snapshot; the views are created over empty tables.
 """
 
+import logging
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -19,11 +20,13 @@ from datasources.deadline import Deadline
 from datasources.errors import DatasetError
 from datasources.loading import append, indexes
 from datasources.loading.columns import find_column
-from datasources.loading.expiry import kept, window_of
+from datasources.loading.expiry import format_problem, kept, window_of
 from datasources.loading.loading_engine import LoadingEngine
 from datasources.snapshots.snapshot import fingerprint, refresh_sql_of
 from datasources.sources.source import Load
 from datasources.sql import identifier, literal
+from queryengine.cancellation import Interruption
+from queryengine.errors import QueryError
 from queryengine.execution.instance import EngineInstance
 from queryengine.execution.views import gate_views
 from queryengine.gate.gate import Gate
@@ -36,10 +39,15 @@ from queryengine.manifest import (
     read_manifest,
     snapshot_path,
 )
+from queryengine.values import qualified
 from runtimeconf.errors import ConfigFault
-from runtimeconf.model import DatasetConfig, RuntimeConfig, ViewConfig
+from runtimeconf.model import DatasetConfig, Documentation, RuntimeConfig, ViewConfig
+from system.temporary import ensure_temporary_directory
 
 T = TypeVar("T")
+
+#: Where sources log.
+_SOURCES = logging.getLogger("datasources.sources")
 
 #: Connectors of local files. The others use the network, and may be down.
 LOCAL_FILES = frozenset({"file", "duckdb", "sqlite"})
@@ -50,7 +58,8 @@ class Findings:
     """
     `errors` are mismatches with the columns.
 
-    `warnings` are sources that cannot be read now, and descriptions of columns that do not exist.
+    `warnings` are sources that cannot be read now, what a load of them would log, and descriptions of columns that do
+    not exist.
     """
 
     errors: tuple[ConfigFault, ...]
@@ -63,10 +72,37 @@ class Inspection:
     What a load of one dataset would do: the `columns` that it would write, None if the source cannot be read.
 
     `faults` are pairs of a field of the dataset and a sentence; one of `from` says that the source cannot be read.
+    `remarks` are the same for what a load would log, and for fields without an effect.
     """
 
     columns: tuple[Column, ...] | None
     faults: tuple[tuple[str, str], ...] = ()
+    remarks: tuple[tuple[str, str], ...] = ()
+
+
+class _Warnings(logging.Handler):
+    """The `texts` of what sources log, which is not logged meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if (text := record.getMessage()) not in self.texts:
+            self.texts.append(text)
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Collect what sources log."""
+    handler = _Warnings()
+    _SOURCES.addHandler(handler)
+    _SOURCES.propagate = False
+    try:
+        yield handler.texts
+    finally:
+        _SOURCES.propagate = True
+        _SOURCES.removeHandler(handler)
 
 
 def inspect(dataset: DatasetConfig, engine: LoadingEngine, load: Load) -> Inspection:
@@ -80,13 +116,15 @@ def inspect(dataset: DatasetConfig, engine: LoadingEngine, load: Load) -> Inspec
             faults.append((field, str(error)))
             return None
 
-    source = columns = tried("from", lambda: engine.columns(dataset, None, load))
-    if source is not None:
-        if (sql := refresh_sql_of(dataset)) is not None:
-            columns = tried("acceleration.refresh_sql", lambda: engine.columns(dataset, sql, load))
-        if append.time_column_of(dataset) is not None or window_of(dataset) is not None:
-            tried("time_column", lambda: _check_time(dataset, source, columns))
-    return Inspection(columns=columns, faults=tuple(faults))
+    with _warnings() as warnings:
+        source = columns = tried("from", lambda: engine.columns(dataset, None, load))
+        if source is not None:
+            if (sql := refresh_sql_of(dataset)) is not None:
+                columns = tried("acceleration.refresh_sql", lambda: engine.columns(dataset, sql, load))
+            if append.time_column_of(dataset) is not None or window_of(dataset) is not None:
+                tried("time_column", lambda: _check_time(dataset, source, columns))
+    remarks = (*(("from", sentence) for sentence in warnings), *_remarks(dataset, source or ()))
+    return Inspection(columns=columns, faults=tuple(faults), remarks=remarks)
 
 
 def dry_run(config: RuntimeConfig, known: Mapping[str, tuple[Column, ...]] | None = None) -> Findings:
@@ -98,7 +136,9 @@ def dry_run(config: RuntimeConfig, known: Mapping[str, tuple[Column, ...]] | Non
 
     Raises:
         EngineUnavailableError: The engine cannot start.
+        StateDirectoryError: No directory for temporary files can be written.
     """
+    ensure_temporary_directory(config.state_dir)
     with tempfile.TemporaryDirectory(prefix="querykeep-") as directory:
         stage = _Stage(config, Path(directory), known)
         for dataset in config.loaded_datasets:
@@ -129,11 +169,9 @@ class _Stage:
             columns = self._columns(dataset)
         else:
             columns = (self._known or {}).get(name) or self._published.get(name)
+            self._remark(dataset, _remarks(dataset, columns or ()))
         if columns:
-            for described in dataset.documentation.columns:
-                if find_column(described, columns) is None:
-                    fault = self._fault(dataset.line, f"{dataset.yaml_path}.columns", f"there is no column {described}")
-                    self.warnings.append(fault)
+            self._compare(dataset.documentation, columns, dataset.line, f"{dataset.yaml_path}.columns")
             with suppress(duckdb.Error):  # A type that only its source knows: its views are not checked.
                 self._snapshots.append(self._empty(dataset, columns))
 
@@ -141,7 +179,13 @@ class _Stage:
         """Create the views, also those that are materialized, and record faults."""
         manifest = Manifest(generation=1, snapshots=tuple(self._snapshots))
         materialized = [
-            ViewConfig(name=one.name, sql=one.view.sql, line=one.line, yaml_path=one.yaml_path)
+            ViewConfig(
+                name=one.name,
+                sql=one.view.sql,
+                documentation=one.documentation,
+                line=one.line,
+                yaml_path=one.yaml_path,
+            )
             for one in self._config.datasets
             if one.view is not None
         ]
@@ -154,11 +198,20 @@ class _Stage:
         names = frozenset(dataset.name.lower() for dataset in config.datasets)
         with closing(Gate(datafusion_sql=config.query.datafusion_sql)) as gate:
             views = gate_views(config.views, names, gate, config.file)
-        with closing(EngineInstance(config, manifest, views, self._directory, tolerant=True)) as engine:
-            unfit = {view.yaml_path: " ".join(view.reason.split()) for view in engine.unfit_views.values()}
-        for view in config.views:
-            if view.yaml_path in unfit:
-                self.errors.append(self._fault(view.line, view.yaml_path, unfit[view.yaml_path]))
+            with closing(EngineInstance(config, manifest, views, self._directory, tolerant=True)) as engine:
+                unfit = {view.yaml_path: " ".join(view.reason.split()) for view in engine.unfit_views.values()}
+                for view in config.views:
+                    if view.yaml_path in unfit:
+                        self.errors.append(self._fault(view.line, view.yaml_path, unfit[view.yaml_path]))
+                    elif columns := _columns_of(view, gate, engine):
+                        where = f"{view.yaml_path.rpartition('.')[0]}.columns"
+                        self._compare(view.documentation, columns, view.line, where)
+
+    def _compare(self, documentation: Documentation, columns: Sequence[Column], line: int, yaml_path: str) -> None:
+        """Record a warning for each column of *documentation* that does not exist."""
+        for name in (*documentation.columns, *documentation.undescribed):
+            if find_column(name, columns) is None:
+                self.warnings.append(self._fault(line, yaml_path, f"there is no column {name}"))
 
     def _columns(self, dataset: DatasetConfig) -> tuple[Column, ...] | None:
         """Return the columns that a load of *dataset* would produce now; None, and a fault, if it would fail."""
@@ -174,7 +227,12 @@ class _Stage:
         for field, sentence in found.faults:
             faults = self.warnings if field == "from" else self.errors
             faults.append(self._fault(dataset.line, f"{dataset.yaml_path}.{field}", sentence))
+        self._remark(dataset, found.remarks)
         return found.columns
+
+    def _remark(self, dataset: DatasetConfig, remarks: Iterable[tuple[str, str]]) -> None:
+        for field, sentence in remarks:
+            self.warnings.append(self._fault(dataset.line, f"{dataset.yaml_path}.{field}", sentence))
 
     def _empty(self, dataset: DatasetConfig, columns: tuple[Column, ...]) -> Snapshot:
         snapshot = Snapshot(
@@ -209,6 +267,26 @@ def _check_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tup
         append.check_result(dataset, time, columns)
     if (age_s := window_of(dataset)) is not None:
         kept(dataset, time, age_s)
+
+
+def _remarks(dataset: DatasetConfig, source: Sequence[Column]) -> tuple[tuple[str, str], ...]:
+    """Return a remark if the `time_format` does not fit, and nothing needs it; otherwise a load fails."""
+    time = find_column(dataset.time_column or "", source)
+    if time is None or dataset.time_format is None or window_of(dataset) is not None:
+        return ()
+    problem = format_problem(dataset, time)
+    return () if problem is None else (("time_format", problem),)
+
+
+def _columns_of(view: ViewConfig, gate: Gate, engine: EngineInstance) -> tuple[Column, ...]:
+    """Return the columns of *view* if its documentation names any and they are known."""
+    if not (view.documentation.columns or view.documentation.undescribed):
+        return ()
+    with suppress(QueryError):  # It reads a dataset that was never loaded.
+        statement = gate.admit(f"FROM {qualified(view.name)}", frozenset({view.name.lower()}))
+        found = engine.describe(statement, None, Interruption())
+        return () if found is None else found[0]
+    return ()
 
 
 def _published(config: RuntimeConfig) -> Mapping[str, tuple[Column, ...]]:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 
 from datasources.control import DatasetState, DatasetStatus, RefreshRun
 from queryengine.manifest import Snapshot
@@ -16,7 +17,9 @@ class QueueEntry:
     A queued run, and the SELECT to run; None loads the whole source.
 
     `skips` means that it may skip an unchanged source. `begins` is the earliest time, by the clock, at which it starts.
-    `joined` are the ids under which other nodes requested it.
+    `joined` are the ids under which other nodes requested it. `caller` is whose request it is: the name or fingerprint
+    of a key, empty without authentication; None for the clock. `stop` ends the load. `ready_at` is when it was found
+    that only a place for the load was missing.
     """
 
     entry: "DatasetEntry"
@@ -26,6 +29,9 @@ class QueueEntry:
     mode: RefreshMode
     begins: float
     joined: list[str] = field(default_factory=list)
+    caller: str | None = None
+    stop: Event = field(default_factory=Event)
+    ready_at: float | None = None
 
     def recorded(self) -> list[tuple[str, RefreshRun]]:
         """Return the name of the dataset with the run, once for each of its ids, for the history."""

@@ -48,7 +48,7 @@ class History:
         self._lock = threading.Lock()
         self._is_saved = True
         self._room_bytes = 0  # for lines after the document
-        found = self._read()
+        found = _read(self._path)
         self._runs = {name: found.get(name, []) for name in datasets}
         self.interrupt()
 
@@ -68,38 +68,9 @@ class History:
 
     def interrupt(self) -> None:
         """List every run that has not finished as failed."""
-        now = utc_now()
         with self._lock:
-            for name, runs in self._runs.items():
-                self._runs[name] = [
-                    run if run.finished_at else replace(run, status="failed", finished_at=now, error=INTERRUPTED)
-                    for run in runs
-                ]
+            self._runs = {name: _interrupted(runs) for name, runs in self._runs.items()}
             self._write()
-
-    def _read(self) -> dict[str, list[RefreshRun]]:
-        try:
-            first, *lines = self._path.read_bytes().split(b"\n")
-            document = json.loads(first)
-            if document["format_version"] != FORMAT_VERSION:
-                logger.warning("The list of past refreshes is of another release: it starts anew")
-                return {}
-            found = {name: [run_of(item) for item in runs] for name, runs in document["datasets"].items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, *_UNREADABLE):
-            logger.warning("The list of past refreshes cannot be read: it starts anew")
-            return {}
-        damaged = 0
-        for line in lines[:-1]:  # The last one is empty, or was cut off.
-            try:
-                change = json.loads(line)
-                _put(found.setdefault(change["dataset"], []), run_of(change["run"]))
-            except _UNREADABLE:
-                damaged += 1
-        if damaged:
-            logger.warning("Lines of the list of past refreshes cannot be read, and are left out: %s", damaged)
-        return found
 
     def _append(self, lines: bytes) -> None:
         if self._is_saved and len(lines) <= self._room_bytes:
@@ -127,6 +98,11 @@ class History:
             self._is_saved, self._room_bytes = True, max(len(document), _LEAST_LINES_BYTES)
 
 
+def ended_runs(state_dir: Path) -> dict[str, list[RefreshRun]]:
+    """Return the runs in the file of *state_dir*, by the names of datasets, newest first; none is unfinished."""
+    return {name: _interrupted(runs) for name, runs in _read(state_dir / HISTORY_NAME).items()}
+
+
 def adopt(state_dir: Path, runs: Mapping[str, Sequence[RefreshRun]]) -> None:
     """
     Have the next `History` over *state_dir* begin with *runs*, by the names of datasets, newest first.
@@ -139,6 +115,39 @@ def adopt(state_dir: Path, runs: Mapping[str, Sequence[RefreshRun]]) -> None:
     temporary = state_dir / f"{HISTORY_NAME}.tmp"
     _write(temporary, os.O_CREAT | os.O_TRUNC, document)
     temporary.replace(state_dir / HISTORY_NAME)
+
+
+def _read(path: Path) -> dict[str, list[RefreshRun]]:
+    try:
+        first, *lines = path.read_bytes().split(b"\n")
+        document = json.loads(first)
+        if document["format_version"] != FORMAT_VERSION:
+            logger.warning("The list of past refreshes is of another release: it starts anew")
+            return {}
+        found = {name: [run_of(item) for item in runs] for name, runs in document["datasets"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, *_UNREADABLE):
+        logger.warning("The list of past refreshes cannot be read: it starts anew")
+        return {}
+    damaged = 0
+    for line in lines[:-1]:  # The last one is empty, or was cut off.
+        try:
+            change = json.loads(line)
+            _put(found.setdefault(change["dataset"], []), run_of(change["run"]))
+        except _UNREADABLE:
+            damaged += 1
+    if damaged:
+        logger.warning("Lines of the list of past refreshes cannot be read, and are left out: %s", damaged)
+    return found
+
+
+def _interrupted(runs: Iterable[RefreshRun]) -> list[RefreshRun]:
+    """Return *runs* with those that have not finished as failed."""
+    now = utc_now()
+    return [
+        run if run.finished_at else replace(run, status="failed", finished_at=now, error=INTERRUPTED) for run in runs
+    ]
 
 
 def _write(path: Path, flags: int, data: bytes) -> None:

@@ -5,15 +5,18 @@ It reads requests of `datasources.refresh.loader` from its connection, builds on
 when the connection does. Its parent decides when it ends, so it ignores signals.
 """
 
+import errno
 import json
 import logging
 import os
+import resource
 import shutil
 import signal
 import sys
 import threading
 import traceback
 from contextlib import suppress
+from dataclasses import dataclass
 from logging.handlers import BufferingHandler
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -94,8 +97,12 @@ def _loaded(request: dict[str, Any], builder: SnapshotBuilder) -> dict[str, Any]
         order: Order = handover.rebuilt(Order, request["order"])
         # The event is never set: when the runtime stops, the parent kills this process.
         deadline = Deadline(request["limit_s"], threading.Event(), left_s=request["left_s"])
-        with process_limits.limited_files(room(builder.state_dir)):
-            return {"snapshot": handover.plain(builder.build(order, deadline))}
+        disk = Disk.of(builder.state_dir)
+        with process_limits.limited_files(disk.room_bytes):
+            try:
+                return {"snapshot": handover.plain(builder.build(order, deadline))}
+            except SnapshotError as exc:
+                raise disk.explained(exc) from exc
     except (SourceError, SnapshotError) as exc:
         return {"error": error_fields(exc), "is_broken": isinstance(exc, SourceError) and exc.broke_library}
     except MemoryError:
@@ -104,12 +111,35 @@ def _loaded(request: dict[str, Any], builder: SnapshotBuilder) -> dict[str, Any]
         return {"fault": traceback.format_exc(), "is_broken": True}
 
 
-def room(directory: Path) -> int:
-    """Return the largest file in *directory* that leaves some space of the disk free, in bytes."""
-    disk = shutil.disk_usage(directory)
-    if disk.total == 0:  # some network file systems
-        return sys.maxsize
-    return max(0, disk.free - min(_FREE_BYTES, disk.total // _FREE_PART))
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The disk of a load: how many bytes are free when it begins, and how many of them it leaves free."""
+
+    free_bytes: int
+    kept_bytes: int
+
+    @classmethod
+    def of(cls, directory: Path) -> "Disk":
+        """Return the disk of *directory*."""
+        disk = shutil.disk_usage(directory)
+        if disk.total == 0:  # some network file systems
+            return cls(sys.maxsize, 0)
+        return cls(disk.free, min(_FREE_BYTES, disk.total // _FREE_PART))
+
+    @property
+    def room_bytes(self) -> int:
+        """The size of the largest file that a load may write."""
+        return max(0, self.free_bytes - self.kept_bytes)
+
+    def explained(self, error: SnapshotError) -> SnapshotError:
+        """Return *error*, with the reason if a file became too large because of `room_bytes`."""
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        too_large, said = os.strerror(errno.EFBIG), str(error)
+        if too_large not in said or (hard != resource.RLIM_INFINITY and hard < self.room_bytes):
+            return error
+        free, kept = (f"{count / MIB:,.0f} MiB" for count in (self.free_bytes, self.kept_bytes))
+        reason = f"the disk is too full. {free} were free when the load began, and {kept} are kept free for the rest"
+        return SnapshotError(said.replace(too_large, reason))
 
 
 def _hide_secrets(answer: dict[str, Any], dataset: dict[str, Any]) -> None:

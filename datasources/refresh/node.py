@@ -9,7 +9,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 
@@ -61,7 +61,7 @@ class Node:
         self._least_epoch = 0
         self._stop = threading.Event()
         self._change = threading.RLock()  # held to change between the two
-        self._replica: Replica | None = self._new_replica()
+        self._replica: Replica | None = self._new_replica(history.ended_runs(config.state_dir))
         self._publishing: Publishing | None = None
         self._error: str | None = None
         self._lease_error: str | None = None
@@ -118,12 +118,15 @@ class Node:
         """Return how this node shares snapshots."""
         epoch, answered_s = self._lease.epoch, self._storage.answered_s
         replica = self._replica
+        # Without the storage, this node cannot know whether another one publishes by now.
+        valid_s = self._lease.valid_s if replica is None else 0.0
         return SharingState(
             node=self._id,
-            publisher=self._id if replica is None else replica.publisher,
+            publisher=replica.publisher if replica is not None else self._id if valid_s else "",
             epoch=epoch or 0,
             error=self._error,
             answered_s=None if answered_s is None else int(answered_s),
+            publishes_s=valid_s,
         )
 
     def datasets(self) -> tuple[DatasetState, ...]:
@@ -139,10 +142,16 @@ class Node:
         return not self.waiting_for()
 
     def request_refresh(
-        self, name: str, sql: AdmittedSql | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+        self,
+        name: str,
+        sql: AdmittedSql | None = None,
+        *,
+        mode: RefreshMode | None = None,
+        jitter_max_s: float = 0.0,
+        caller: str = "",
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        return self._control().request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s)
+        return self._control().request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s, caller=caller)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`. It has every run that any node has accepted, unless the storage is slow."""
@@ -162,8 +171,8 @@ class Node:
             raise DatasetsUnavailableError
         return control
 
-    def _new_replica(self) -> Replica:
-        return Replica(self._config, self._storage, self._nodes.announce, self._stop)
+    def _new_replica(self, own_runs: Mapping[str, Sequence[RefreshRun]]) -> Replica:
+        return Replica(self._config, self._storage, self._nodes.announce, self._stop, own_runs)
 
     def _keep_lease(self) -> None:
         while True:
@@ -249,7 +258,8 @@ class Node:
             while not publishing.refresher.stop(_END_S) and not self._stop.is_set():
                 logger.warning("A load does not end")
             if not self._stop.is_set():
-                self._replica = self._new_replica()
+                names = [dataset.name for dataset in self._config.datasets]
+                self._replica = self._new_replica({name: publishing.refresher.history(name) for name in names})
                 self._publishing = None
 
     def _warn_of_another(self) -> None:

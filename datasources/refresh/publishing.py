@@ -87,7 +87,12 @@ class Publishing:
                 sql = None if request.sql is None else AdmittedSql(request.sql)  # The loader checks it.
                 try:
                     self.refresher.request_refresh(
-                        request.dataset, sql, mode=request.mode, jitter_max_s=request.jitter_max_s, run_id=run_id
+                        request.dataset,
+                        sql,
+                        mode=request.mode,
+                        jitter_max_s=request.jitter_max_s,
+                        caller=request.caller,
+                        run_id=run_id,
                     )
                 except DatasetError as exc:
                     logger.warning("A refresh that was requested of another node is not possible: %s", exc)

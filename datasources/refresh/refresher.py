@@ -1,11 +1,12 @@
 """
 Keep the published data of every dataset fresh: at most two loads at once, and one per dataset.
 
-All refreshes wait in one queue, whether requested by startup, the clock or a caller. A dataset has at most one running
-and one queued run; a further request joins the queued one. If two callers send different `refresh_sql`, the later one
-applies to both: a load replaces all data, so the result of the earlier one would be replaced at once. The run is a full
-load if any of them requests one, and begins at the earliest time that any of them asks for. A request by the clock
-joins a queued run without changing it, except that the run may then begin at once.
+All refreshes wait in one queue (`datasources.refresh.fair_queue`), whether requested by startup, the clock or a caller.
+A dataset has at most one running and one queued run; a further request joins the queued one. If two callers send
+different `refresh_sql`, the later one applies to both: a load replaces all data, so the result of the earlier one would
+be replaced at once. The run is a full load if any of them requests one, and begins at the earliest time that any of
+them asks for. A request by the clock joins a queued run without changing it, except that the run may then begin at
+once.
 
 A run that no caller requested skips a source that has not changed since it was loaded.
 """
@@ -15,22 +16,21 @@ import math
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from datasources.control import AdmittedSql, DatasetState, RefreshPhase, RefreshRun, RefreshStatus
-from datasources.deadline import Deadline
-from datasources.errors import DatasetError, SnapshotError, UnknownDatasetError
-from datasources.loading.columns import refuse_changes
+from datasources.errors import DatasetError, DatasetsUnavailableError, SnapshotError, UnknownDatasetError
 from datasources.refresh import schedule
 from datasources.refresh.declarations import check_refresh
 from datasources.refresh.entries import DatasetEntry, QueueEntry, is_stale, reads, state_of, views_last
+from datasources.refresh.fair_queue import FairQueue, joined
 from datasources.refresh.history import History
+from datasources.refresh.load_run import carry_out
 from datasources.refresh.refresh_trace import RefreshTrace
 from datasources.refresh.run_log import log_run
 from datasources.snapshots.publication import Publication, Share
-from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder, refresh_sql_of
+from datasources.snapshots.snapshot import Builder, SnapshotBuilder, refresh_sql_of
 from queryengine.manifest import Snapshot
 from runtimeconf.model import RefreshMode, RuntimeConfig
 from system.wallclock import utc_now
@@ -106,7 +106,8 @@ class Refresher:
         for entry in self._entries.values():
             succeeded = (run for run in self._history.runs(entry.config.name) if run.status == "succeeded")
             entry.checked_at = next((run.finished_at for run in succeeded), None)
-        self._queue: deque[QueueEntry] = deque()
+        builders = builders or [SnapshotBuilder.of(config) for _ in range(MAX_LOADS)]
+        self._queue = FairQueue(len(builders))
         self._condition = threading.Condition()
         self._stop = threading.Event()
         self._is_finishing = self._is_moving = False
@@ -114,8 +115,7 @@ class Refresher:
         if predecessor is not None:
             self._take_over(predecessor)
         self._threads = [
-            threading.Thread(target=self._work, args=(builder,), name="refresher", daemon=True)
-            for builder in builders or [SnapshotBuilder.of(config) for _ in range(MAX_LOADS)]
+            threading.Thread(target=self._work, args=(builder,), name="refresher", daemon=True) for builder in builders
         ]
         self._watcher = threading.Thread(target=self._watch, name="refresher", daemon=True)
 
@@ -135,7 +135,7 @@ class Refresher:
             entry = self._entries.get(queued.entry.config.name.lower())
             if entry is not None and not queued.skips and entry.config.acceleration.enabled:
                 queued.entry, entry.waiting = entry, queued
-                self._queue.append(queued)
+                self._queue.add(queued)
                 self._history.put(*queued.recorded())
 
     def finish(self, timeout_s: float) -> None:
@@ -219,6 +219,8 @@ class Refresher:
     def _end(self, timeout_s: float) -> bool:
         with self._condition:
             self._stop.set()
+            for run in self._queue.running:
+                run.stop.set()
             self._condition.notify_all()
         end = time.monotonic() + timeout_s
         threads = [*self._threads, self._watcher]
@@ -250,13 +252,14 @@ class Refresher:
         with self._condition:
             return tuple(state_of(entry, self._snapshot(entry), self._now()) for entry in self._entries.values())
 
-    def request_refresh(
+    def request_refresh(  # noqa: PLR0913 (by keyword)
         self,
         name: str,
         sql: AdmittedSql | None = None,
         *,
         mode: RefreshMode | None = None,
         jitter_max_s: float = 0.0,
+        caller: str = "",
         run_id: str = "",
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`; *run_id* is the id that another node gave to the run."""
@@ -267,9 +270,13 @@ class Refresher:
             self._condition.wait_for(lambda: self._successor is not None or not self._is_moving)
             if self._successor is not None:
                 later = self._successor
-                return later.request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s, run_id=run_id)
+                return later.request_refresh(
+                    name, sql, mode=mode, jitter_max_s=jitter_max_s, caller=caller, run_id=run_id
+                )
+            if self._stop.is_set() and not self._is_finishing:
+                raise DatasetsUnavailableError  # Nobody would carry it out, or list how it ended.
             select, delay_s = sql or entry.config.acceleration.refresh_sql, self._chance() * jitter_max_s
-            queued = self._enqueue(entry, select, skips=False, mode=mode, delay_s=delay_s, run_id=run_id)
+            queued = self._enqueue(entry, select, skips=False, mode=mode, delay_s=delay_s, caller=caller, run_id=run_id)
             self._history.put(*queued.recorded())
             return queued.run
 
@@ -296,9 +303,11 @@ class Refresher:
     def _snapshot(self, entry: DatasetEntry) -> Snapshot | None:
         return self._publication.snapshot(entry.config.name)
 
-    def _load_soon(self, entries: Collection[DatasetEntry], *, skips: bool = True) -> list[tuple[str, RefreshRun]]:
+    def _load_soon(
+        self, entries: Collection[DatasetEntry], *, skips: bool = True, caller: str | None = None
+    ) -> list[tuple[str, RefreshRun]]:
         """Queue a load of each dataset as declared, and save the runs in the history at once."""
-        queued = [self._enqueue(entry, refresh_sql_of(entry.config), skips=skips) for entry in entries]
+        queued = [self._enqueue(entry, refresh_sql_of(entry.config), skips=skips, caller=caller) for entry in entries]
         runs = [(one.entry.config.name, one.run) for one in queued]
         self._history.put(*runs)
         return runs
@@ -311,6 +320,7 @@ class Refresher:
         skips: bool,
         mode: RefreshMode | None = None,
         delay_s: float = 0.0,
+        caller: str | None = None,
         run_id: str = "",
     ) -> QueueEntry:
         """
@@ -323,10 +333,11 @@ class Refresher:
         queued = entry.waiting
         if queued is None:
             run = RefreshRun(id=run_id or secrets.token_hex(8), status="queued", requested_at=utc_now())
-            queued = entry.waiting = QueueEntry(entry, run, sql, skips, mode, begins)
-            self._queue.append(queued)
+            queued = entry.waiting = QueueEntry(entry, run, sql, skips, mode, begins, caller=caller)
+            self._queue.add(queued)
         elif run_id:
             queued.joined.append(run_id)
+        queued.caller = joined(queued, caller, skips=skips)
         queued.begins = min(queued.begins, begins)
         if not skips:
             queued.sql, queued.skips = sql, False
@@ -349,41 +360,26 @@ class Refresher:
         with self._condition:
             while not self._stop.is_set():
                 now = self._now()
-                due = [entry for entry in self._entries.values() if entry.due is not None and entry.due <= now]
-                for entry in due:
-                    entry.due = None
-                self._load_soon(due)
-                free = [] if self._is_finishing else self._free(now)
-                queued = next((queued for queued in free if queued.begins <= now), None)
+                self._load_due(now)
+                queued = None if self._is_finishing else self._queue.next(now)
                 if queued is not None:
-                    self._queue.remove(queued)
+                    self._queue.begin(queued)
                     self._begin(queued)
                     return queued
                 left_s = end - time.monotonic()
                 if left_s <= 0:
                     return None
                 times = [entry.due for entry in self._entries.values() if entry.due is not None]
-                times += [queued.begins for queued in free]
+                times += [waiting.begins for waiting in self._queue if waiting.begins > now]
                 wait_s = min([left_s, *(at - now for at in times)])
                 self._condition.wait(max(0.0, wait_s) if wait_s < math.inf else None)
             return None
 
-    def _free(self, now: float) -> list[QueueEntry]:
-        """
-        Return the queued runs that need not wait for another, in their order; later runs overtake the rest.
-
-        A run waits while its dataset is loaded, and the run of a view while something that the view reads is loaded,
-        or is to be loaded before it.
-        """
-        free = []
-        before: set[int] = set()
-        for queued in self._queue:
-            read = [self._entry(name) for name in reads(queued.entry)]
-            if not queued.entry.is_running and not any(one.is_running or id(one) in before for one in read):
-                free.append(queued)
-            if queued.begins <= now:
-                before.add(id(queued.entry))
-        return free
+    def _load_due(self, now: float) -> None:
+        due = [entry for entry in self._entries.values() if entry.due is not None and entry.due <= now]
+        for entry in due:
+            entry.due = None
+        self._load_soon(due)
 
     def _begin(self, queued: QueueEntry) -> None:
         entry = queued.entry
@@ -395,18 +391,23 @@ class Refresher:
     def _refresh(self, queued: QueueEntry, builder: Builder) -> None:
         entry = queued.entry
         trace = RefreshTrace()
-        run = self._load(queued, builder, trace)
+        run = carry_out(queued, builder, self._publication, self._share, trace)
+        if run.error is not None and queued.stop.is_set() and not self._stop.is_set():
+            self._put_back(queued)
+            return
         trace.end(entry.config.name, run)
         status: RefreshStatus = "succeeded" if run.error is None else "failed"
         spent_ms = _milliseconds_since(entry.began)
         queued.run = run = replace(run, status=status, finished_at=utc_now(), duration_ms=spent_ms)
         with self._condition:
+            self._queue.end(queued)
             entry.is_running = False
             entry.error = run.error
             if run.error is None:
                 entry.failures, entry.loaded_here, entry.checked_at = 0, True, run.finished_at
                 if not run.unchanged:
-                    self._load_soon([view for view in self._views_of(entry.config.name) if self._can_load(view)])
+                    views = [view for view in self._views_of(entry.config.name) if self._can_load(view)]
+                    self._load_soon(views, caller=queued.caller)
             else:
                 entry.failures += 1
                 self._fail_views_of(entry)
@@ -415,45 +416,29 @@ class Refresher:
             self._condition.notify_all()
         log_run(entry, run, trace, self._now(), is_stopping=self._stop.is_set())
 
-    def _load(self, queued: QueueEntry, builder: Builder, trace: RefreshTrace) -> RefreshRun:
-        """Build and publish; return the run with its result."""
-        run = queued.run
-        dataset = queued.entry.config
-        deadline = Deadline(dataset.acceleration.refresh_timeout_s, self._stop)
-        served = self._publication.snapshot(dataset.name)
-        try:
-            order = Order(dataset, queued.sql, served=served, skip_unchanged=queued.skips, mode=queued.mode)
-            queued.entry.file = order.file
-            try:
-                snapshot = builder.build(order, deadline)
-            finally:
-                trace.built(builder.phases)
-            if snapshot is None:
-                self._publication.restore()
-                rows, size = (served.rows, served.size_bytes) if served is not None else (None, None)
-                return replace(run, unchanged=True, rows=rows, bytes=size)
-            queued.entry.is_publishing = True
-            try:
-                if served is not None and dataset.on_schema_change == "fail":
-                    refuse_changes(dataset.name, served.columns, snapshot.columns)
-                if self._share is not None:
-                    self._share.publish(snapshot, deadline)
-            except DatasetError:
-                self._publication.discard(snapshot)
-                raise
-            self._publication.publish(snapshot)
-        except DatasetError as exc:
-            return replace(run, error=str(exc))
-        except Exception:
-            # The failure of one dataset must not end the refreshes of the others.
-            logger.exception("The refresh of dataset %s failed", dataset.name)
-            return replace(run, error="The refresh failed; see the log of the runtime.")
-        return replace(run, rows=snapshot.rows, bytes=snapshot.size_bytes)
+    def _put_back(self, queued: QueueEntry) -> None:
+        """Queue a load again that was stopped for the sake of another."""
+        with self._condition:
+            queued.entry.is_running = False
+            self._history.put(*self._queue.put_back(queued).recorded())
+            self._condition.notify_all()
+        logger.info(
+            "The load of dataset %s was stopped for another one that waits: it begins again", queued.entry.config.name
+        )
+
+    def _give_way(self) -> None:
+        """Stop a load that keeps others waiting for too long."""
+        with self._condition:
+            now = self._now()
+            self._load_due(now)
+            if (run := self._queue.overdue(now)) is not None:
+                run.stop.set()
 
     def _watch(self) -> None:
         """Until the refresher stops, reload published data that has been lost, and record why."""
         while not self._stop.wait(POLL_S):
             try:
+                self._give_way()
                 faults = self._publication.withdraw_damaged()
                 with self._condition:
                     for name, fault in faults.items():
@@ -488,13 +473,13 @@ class Refresher:
     def _next_due(self, entry: DatasetEntry) -> float | None:
         if not self._is_scheduled:
             return None
-        acceleration = entry.config.acceleration
-        served = self._publication.snapshot(entry.config.name) is not None
-        # Without acceleration nobody can request another attempt, so retry until the load at startup succeeds.
-        must_load = not (entry.loaded_here or (served and acceleration.enabled))
-        # What a view reads may not be published again for long.
-        must_load = must_load or (entry.config.view is not None and entry.failures > 0)
-        pause_s = schedule.pause_s(acceleration, entry.failures, must_load=must_load)
-        if pause_s is None:
-            return None
-        return self._now() + pause_s + schedule.jitter_s(acceleration, self._chance())
+        is_view = entry.config.view is not None
+        pause_s = schedule.pause_s(
+            entry.config.acceleration,
+            entry.failures,
+            has_data=not is_view and self._publication.snapshot(entry.config.name) is not None,
+            # What a view reads may not be published again for long.
+            must_load=is_view or not entry.loaded_here,
+            chance=self._chance(),
+        )
+        return None if pause_s is None else self._now() + pause_s

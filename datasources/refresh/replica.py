@@ -9,7 +9,7 @@ has.
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +52,8 @@ class Replica:
         storage: The shared storage.
         announce: Called with the files of the snapshots that are about to be loaded.
         stop: Ends the loading of a snapshot.
+        own_runs: The runs of this node from when it published, by the names of datasets. None is unfinished. Those that
+            the others do not know, because the storage did not answer, stay in its list.
 
     Raises:
         StateDirectoryError: The state directory cannot be written.
@@ -63,11 +65,13 @@ class Replica:
         storage: ObjectStorage,
         announce: Callable[[Collection[str]], None],
         stop: threading.Event,
+        own_runs: Mapping[str, Sequence[RefreshRun]],
     ) -> None:
         self._config = config
         self._storage = storage
         self._announce = announce
         self._stop = stop
+        self._own_runs = own_runs
         self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
         self._publication = Publication(config.state_dir, config.loaded_datasets, of_declared_names)
         self._verifier = Verifier(config.state_dir)
@@ -146,13 +150,19 @@ class Replica:
         return not self.waiting_for()
 
     def request_refresh(
-        self, name: str, sql: AdmittedSql | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+        self,
+        name: str,
+        sql: AdmittedSql | None = None,
+        *,
+        mode: RefreshMode | None = None,
+        jitter_max_s: float = 0.0,
+        caller: str = "",
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`: pass it on to the node that publishes."""
         dataset = self._dataset(name)
         check_refresh(dataset, mode)
         try:
-            run = self._requests.add(dataset.name, sql, mode, jitter_max_s)
+            run = self._requests.add(dataset.name, sql, mode, jitter_max_s, caller)
         except SharedStorageError as exc:
             raise DatasetsUnavailableError(f"{exc} It would pass the request on: try again.") from exc
         self._pending[run.id] = dataset.name, run
@@ -170,7 +180,14 @@ class Replica:
         ]
         listed = {run.id for run in runs}
         pending = [run for of, run in list(self._pending.values()) if of == dataset.name and run.id not in listed]
-        return (*reversed(pending), *runs)[:MAX_RUNS]
+        return self._with_own(dataset.name, (*reversed(pending), *runs))
+
+    def _with_own(self, dataset: str, runs: tuple[RefreshRun, ...]) -> tuple[RefreshRun, ...]:
+        """Add the runs of this node that nobody else has listed."""
+        listed = {run.id for run in runs} | self._pending.keys()
+        if own := [run for run in self._own_runs.get(dataset, ()) if run.id not in listed]:
+            runs = tuple(sorted((*runs, *own), key=lambda run: str(run.requested_at), reverse=True))
+        return runs[:MAX_RUNS]
 
     def redeclare(self, config: RuntimeConfig) -> None:
         """Go by another configuration. Data that only the previous one declares stays published until `commit`."""
@@ -188,10 +205,12 @@ class Replica:
 
         A request that has not been carried out to its end is left out: it begins again.
         """
-        return {
-            name: tuple(run for run in runs if run.finished_at or run.id not in self._pending)
-            for name, runs in self._state.runs.items()
+        names = self._state.runs.keys() | self._own_runs.keys()
+        shared = {
+            name: tuple(run for run in self._state.runs.get(name, ()) if run.finished_at or run.id not in self._pending)
+            for name in names
         }
+        return {name: self._with_own(name, runs) for name, runs in shared.items()}
 
     def _dataset(self, name: str) -> DatasetConfig:
         try:

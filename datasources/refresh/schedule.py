@@ -1,59 +1,88 @@
 """
 When a dataset is loaded again. All times are in seconds of the refresher's clock, which never steps.
 
-Only `refresh_cron` looks at the time of day, at the end of each load. A source that is down is tried at most once per
-interval, and less often the longer it is down.
+Only `refresh_cron` looks at the time of day, at the end of each load. A load that failed is tried again after a pause
+that grows with the number of failures. While the last good data is served, it is never longer than the interval.
 """
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cronsim import CronSim
 
 from runtimeconf.model import AccelerationConfig
 
-#: After failures in a row the pause is 1, 2, 4 and then this many intervals ...
-MOST_INTERVALS = 8
-#: ... but at most this many seconds, or one interval if that is longer.
-LONGEST_PAUSE_S = 600.0
 
-#: Seconds until the next try of a dataset without data and without a refresh_check_interval: the first pause, which
-#: doubles, and the longest.
-FIRST_RETRY_S = 2.0
-LAST_RETRY_S = 60.0
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """
+    The pauses before retries: the first, which doubles after every *failures_per_step* failures, and the longest.
+
+    A random time is added to each: up to *jitter* times the pause.
+    """
+
+    first_s: float
+    longest_s: float
+    failures_per_step: int
+    jitter: float
+
+    def pause_s(self, failures: int, chance: float) -> float:
+        """Return the seconds from the last of *failures* in a row to the retry."""
+        steps = min((failures - 1) // self.failures_per_step, 10)
+        return min(self.first_s * 2.0**steps, self.longest_s) * (1 + self.jitter * chance)
+
+
+#: Nothing can be served. The pause doubles at every second failure, so that it never exceeds 8 s within the first 20 s
+#: of an outage: a machine that starts before its database has data within 10 s of the database.
+WITHOUT_DATA = Backoff(first_s=2.0, longest_s=60.0, failures_per_step=2, jitter=0.0)
+
+#: The last good data is served. Jitter, because a source that many runtimes read fails for all of them at once.
+WITH_DATA = Backoff(first_s=5.0, longest_s=300.0, failures_per_step=1, jitter=0.5)
 
 #: The default of refresh_jitter_max, as a part of the interval.
 JITTER_PART = 0.1
 
 
-def pause_s(acceleration: AccelerationConfig, failures: int, *, must_load: bool) -> float | None:
+def pause_s(
+    acceleration: AccelerationConfig, failures: int, *, has_data: bool, must_load: bool, chance: float = 0.0
+) -> float | None:
     """
-    Return the seconds from the end of a load to the next scheduled one; None if none is scheduled.
+    Return the seconds from the end of a load to the next one; None if none is scheduled.
 
     Args:
         acceleration: The settings of the dataset.
         failures: The number of loads that failed in a row.
-        must_load: Whether to try until a load succeeds, even without an interval.
+        has_data: Whether the dataset can be read.
+        must_load: Whether to try until a load succeeds, even if the dataset is not refreshed periodically.
+        chance: A random number from 0 to 1.
     """
-    doubled = 2.0 ** min(max(failures - 1, 0), 10)
+    regular_s = _regular_s(acceleration)
+    if regular_s is not None:
+        regular_s += jitter_s(acceleration, chance)
+    if not failures or not _may_retry(acceleration, failures) or (regular_s is None and not must_load):
+        return regular_s
+    if not has_data:
+        return WITHOUT_DATA.pause_s(failures, chance)
+    retry_s = WITH_DATA.pause_s(failures, chance)
+    return retry_s if regular_s is None else min(retry_s, regular_s)
+
+
+def _regular_s(acceleration: AccelerationConfig) -> float | None:
+    """Return the seconds until the next load without failures."""
+    if not acceleration.enabled:
+        return None
     intervals = (acceleration.refresh_check_interval_s, acceleration.retention_check_interval_s)
-    declared = [interval_s for interval_s in intervals if interval_s is not None and acceleration.enabled]
-    pauses = [min(interval_s * doubled, _longest_s(interval_s)) for interval_s in declared]
-    if not pauses and must_load and _may_retry(acceleration, failures):
-        pauses.append(min(FIRST_RETRY_S * doubled, LAST_RETRY_S))
-    if acceleration.refresh_cron is not None and acceleration.enabled:
+    pauses = [interval_s for interval_s in intervals if interval_s is not None]
+    if acceleration.refresh_cron is not None:
         now = datetime.now(UTC)
         pauses.append((next(CronSim(acceleration.refresh_cron, now)) - now).total_seconds())
     return min(pauses, default=None)
 
 
-def _longest_s(interval_s: float) -> float:
-    return max(interval_s, min(MOST_INTERVALS * interval_s, LONGEST_PAUSE_S))
-
-
 def _may_retry(acceleration: AccelerationConfig, failures: int) -> bool:
-    """Return whether a first load that failed *failures* times in a row is tried again."""
+    """Return whether a load that failed *failures* times in a row is tried again before the next scheduled one."""
     most = acceleration.refresh_retry_max_attempts
-    return failures == 0 or (acceleration.refresh_retry_enabled and (most is None or failures <= most))
+    return acceleration.refresh_retry_enabled and (most is None or failures <= most)
 
 
 def jitter_s(acceleration: AccelerationConfig, chance: float) -> float:

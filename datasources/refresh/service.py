@@ -189,10 +189,16 @@ class DatasetService:
         return self._control().datasets()
 
     def request_refresh(
-        self, name: str, sql: AdmittedSql | None = None, *, mode: RefreshMode | None = None, jitter_max_s: float = 0.0
+        self,
+        name: str,
+        sql: AdmittedSql | None = None,
+        *,
+        mode: RefreshMode | None = None,
+        jitter_max_s: float = 0.0,
+        caller: str = "",
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        return self._control().request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s)
+        return self._control().request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s, caller=caller)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from datasources.control import DatasetState, RefreshRun, run_of, state_of
+from datasources.control import MAX_CALLER_LENGTH, DatasetState, RefreshRun, run_of, state_of
 from datasources.errors import SharedStorageError
 from datasources.snapshots.snapshot import SNAPSHOT_FILE
 from queryengine.manifest import FORMAT_VERSION, Snapshot, snapshot_fields, snapshot_of
@@ -174,6 +174,7 @@ class RefreshRequest:
     sql: str | None = None
     mode: RefreshMode | None = None
     jitter_max_s: float = 0.0
+    caller: str = ""
 
     def encode(self) -> bytes:
         """Return the document."""
@@ -185,8 +186,9 @@ class RefreshRequest:
 
         def request_of(fields: Mapping[str, Any]) -> RefreshRequest:
             sql, mode, jitter_max_s = fields["sql"], fields["mode"], float(fields["jitter_max_s"])
+            caller = fields.get("caller", "")  # A node of an earlier release does not write it.
             is_valid = isinstance(sql, str | None) and mode in {None, "full", "append"} and 0 <= jitter_max_s < 1e9
-            if not is_valid:
+            if not is_valid or not isinstance(caller, str) or len(caller) > MAX_CALLER_LENGTH:
                 raise ValueError("not a request")
             return cls(
                 dataset=str(fields["dataset"]),
@@ -194,6 +196,7 @@ class RefreshRequest:
                 sql=sql,
                 mode=mode,
                 jitter_max_s=jitter_max_s,
+                caller=caller,
             )
 
         return _decoded(REQUESTS, content, request_of)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from datasources.errors import SharedStorageError
 from datasources.sharing.documents import LEASE, Holder
 from datasources.sharing.object_storage import ObjectStorage
+from system.wallclock import since_boot
 
 #: Seconds between two renewals.
 RENEWAL_S = 3.0
@@ -41,20 +42,33 @@ class LastSeen:
 
 class Lease:
     """
-    The lease as the node *node* sees it. For one thread at a time, but for `epoch`.
+    The lease as the node *node* sees it. For one thread at a time, but for `epoch` and `valid_s`.
 
     `epoch` is that of this node while it has the lease, else None. `holder` is the node that was last seen with it; if
     empty, none.
     """
 
-    def __init__(self, storage: ObjectStorage, node: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        node: str,
+        now: Callable[[], float] = time.monotonic,
+        own_now: Callable[[], float] = since_boot,
+    ) -> None:
         self.epoch: int | None = None
+        self._own_now = own_now
+        self._renewed_at = 0.0  # before the request was sent, by the clock *own_now*
         self.holder = ""
         self._storage = storage
         self._node = node
         self._tag = ""
         self._beat = 0
         self._seen = LastSeen(now)
+
+    @property
+    def valid_s(self) -> float:
+        """Seconds for which no other node can take the lease; 0 if another one may have it."""
+        return 0.0 if self.epoch is None else max(0.0, self._renewed_at + EXPIRY_S - self._own_now())
 
     def acquire(self) -> None:
         """
@@ -102,10 +116,11 @@ class Lease:
 
     def _write(self, epoch: int, node: str, replaces: str | None) -> bool:
         self._beat += 1
+        began = self._own_now()
         tag = self._storage.write(LEASE, Holder(epoch=epoch, node=node, beat=self._beat).encode(), replaces)
         if tag is None:
             return False
-        self.epoch, self._tag = epoch, tag
+        self.epoch, self._tag, self._renewed_at = epoch, tag, began
         return True
 
     def _look_again(self, epoch: int) -> None:

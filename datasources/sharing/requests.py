@@ -23,11 +23,18 @@ class Requests:
     def __init__(self, storage: ObjectStorage) -> None:
         self._storage = storage
 
-    def add(self, dataset: str, sql: str | None, mode: RefreshMode | None, jitter_max_s: float) -> RefreshRun:
+    def add(
+        self, dataset: str, sql: str | None, mode: RefreshMode | None, jitter_max_s: float, caller: str = ""
+    ) -> RefreshRun:
         """Request a refresh, and return its run. Raises SharedStorageError."""
         run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
         request = RefreshRequest(
-            dataset=dataset, requested_at=run.requested_at, sql=sql, mode=mode, jitter_max_s=jitter_max_s
+            dataset=dataset,
+            requested_at=run.requested_at,
+            sql=sql,
+            mode=mode,
+            jitter_max_s=jitter_max_s,
+            caller=caller,
         )
         self._storage.put(f"{REQUESTS}/{run.id}{_SUFFIX}", request.encode())
         return run

@@ -23,7 +23,7 @@ from typing import Protocol
 import duckdb
 
 from datasources.deadline import Deadline
-from datasources.errors import SchemaChangedError, SnapshotError, SourceError, not_written
+from datasources.errors import SchemaChangedError, SnapshotError, SourceEmptyError, SourceError, not_written
 from datasources.loading import append, indexes
 from datasources.loading.columns import columns_of, count_of, refuse_changes
 from datasources.loading.expiry import retention_of, window_of
@@ -207,6 +207,7 @@ class Builder(Protocol):
 
         Raises:
             SchemaChangedError: Newer rows have other columns than the served ones, and `on_schema_change` is `fail`.
+            SourceEmptyError: There are no rows any more, and `on_empty` is `fail`.
             SourceError: The source cannot be read, or its data is not valid.
             SnapshotError: The file cannot be written, or *deadline* passed. No file is left.
         """
@@ -279,6 +280,8 @@ class SnapshotBuilder:
         try:
             with self._load(order.file, deadline) as load:
                 loaded = self._content(order, path, load)
+                if loaded is not None and not loaded.rows:
+                    self._refuse_emptiness(order, load)
             self.phases["load"] = (written := time.monotonic()) - began
             if loaded is None:
                 return None
@@ -336,6 +339,22 @@ class SnapshotBuilder:
             if dataset.on_schema_change == "fail":
                 raise
         return self._engine.load(dataset, order.refresh_sql, path, load)
+
+    def _refuse_emptiness(self, order: Order, load: Load) -> None:
+        """
+        Refuse a result without rows if `on_empty` is `fail` and rows are served that are not too old by now.
+
+        Raises:
+            SourceEmptyError: It is refused.
+        """
+        dataset, served = order.dataset, order.served
+        if dataset.on_empty == "accept" or served is None or not served.rows:
+            return
+        if self._engine.has_current(dataset, snapshot_path(self.state_dir, served), load):
+            raise SourceEmptyError(
+                f"The source of {dataset.name} has no rows and on_empty is fail: the {served.rows} rows loaded before "
+                "stay; set it to accept to serve none."
+            )
 
     def _is_unchanged(self, order: Order, served: Snapshot, load: Load) -> bool:
         """Return whether *served* was made from this version of the source, with the same settings."""

@@ -3,6 +3,7 @@
 import codecs
 import csv
 import io
+import itertools
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +12,8 @@ from typing import ClassVar
 import duckdb
 
 from datasources.errors import SourceError
-from datasources.sources.formats import FileFormat, refuse_other_columns, refuse_repeated
+from datasources.sources.exact_types import CHECKED, Found, Place, exact_types, formats_that_keep
+from datasources.sources.formats import UNNAMED, FileFormat, refuse_other_columns, refuse_repeated
 from datasources.sources.pinned_file import PinnedFile
 from datasources.sources.text_files import HEAD_BYTES, blocks, decoded, ends, marked_encoding, without_lines
 from datasources.sql import identifier, literal, literals
@@ -22,19 +24,26 @@ logger = logging.getLogger(__name__)
 
 _DELIMITERS = ",\t;|"
 
-#: The rows in which a header that looks like data is searched for.
-_HEADER_SAMPLE = 2048
+#: The rows in which what deserves a warning is searched for.
+_SAMPLE = 2048
 
 #: Types that are found in text besides dates. With a `date_format`, dates have that format and no other.
-_TYPES = ("BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "TIME", "VARCHAR")
-
-#: What the directives of a date format match, if not one or two digits.
-_DATE_PATTERNS = {"Y": r"\d{4}", "f": r"\d+", **dict.fromkeys("aAbBp", r"[^\d\s]+"), "%": "%"}
+_TEXT = "VARCHAR"
+_TYPES = ("BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "TIME", _TEXT)
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
-#: Dates with a time or without, whose year has two digits, or four.
-_YEARS = tuple(rf"\s*\d{{1,2}}[^\d:]\d{{1,2}}[^\d:]\d{{{digits}}}(\D.*)?" for digits in (2, 4))
+#: Types that the engine reads from text as `exact_types` does.
+_READ_BY_THE_ENGINE = frozenset(
+    {_TEXT, "BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"}
+)
+
+#: Formats of dates besides ISO 8601, which are read if only one of them fits all values of a column.
+_DAYS = tuple(part.replace("/", mark) for mark in "/-." for part in ("%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d"))
+_FORMATS = {
+    "DATE": _DAYS,
+    "TIMESTAMP": tuple(f"{day} {clock}" for day in _DAYS for clock in ("%H:%M:%S", "%I:%M:%S %p")),
+}
 
 #: The characters that a thousands separator stands for: there are several spaces and apostrophes.
 _ALIKE = {" ": " \u00a0\u202f", "'": "'\u2019"}
@@ -48,6 +57,16 @@ HEADER_LOOKS_LIKE_A_TITLE = (
     "The first row of '%s' names one column only: set params.skip_rows if it is a title, else params.csv_has_header to "
     "true"
 )
+UNCERTAIN_DATES = (
+    "The column '%s' of '%s' looks like dates, but they can be read in several ways, or some of them in none: it stays "
+    "text unless params.date_format names their format"
+)
+COMMAS_IN_NUMBERS = (
+    "The column '%s' of '%s' looks like numbers with a comma, and is text: set params.decimal_separator or "
+    "params.thousands_separator"
+)
+#: Numbers that may have one comma before decimals, or commas between groups of digits.
+_WITH_COMMA = rf"\s*[-+]?(?:\d+(?:[.{''.join(_ALIKE.values())}]\d{{3}})*(?:,\d+)?|\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?)\s*"
 
 
 class Csv(FileFormat):
@@ -78,11 +97,11 @@ class Csv(FileFormat):
         self._has_header = self.params.get("csv_has_header", "true") == "true"
         self._decode()
         self._names, delimiter = self._header(self.files[0])
-        self._has_one_order = True
+        self._orders = [self._names]
         for file in self.files[1:]:
             names, other_delimiter = self._header(file)
             refuse_other_columns(self._names, self.files[0], names, file)
-            self._has_one_order = self._has_one_order and names == self._names
+            self._orders.append(names)
             if other_delimiter != delimiter:
                 raise SourceError(f"'{file.shown}' has another delimiter than '{self.files[0].shown}'.")
         nulls = self._nulls(delimiter)
@@ -96,26 +115,22 @@ class Csv(FileFormat):
         if self._escape and not self._quote:
             self._refuse_wider_rows(connection)
         self._dialect += [f"nullstr = {literals(nulls)}"] if nulls else []
-        everything = ("sample_size = -1", "files_to_sniff = -1", "union_by_name = true")
-        options = (*self._header_options(has_header=self._has_header), *everything)
-        scan = self._scan(self.paths, *options, *self._types())
-        if "%Y" in self.params.get("date_format", ""):
-            scan = self._scan(self.paths, *options, *self._types(), *self._misread_dates(connection, scan, options))
-        return self._ungrouped(connection, scan) if "thousands_separator" in self.params else scan
+        return self._typed(connection)
 
     def accept(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> None:
         """Check names and dates, and warn of a first line that is a title, or whose fields have the types of data."""
         super().accept(connection, columns)
-        dated = [column.name for column in columns if column.type in {"DATE", "TIMESTAMP"}]
-        if dated and "date_format" not in self.params:
-            self._refuse_mixed_dates(connection, dated)
+        for name in self._uncertain:
+            logger.warning(UNCERTAIN_DATES, name, self._shown)
+        for name in self._with_commas(connection, columns):
+            logger.warning(COMMAS_IN_NUMBERS, name, self._shown)
         unnamed = sum(name == f"column{index}" for index, name in enumerate(self._names))
         if "csv_has_header" not in self.params and unnamed == len(self._names) - 1 > 1:
             logger.warning(HEADER_LOOKS_LIKE_A_TITLE, self.files[0].shown)
         typed = {column.name.lower() for column in columns if column.type != "VARCHAR"}
         if "csv_has_header" in self.params or not typed:
             return
-        options = (*self._header_options(has_header=False), *self._types(), f"sample_size = {_HEADER_SAMPLE}")
+        options = (*self._header_options(has_header=False), *self._types(), f"sample_size = {_SAMPLE}")
         texts = _columns_of(connection, self._scan(self.paths[:1], *options), "VARCHAR")
         if typed.isdisjoint(map(str.lower, texts)):
             logger.warning(HEADER_LOOKS_LIKE_DATA, self.files[0].shown)
@@ -200,7 +215,7 @@ class Csv(FileFormat):
         # Name a field without a name (an index column, a delimiter at the end) as the engine does.
         names = [field.strip() or f"column{index}" for index, field in enumerate(fields)]
         hint = "each column needs a name of its own; without a header line, set params.csv_has_header to false"
-        refuse_repeated(names, file, hint)
+        refuse_repeated(names, file, hint if all(map(str.strip, fields)) else f"{UNNAMED}; {hint}")
         return names, delimiter
 
     def _first_record(self, head: bytes) -> bytes | None:
@@ -235,7 +250,8 @@ class Csv(FileFormat):
 
     def _header_options(self, *, has_header: bool) -> list[str]:
         # By itself the engine keeps some spaces around names.
-        names = [f"names = {literals(self._names)}"] if self._has_one_order or not has_header else []
+        has_one_order = all(names == self._names for names in self._orders)
+        names = [f"names = {literals(self._names)}"] if has_one_order or not has_header else []
         return [f"header = {has_header}", *names]
 
     def _nulls(self, delimiter: str) -> list[str]:
@@ -252,78 +268,141 @@ class Csv(FileFormat):
             self._copy(_emptied(self._blocks(file), escaped, delimiter) for file in self.files)
         return ["", *(value for value in values if value not in escaped)] if values else []
 
+    @property
+    def _decimal_option(self) -> list[str]:
+        decimal = self.params.get("decimal_separator")
+        return [] if decimal is None else [f"decimal_separator = {literal(decimal)}"]
+
     def _types(self) -> list[str]:
         """Return the options for the types of columns."""
-        options = []
-        if "decimal_separator" in self.params:
-            options = [f"decimal_separator = {literal(self.params['decimal_separator'])}"]
+        options = self._decimal_option
         if (date_format := self.params.get("date_format")) is not None:
             option, type_ = ("timestampformat", "TIMESTAMP") if has_time(date_format) else ("dateformat", "DATE")
-            options += [f"{option} = {literal(date_format)}", f"auto_type_candidates = {literals([*_TYPES, type_])}"]
+            options = [
+                *options,
+                f"{option} = {literal(date_format)}",
+                f"auto_type_candidates = {literals([*_TYPES, type_])}",
+            ]
         return options
 
-    def _misread_dates(self, connection: duckdb.DuckDBPyConnection, scan: str, options: Sequence[str]) -> Sequence[str]:
-        """Return the option that makes columns text whose years lack digits: the engine takes 26 for the year 26."""
-        # Every second part is the letter of a directive.
-        parts = enumerate(re.split("%-?(.)", self.params["date_format"]))
-        date = "".join(_DATE_PATTERNS.get(part, r"\d{1,2}") if at % 2 else re.escape(part) for at, part in parts)
-        texts = self._scan(self.paths, *options, "all_varchar = true")
-        dated = _columns_of(connection, scan, "DATE", "TIMESTAMP")
-        good = _matching(connection, texts, dated, rf"\s*{date}\s*")
-        types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in dated if name not in good)
-        return [f"types = {{{types}}}"] if types else []
-
-    def _refuse_mixed_dates(self, connection: duckdb.DuckDBPyConnection, dated: Sequence[str]) -> None:
-        """
-        Refuse dates that the engine reads in different ways.
-
-        It takes 26 for the year 26 if another year of the file has four digits, and finds out for each file alone
-        whether 03/04/2026 is in March or in April.
-        """
-        options = (*self._header_options(has_header=self._has_header), "sample_size = -1")
-        texts = self._scan(self.paths, *options, "union_by_name = true", "all_varchar = true")
-        years = [
-            " AND ".join(f"bool_or(regexp_full_match({identifier(name)}, {literal(year)}))" for year in _YEARS)
-            for name in dated
+    def _typed(self, connection: duckdb.DuckDBPyConnection) -> str:
+        """Return a relation whose columns have types that keep all values exactly; see `exact_types`."""
+        self._uncertain: list[str] = []
+        everything = ("sample_size = -1", "files_to_sniff = -1", "union_by_name = true")
+        options = (*self._header_options(has_header=self._has_header), *everything)
+        scan = self._scan(self.paths, *options, *self._types())
+        described = connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()  # noqa: S608 - quoted by us
+        by_name = {name.lower(): type_ for name, type_, *_ in described}
+        if by_name.keys() != set(map(str.lower, self._names)):
+            return scan  # `accept` refuses it.
+        proposed = {name: by_name[name.lower()] for name in self._names}
+        texts = self._read(dict.fromkeys(self._names, _TEXT))
+        numbers = self._ungrouped(connection, texts, [name for name, type_ in proposed.items() if type_ == _TEXT])
+        places = {name: Place(self._text(name, type_)) for name, type_ in proposed.items()} | {
+            name: place for name, (place, _) in numbers.items()
+        }
+        checked = {name: type_ for name, type_ in proposed.items() if type_ in CHECKED} | {
+            name: type_ for name, (_, type_) in numbers.items()
+        }
+        if "date_format" in self.params:
+            checked = {name: type_ for name, type_ in checked.items() if type_ not in _FORMATS}
+        kept = exact_types(connection, texts, {places[name]: type_ for name, type_ in checked.items()}, words=True)
+        found = {name: Found(kept[places[name]]) if name in checked else Found(_TEXT) for name in self._names}
+        found |= self._dates(
+            connection,
+            {name: type_ for name, type_ in proposed.items() if type_ in _FORMATS and found[name].type == _TEXT},
+        )
+        direct = {
+            name: read.type
+            for name, read in found.items()
+            if read.type in _READ_BY_THE_ENGINE and read.type == proposed[name] and read.date_format is None
+        }
+        casts = [
+            f"{read.of(places[name].root)} AS {identifier(name)}"
+            for name, read in found.items()
+            if name not in direct and read.type != _TEXT
         ]
-        found = connection.execute(f"SELECT {', '.join(years)} FROM {texts}").fetchone() or ()  # noqa: S608 - quoted
-        for name, has_both in zip(dated, found, strict=True):
-            if has_both:
-                raise SourceError(
-                    f"'{self._shown}': the column '{name}' has years of two and of four digits: set params.date_format."
-                )
-        formats: dict[str, tuple[str, PinnedFile]] = {}
-        for file in self.files if len(self.files) > 1 else ():
-            arguments = ", ".join([literal(file.path), *self._dialect, *options, *self._types()])
-            query = f"SELECT DateFormat FROM sniff_csv({arguments})"  # noqa: S608 - quoted by us
-            (format_,) = connection.execute(query).fetchone() or (None,)
-            if format_ is not None:
-                other, first = formats.setdefault(re.sub("%[dmy]", "", format_), (format_, file))
-                if other != format_:
-                    raise SourceError(
-                        f"The dates of '{file.shown}' could have another order of day, month and year than those of "
-                        f"'{first.shown}': set params.date_format."
-                    )
+        relation = self._read({name: direct.get(name, _TEXT) for name in self._names})
+        return f"(SELECT * REPLACE ({', '.join(casts)}) FROM {relation})" if casts else relation  # noqa: S608 - quoted
 
-    def _ungrouped(self, connection: duckdb.DuckDBPyConnection, scan: str) -> str:
+    def _text(self, name: str, type_: str) -> str:
+        """Return SQL for the text of the column *name*, as values of *type_* are written."""
+        text = f"trim({identifier(name)})"
+        decimal = self.params.get("decimal_separator", ".")
+        return f"replace({text}, {literal(decimal)}, '.')" if decimal != "." and type_ == "DOUBLE" else text
+
+    def _read(self, types: Mapping[str, str], only: int | None = None) -> str:
         """
-        Return *scan* with numbers for text columns in which every value is a number, some with grouped digits.
+        Return a relation of the files whose columns have *types*, whatever their order in each file.
+
+        *only* is the index of the only file to read.
+        """
+        by_name = {name.lower(): (name, type_) for name, type_ in types.items()}
+        pairs = list(zip(self._orders, self.paths, strict=True))
+        scans = []
+        for order, files in itertools.groupby(
+            pairs if only is None else [pairs[only]], key=lambda pair: list(map(str.lower, pair[0]))
+        ):
+            columns = ", ".join(f"{literal(by_name[name][0])}: {literal(by_name[name][1])}" for name in order)
+            options = [f"header = {self._has_header}", "auto_detect = false", f"columns = {{{columns}}}"]
+            scans.append(self._scan([path for _, path in files], *options, *self._decimal_option))
+        return scans[0] if len(scans) == 1 else f"({' UNION ALL BY NAME '.join(f'FROM {scan}' for scan in scans)})"
+
+    def _dates(self, connection: duckdb.DuckDBPyConnection, proposed: Mapping[str, str]) -> dict[str, Found]:
+        """
+        Return how to read the columns *proposed* as dates, by their names, that have another format than ISO 8601.
+
+        Without `date_format`, exactly one format must fit, and the same in each file: the engine takes 03/04/2026 for
+        3 April, or for 4 March if another date of the file has no other reading.
+        """
+        found = {}
+        described = self.params.get("date_format")
+        formats = _FORMATS if described is None else dict.fromkeys(_FORMATS, (described,))
+        texts = dict.fromkeys(self._names, _TEXT)
+        files = [self._read(texts, only=at) for at in range(len(self.paths))] if proposed else []
+        for type_, possible in formats.items():
+            places = {name: Place(self._text(name, type_)) for name in proposed if proposed[name] == type_}
+            fits = [formats_that_keep(connection, file, list(places.values()), possible) for file in files if places]
+            for name, place in places.items():
+                fitting = {tuple(fit[place]) for fit in fits}
+                if len(fitting) == 1 and len(one := fitting.pop()) == 1:
+                    found[name] = Found(type_, one[0])
+                elif described is None:
+                    self._uncertain.append(name)
+        return found
+
+    def _with_commas(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> list[str]:
+        """Return the names of text columns whose first values are numbers, some with a comma."""
+        texts = [column.name for column in columns if column.type == _TEXT]
+        if {"decimal_separator", "thousands_separator"} & self.params.keys() or not texts:
+            return []
+        first = f"(FROM {self._read(dict.fromkeys(self._names, _TEXT))} LIMIT {_SAMPLE})"
+        numbers = _matching(connection, first, texts, _WITH_COMMA)
+        return [name for name in numbers if name not in _matching(connection, first, numbers, r"[^,]*")]
+
+    def _ungrouped(
+        self, connection: duckdb.DuckDBPyConnection, texts: str, words: Sequence[str]
+    ) -> dict[str, tuple[Place, str]]:
+        """
+        Return which of the columns *words* have only numbers, some with grouped digits, and the type to try for them.
 
         The engine would drop separators anywhere, so that 1.5 became 15.
         """
+        if "thousands_separator" not in self.params:
+            return {}
         separator, decimal = self.params["thousands_separator"], self.params.get("decimal_separator", ".")
         group = f"[{re.escape(_ALIKE.get(separator, separator))}]"
         # A leading zero means a code, not a number, as everywhere else.
         number = rf"\s*[-+]?(0|[1-9]\d{{0,2}}({group}\d{{3}})+|[1-9]\d*)({re.escape(decimal)}\d*)?\s*"
-        integer = rf"\s*[-+]?(0|[1-9]\d{{0,2}}({group}\d{{3}}){{0,5}}|[1-9]\d{{0,17}})\s*"
-        numbers = _matching(connection, scan, _columns_of(connection, scan, "VARCHAR"), number)
-        integers = _matching(connection, scan, numbers, integer)
-        casts = [
-            f"CAST(replace(regexp_replace({column}, {literal(group)}, '', 'g'), {literal(decimal)}, '.') "
-            f"AS {'BIGINT' if name in integers else 'DOUBLE'}) AS {column}"
-            for name, column in ((name, identifier(name)) for name in numbers)
-        ]
-        return f"(SELECT * REPLACE ({', '.join(casts)}) FROM {scan})" if casts else scan  # noqa: S608 - quoted by us
+        integer = rf"\s*[-+]?(0|[1-9]\d{{0,2}}({group}\d{{3}})*|[1-9]\d*)\s*"
+        numbers = _matching(connection, texts, words, number)
+        integers = _matching(connection, texts, numbers, integer)
+        found = {}
+        for name in numbers:
+            digits = f"regexp_replace(ltrim(trim({identifier(name)}), '+'), {literal(group)}, '', 'g')"
+            place = Place(f"replace({digits}, {literal(decimal)}, '.')")
+            found[name] = (place, "BIGINT" if name in integers else "DOUBLE")
+        return found
 
 
 def _columns_of(connection: duckdb.DuckDBPyConnection, scan: str, *types: str) -> list[str]:

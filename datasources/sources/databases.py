@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datasources.errors import SourceError
 from datasources.sources.source import Load, Value, Wanted
@@ -19,6 +20,16 @@ INTEGERS = frozenset({"small integer", "integer"})
 
 #: Turns an array of the driver into the one that the engine reads.
 Conversion = Callable[[pa.Array], pa.Array]
+
+
+class UnfitValueError(Exception):
+    """The value at *index* of the array of *column* has a *problem*, which continues "Row 1 of the column has"."""
+
+    def __init__(self, column: str, index: int, problem: str) -> None:
+        self.column = column
+        self.index = index
+        self.problem = problem
+        super().__init__(f"{column} has {problem}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +116,25 @@ def explained(load: Load, explain: Callable[[Exception], SourceError], *errors: 
 
 
 def converted(reader: pa.RecordBatchReader, columns: Sequence[Column]) -> pa.RecordBatchReader:
-    """Return the first columns of *reader*, which are *columns*, converted."""
+    """
+    Return the first columns of *reader*, which are *columns*, converted.
+
+    Raises, while it is read:
+        SourceError: A value cannot be converted; it names the row, counted as the source sends them.
+    """
+    rows = 0
 
     def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
-        arrays = [
-            array if column.convert is None else column.convert(array)
-            for column, array in zip(columns, batch.columns, strict=False)
-        ]
+        nonlocal rows
+        try:
+            arrays = [
+                array if column.convert is None else column.convert(array)
+                for column, array in zip(columns, batch.columns, strict=False)
+            ]
+        except UnfitValueError as exc:
+            row = rows + exc.index + 1
+            raise SourceError(f"Row {row} of the column '{exc.column}' has {exc.problem}.") from None
+        rows += batch.num_rows
         return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
 
     return mapped(reader, convert)
@@ -132,10 +155,10 @@ def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     """
     Return *batch*, which a driver made, after checking every offset, index and string in it.
 
-    The engine trusts Arrow data: it would follow an offset beyond the end.
+    The engine trusts Arrow data: it would follow an offset beyond the end. It also cuts what its types lack.
 
     Raises:
-        SourceError: It is damaged.
+        SourceError: It is damaged, or the engine would change a value.
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
@@ -144,7 +167,44 @@ def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
         except pa.ArrowInvalid:
             kind = "a text is not UTF-8" if pa.types.is_string(column.type) else "a value is not of its type"
             raise SourceError(f"The source sent damaged data in the column '{name}': {kind}.") from None
+        if any(map(_would_be_cut, parts_of(column))):
+            raise SourceError(
+                f"The column '{name}' has a value that the engine would change: an interval with digits below "
+                "microseconds. Read a view that has it as text."
+            )
     return batch
+
+
+def parts_of(array: pa.Array) -> Iterator[pa.Array]:
+    """Return the arrays without nested values that *array* consists of."""
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        yield from parts_of(array.storage)
+    elif pa.types.is_struct(kind):
+        for part in array.flatten():
+            yield from parts_of(part)
+    elif pa.types.is_map(kind):
+        yield from parts_of(array.keys)
+        yield from parts_of(array.items)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        yield from parts_of(array.flatten())
+    else:
+        yield array
+
+
+def _would_be_cut(array: pa.Array) -> bool:
+    """Return whether *array* has intervals with digits below microseconds, which the engine's intervals lack."""
+    if array.type == pa.duration("ns"):
+        numbers = array.view(pa.int64())
+    elif pa.types.is_interval(array.type):
+        # 16 bytes: months, days, and nanoseconds.
+        halves = pa.Array.from_buffers(pa.int64(), 2 * (array.offset + len(array)), [None, array.buffers()[1]])
+        places = pa.array(range(2 * array.offset + 1, len(halves), 2), pa.int64())
+        numbers = pc.if_else(array.is_null(), 0, halves.take(places))
+    else:
+        return False
+    whole = pc.multiply(pc.divide(numbers, 1000), 1000)
+    return bool(pc.any(pc.not_equal(numbers, whole)).as_py())
 
 
 def viewed(array: pa.Array, other: Callable[[pa.DataType], pa.DataType]) -> pa.Array:

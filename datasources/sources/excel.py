@@ -8,6 +8,7 @@ and the engine reads that with the types that the cells have.
 import csv
 import io
 import logging
+import math
 import mmap
 import re
 import warnings
@@ -25,7 +26,7 @@ import duckdb
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.sources.csv_files import HEADER_LOOKS_LIKE_DATA
-from datasources.sources.formats import FileFormat, refuse_other_columns, refuse_repeated
+from datasources.sources.formats import UNNAMED, FileFormat, refuse_other_columns, refuse_repeated
 from datasources.sources.pinned_file import PinnedFile
 from datasources.sources.scratch import too_large
 from datasources.sql import identifier, literal
@@ -55,21 +56,32 @@ _ERRORS = frozenset(
     }
 )
 
-#: How workbooks write a carriage return, for example, which XML does not keep. The library leaves it as it is.
-_CONTROL = re.compile("_x00([01][0-9A-Fa-f])_")
+#: How workbooks write a UTF-16 code unit, such as a carriage return, which XML does not keep, and an underscore that
+#: would look like one. The library leaves them as they are.
+_ESCAPE = re.compile("_x([0-9A-Fa-f]{4})_")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+#: Dates and times that a cell has as ISO 8601. The library cuts them to milliseconds, and drops a zone.
+_ISO = re.compile(r"(?:\d{4}-\d\d-\d\d)?(?:T?\d\d:\d\d(?::\d\d(?:\.\d{1,6}0*)?)?)?Z?")
 
 #: The numbers of the formats of dates in Chinese, Japanese and Korean editions, which the library does not know.
 _ASIAN_DATES = frozenset([*range(27, 37), *range(50, 59)])
 
-#: Excel's integers are floating-point numbers, exact up to here.
+#: Excel's integers are floating-point numbers, exact up to here. Other programs write more digits.
 _MAX_INTEGER = 2**53
+
+_MAX_HUGEINT = 10**38
 
 #: What encrypted workbooks and files of older versions begin with, and what only encrypted ones contain.
 _COMPOUND_FILE = b"\xd0\xcf\x11\xe0"
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 
 #: The types of columns whose values have several types.
-_WIDER = {frozenset({"BIGINT", "DOUBLE"}): "DOUBLE", frozenset({"DATE", "TIMESTAMP"}): "TIMESTAMP"}
+_WIDER = {
+    frozenset({"BIGINT", "DOUBLE"}): "DOUBLE",
+    frozenset({"BIGINT", "HUGEINT"}): "HUGEINT",
+    frozenset({"DATE", "TIMESTAMP"}): "TIMESTAMP",
+}
 
 
 class _Table:
@@ -103,6 +115,11 @@ class _Table:
         texts = [""] * len(self.names)
         for index, value in enumerate(row[: len(self.names)]):
             if value is not None:
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise SourceError(
+                        f"'{self._shown}', row {number}: the number in the column '{self.names[index]}' exceeds what "
+                        "Excel can hold: correct it, or write it as a text."
+                    )
                 type_, texts[index] = self._text(value)
                 if type_:
                     self.types[index].add(type_)
@@ -131,7 +148,8 @@ class Excel(FileFormat):
         for file in self.files:
             table, lines = self._open(file)
             copies.append(self.space.save(lines, file.shown))
-            refuse_repeated(table.names, file)
+            unnamed = [] if all(table.is_named) or not any(table.is_named) else [f"{UNNAMED}: name each column"]
+            refuse_repeated(table.names, file, *unnamed)
             refuse_other_columns(tables[0].names if tables else table.names, self.files[0], table.names, file)
             tables.append(table)
             if table.errors:
@@ -238,9 +256,11 @@ def _typed(value: Any) -> tuple[str, str]:  # noqa: PLR0911 (a table of types)
     """Return the type of a value and its text for the engine; both are empty for none."""
     match value:
         case str():
-            return "VARCHAR", _CONTROL.sub(lambda match: chr(int(match[1], 16)), value)
+            return "VARCHAR", _unescaped(value)
         case bool():
             return "BOOLEAN", str(value).lower()
+        case int() if abs(value) > _MAX_INTEGER:
+            return ("HUGEINT" if abs(value) < _MAX_HUGEINT else "VARCHAR"), str(value)
         case int() | float():
             is_whole = abs(value) <= _MAX_INTEGER and value == int(value)
             return ("BIGINT", str(int(value))) if is_whole else ("DOUBLE", repr(float(value)))
@@ -260,7 +280,30 @@ def _library(file: PinnedFile) -> Any:
     """Import the library, whose absence is a fault at startup only if the YAML shows that it is needed."""
     if not EXCEL.is_installed:
         raise SourceError(f"'{file.shown}' needs a library (the extra sources has it): {EXCEL.install_command}.")
-    return import_module(EXCEL.module)
+    library = import_module(EXCEL.module)
+    reader: Any = import_module("openpyxl.worksheet._reader")  # It has no option for this either.
+    reader.from_ISO8601 = _moment
+    return library
+
+
+def _moment(text: str) -> Any:
+    """Return the date or time in a cell of that type; the *text* itself if it has a zone or too many digits."""
+    if text.startswith("P"):
+        return import_module("openpyxl.utils.datetime").from_ISO8601(text)
+    if not _ISO.fullmatch(text):
+        return text
+    plain = text.removesuffix("Z")
+    if ":" not in plain:
+        return date.fromisoformat(plain)
+    return datetime.fromisoformat(plain) if "-" in plain else time.fromisoformat(plain.removeprefix("T"))
+
+
+def _unescaped(text: str) -> str:
+    """Replace the escapes in *text* by their characters. Halves of a character are left as they are written."""
+    if "_x" not in text:
+        return text
+    found = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text).encode("utf-16", "surrogatepass")
+    return _SURROGATE.sub(lambda match: f"_x{ord(match[0]):04X}_", found.decode("utf-16", "surrogatepass"))
 
 
 @contextmanager

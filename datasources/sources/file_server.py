@@ -11,10 +11,11 @@ import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
+from datasources.deadline import Deadline
 from datasources.errors import SourceError
 from datasources.sources.bucket import StoredObject
 from datasources.sources.objects import ObjectSource, version_of
@@ -57,17 +58,28 @@ class FileServer(ABC):
     """
 
     is_pinned: ClassVar[bool] = False
+    #: What breaks a connection. A subclass adds the errors of its library.
+    errors: ClassVar[tuple[type[Exception], ...]] = (OSError, EOFError, ValueError)
 
-    def __init__(self, url: str, params: Mapping[str, str]) -> None:
+    def __init__(self, url: str, params: Mapping[str, str], deadline: Deadline) -> None:
         self._url = url
         self._params = params
+        self._deadline = deadline
         self._silence_s = float(params.get("client_timeout", _DEFAULT_SILENCE_S))
+        self._open = ExitStack()
 
-    @abstractmethod
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        self._open.enter_context(self._deadline.cut_off(self._is_ours))
+        try:
+            with self._explained("it breaks off"):
+                self._connect(max(0.001, min(self._silence_s, self._deadline.left_s)))
+        except BaseException:
+            self._open.close()
+            raise
+        return self
 
-    @abstractmethod
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
     def shown(self, key: str) -> str:
         """As `Store.shown`."""
@@ -88,12 +100,35 @@ class FileServer(ABC):
         """As `Store.get`."""
 
     @abstractmethod
+    def _connect(self, limit_s: float) -> None:
+        """Log in within *limit_s*. What has to be closed goes to `_open`. Raises SourceError."""
+
+    @abstractmethod
+    def _is_ours(self, connection: socket.socket) -> bool:
+        """Whether *connection* leads to the server."""
+
+    @abstractmethod
+    def _reason(self, error: Exception, what: str) -> str:
+        """Return a sentence on *error*, which may begin with *what* was tried."""
+
+    @abstractmethod
     def _entry(self, path: str) -> Entry | None:
         """Return what *path* is; None if there is nothing. Raises SourceError."""
 
     @abstractmethod
     def _entries(self, path: str) -> Sequence[Entry]:
         """Return the entries of the directory *path*; none if there is no such directory. Raises SourceError."""
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """Turn errors of the connection into sentences about *what* was tried; the deadline is first."""
+        try:
+            yield
+        except SourceError:
+            raise
+        except self.errors as error:
+            self._deadline.check()
+            raise SourceError(f"{self._reason(error, what)}.") from None
 
     def _unreachable(self, error: Exception) -> str | None:
         """Return why the server cannot be reached; None if *error* is of another kind."""

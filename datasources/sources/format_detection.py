@@ -9,7 +9,8 @@ from typing import TypeVar
 from datasources.errors import SourceError
 from datasources.sources.csv_files import Csv
 from datasources.sources.excel import Excel
-from datasources.sources.formats import FileFormat, Json, Parquet
+from datasources.sources.formats import FileFormat, Parquet
+from datasources.sources.json_files import Json
 from runtimeconf.connectors.file_formats import KINDS, split_extension
 
 #: By their kinds.

@@ -2,13 +2,14 @@
 How files of each format are read, and the reasons why one cannot be.
 
 Each format reads strictly: a row that does not fit is an error, because a guess would lose data. This module checks
-what the engine lets pass: a JSON array cut after a comma, a decimal that it would round.
+what the engine lets pass in Parquet files, such as a decimal that it would round.
 """
 
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar
+from importlib import import_module
+from typing import Any, ClassVar
 
 import duckdb
 
@@ -16,13 +17,18 @@ from datasources.errors import SourceError
 from datasources.sources.pinned_file import DESCRIPTORS, PinnedFile
 from datasources.sources.scratch import ScratchSpace
 from datasources.sources.source import Scan, reason_for
-from datasources.sources.text_files import ends
-from datasources.sql import literals
+from datasources.sql import identifier, literals
 from queryengine.manifest import Column
 from runtimeconf.connectors.file_formats import misplaced
 
 #: The most digits of a decimal that the engine keeps exactly.
 _MAX_DECIMAL_DIGITS = 38
+
+#: What becomes of an empty name in a header.
+UNNAMED = "a column without a name is called by its number, such as column1"
+
+#: The greatest number of microseconds since 1970 that can be counted in nanoseconds too.
+_MAX_COUNTED = 2**63 // 1000
 
 #: Part of the engine's message about a file that was renamed since the load began, and our reason.
 _MOVED = ("file system operations are disabled", "it was moved while it was read; the next refresh reads it again")
@@ -135,36 +141,94 @@ class Parquet(FileFormat):
     }
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Check names and decimals of every file, as `Scan.bind` promises."""
+        """Check names and types of every file, as `Scan.bind` promises."""
+        types: list[dict[str, str]] = []
         for file in self.files:
             self.deadline.check()
-            names = self._names_in(connection, file)
+            found = self._types_in(connection, file)
+            names = [name for name, _ in found]
             refuse_repeated(names, file)
             self._names = self._names or names
             refuse_other_columns(self._names, self.files[0], names, file)
-        return (
+            types.append({name.lower(): type_ for name, type_ in found})
+        scan = (
             f"read_parquet({literals(self.paths)}, union_by_name = true, hive_partitioning = false, filename = false)"
         )
+        if any(each != types[0] for each in types):
+            self._refuse_rounding(connection, scan, types)
+        return scan
 
-    def _names_in(self, connection: duckdb.DuckDBPyConnection, file: PinnedFile) -> list[str]:
+    def _types_in(self, connection: duckdb.DuckDBPyConnection, file: PinnedFile) -> list[tuple[str, str]]:
+        """Return the names and types of the columns of *file*, which the engine keeps exactly."""
         rows = connection.execute(
-            "SELECT name, coalesce(num_children, 0), coalesce(precision, 0) FROM parquet_schema($1)", [file.path]
+            "SELECT name, coalesce(num_children, 0), coalesce(precision, 0), type, duckdb_type FROM parquet_schema($1)",
+            [file.path],
         ).fetchall()
-        for name, _, precision in rows:
+        for name, _, precision, *_ in rows:
             if precision > _MAX_DECIMAL_DIGITS:
                 raise SourceError(
                     f"'{file.shown}': the column '{name}' has decimals of {precision} digits; the engine keeps at most "
                     f"{_MAX_DECIMAL_DIGITS} exactly."
                 )
+        if any(type_ == "INT96" for _, _, _, type_, _ in rows):
+            self._refuse_nanoseconds(file)
         # The tree is listed depth first: the root, then each node before its children.
-        names, nested = [], 0
-        for name, children, _ in rows[1:]:
+        found, nested = [], 0
+        for name, children, _, _, type_ in rows[1:]:
             if nested:
                 nested -= 1
             else:
-                names.append(name)
+                found.append((name, str(type_)))
             nested += children
-        return names
+        return found
+
+    def _refuse_nanoseconds(self, file: PinnedFile) -> None:
+        """Refuse times of the old type INT96 with digits below microseconds, which the engine cuts."""
+        # Imported here, because it takes memory that other loads do not need.
+        parquet, compute = import_module("pyarrow.parquet"), import_module("pyarrow.compute")
+        exact, cut = (parquet.ParquetFile(file.path, coerce_int96_timestamp_unit=unit) for unit in ("ns", "us"))
+        for at in range(len(exact.schema)):
+            column = exact.schema.column(at)
+            if column.physical_type != "INT96":
+                continue
+            row = 1
+            for batches in zip(*(one.iter_batches(columns=[column.path]) for one in (exact, cut)), strict=True):
+                self.deadline.check()
+                nanoseconds, microseconds = (_leaf(batch.column(0)).cast("int64") for batch in batches)
+                # Years that nanoseconds cannot count from 1970 wrap around.
+                counted = compute.less(compute.abs(microseconds), _MAX_COUNTED)
+                differs = compute.not_equal(compute.multiply(microseconds, 1000), nanoseconds)
+                first = compute.index(compute.and_(counted, differs), True).as_py()
+                if first >= 0:
+                    name, _, is_nested = column.path.partition(".")
+                    place = f", row {row + first}" if not is_nested else ""
+                    raise SourceError(
+                        f"'{file.shown}'{place}: the column '{name}' has nanoseconds in the old type INT96, of "
+                        "which the engine keeps microseconds: write it as TIMESTAMP(NANOS)."
+                    )
+                row += batches[0].num_rows
+
+    def _refuse_rounding(
+        self, connection: duckdb.DuckDBPyConnection, scan: str, types: Sequence[Mapping[str, str]]
+    ) -> None:
+        """Refuse files whose values change in the type that a column has because of other files."""
+        described = connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()  # noqa: S608 - quoted by us
+        for file, own in zip(self.files, types, strict=True):
+            others = [(name, own[name.lower()], wide) for name, wide, *_ in described if own[name.lower()] != wide]
+            if not others:
+                continue
+            checks = ", ".join(
+                f"bool_and(TRY_CAST(TRY_CAST({identifier(name)} AS {wide}) AS {type_}) IS NOT DISTINCT FROM "
+                f"{identifier(name)})"
+                for name, type_, wide in others
+            )
+            kept = connection.execute(f"SELECT {checks} FROM read_parquet({literals([file.path])})").fetchone() or ()  # noqa: S608 - quoted by us
+            for (name, type_, wide), is_kept in zip(others, kept, strict=True):
+                if is_kept is False:
+                    raise SourceError(
+                        f"'{file.shown}': some values of the column '{name}' ({type_:.80}) would change as {wide:.80}, "
+                        "its type in other files: write it with one type in all files."
+                    )
 
     def other_reason(self, text: str) -> str:
         """Pass on the engine's first line: for Parquet it names structure, not contents."""
@@ -173,51 +237,12 @@ class Parquet(FileFormat):
         return f"the engine cannot read it as Parquet: {line[:300]}"
 
 
-class Json(FileFormat):
-    """JSON files: an array of objects, or a sequence of objects, such as one per line. Keys may differ."""
-
-    name = "JSON"
-    kind = "json"
-    reasons: ClassVar[Mapping[str, str]] = {
-        "UTF-8": "it is not UTF-8",
-        "unexpected end of data": "the JSON was cut short",
-        "Malformed JSON": "the JSON is malformed",
-        "duplicate key": "an object has the same key twice",
-        "expected records": "it has no columns: it must hold objects that have keys",
-        "maximum_object_size": "an object is larger than 16 MB",
-        "Unexpected end of GZIP": "it was cut short",
-    }
-
-    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Check how each file ends, as `Scan.bind` promises."""
-        firsts = set()
-        for file in self.files:
-            head, last = ends(file, self.compression, self.deadline)
-            first = head.lstrip()[:1]
-            # The engine accepts an array that was cut after a comma.
-            if first == b"[" and last != b"]":
-                raise SourceError(f"'{file.shown}': the JSON was cut short.")
-            firsts.add(first)
-        # The engine does not recognise an array behind a byte order mark.
-        self._layout = "array" if firsts == {b"["} else "auto"
-        return (
-            f"read_json({self._common}, records = 'true', union_by_name = true, sample_size = -1, "
-            "maximum_sample_files = 1000000, map_inference_threshold = -1, field_appearance_threshold = 0)"
-        )
-
-    def accept(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> None:
-        """Refuse keys that differ only in case: the engine renames the second to `KEY_1`."""
-        folded = {column.name.lower() for column in columns}
-        if not any((match := re.fullmatch(r"(.*)_\d+", name)) and match[1] in folded for name in folded):
-            return
-        keys = connection.execute(
-            f"SELECT DISTINCT unnest(json_keys(json)) FROM read_json_objects({self._common})"  # noqa: S608 - our SQL
-        ).fetchall()
-        refuse_repeated(sorted(key for (key,) in keys), self.files[0])
-
-    @property
-    def _common(self) -> str:
-        return f"{literals(self.paths)}, format = '{self._layout}', {self.engine_compression}"
+def _leaf(array: Any) -> Any:
+    """Return the innermost values of an array of pyarrow that holds one column of a file."""
+    while array.type.num_fields:
+        array = array.items if str(array.type).startswith("map") else array.flatten()
+        array = array[0] if isinstance(array, list) else array
+    return array
 
 
 def refuse_repeated(names: Iterable[str], file: PinnedFile, hint: str = "each column needs a name of its own") -> None:

@@ -8,9 +8,9 @@ import ftplib
 import socket
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any
 
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
@@ -48,29 +48,15 @@ class _TlsClient(ftplib.FTP_TLS):
 class FtpServer(FileServer):
     """The server at *url*; see `FileServer`. *params* are those of the dataset."""
 
+    errors = (*FileServer.errors, ftplib.Error, LookupError)
+
     def __init__(self, url: str, params: Mapping[str, str], deadline: Deadline) -> None:
-        super().__init__(url, params)
+        super().__init__(url, params, deadline)
         self._host, self._port = server_of(url, params.get("ftp_port"))
-        self._deadline = deadline
         self._has_mlsd = False
-        self._open = ExitStack()
         self._client: Any = ftplib.FTP()  # noqa: S321 (only if the YAML says so)
         if params.get("ftp_tls") != "disabled":
             self._client = _TlsClient(context=tls_context(params.get("ftp_tls_root_certificate_file")))
-
-    def __enter__(self) -> Self:
-        self._open.enter_context(self._deadline.cut_off(self._is_ours))
-        self._open.callback(self._client.close)
-        try:
-            with self._explained("it breaks off"):
-                self._connect()
-        except BaseException:
-            self._open.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
 
     @contextmanager
     def get(self, found: StoredObject) -> Iterator[Download]:
@@ -96,8 +82,8 @@ class FtpServer(FileServer):
         if count != size:
             raise SourceError(f"'{shown}' has another size than the server says: it was cut short, or it changed.")
 
-    def _connect(self) -> None:
-        limit_s = max(0.001, min(self._silence_s, self._deadline.left_s))
+    def _connect(self, limit_s: float) -> None:
+        self._open.callback(self._client.close)
         self._client.connect(self._host, self._port, timeout=limit_s)
         self._client.sock.settimeout(self._silence_s)
         self._client.timeout = self._silence_s  # of data connections
@@ -173,17 +159,6 @@ class FtpServer(FileServer):
     def _is_ours(self, connection: socket.socket) -> bool:
         control = self._client.sock
         return control is not None and connection.getpeername()[0] == control.getpeername()[0]
-
-    @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
-        """Turn errors of the connection into sentences that begin with *what* was tried; the deadline is first."""
-        try:
-            yield
-        except SourceError:
-            raise
-        except (OSError, EOFError, ftplib.Error, ValueError, LookupError) as error:
-            self._deadline.check()
-            raise SourceError(f"{self._reason(error, what)}.") from None
 
     def _reason(self, error: Exception, what: str) -> str:
         if isinstance(error, ftplib.Error) and str(error)[:3].isdecimal():

@@ -8,13 +8,14 @@ or leave out rows: no server has a snapshot to ask for.
 
 import base64
 import json
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 from graphql import (
     ArgumentNode,
     DocumentNode,
@@ -41,6 +42,9 @@ from runtimeconf.model import DatasetConfig
 
 #: The largest answer: it is parsed as a whole.
 _MAX_PAGE_BYTES = 16 * 1024 * 1024
+
+#: Writes numbers with all their digits.
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 #: For each direction of a connection: the argument, and the fields of `pageInfo` for the cursor and for what is left.
 _DIRECTIONS = (("after", "endCursor", "hasNextPage"), ("before", "startCursor", "hasPreviousPage"))
@@ -102,7 +106,7 @@ class GraphqlSource:
         while True:
             answer = self._asked(server, print_ast(_from(document, paging, cursor)))
             for row in self._rows(answer):
-                yield json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+                yield self._line(row)
             if paging is None:
                 return
             last, cursor = cursor, self._next(answer, paging)
@@ -110,6 +114,14 @@ class GraphqlSource:
                 return
             if cursor == last:
                 raise SourceError(f"'{self._shown}': the server gives the same page again and again.")
+
+    def _line(self, row: Mapping[str, Any]) -> bytes:
+        try:
+            return _ENCODER.encode(row) + b"\n"
+        except UnicodeEncodeError:
+            raise SourceError(
+                f"'{self._shown}': the answer has a text that is not Unicode (half a character)."
+            ) from None
 
     def _limited(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         left_bytes = float(self._params.get("max_download_size", "inf"))
@@ -138,7 +150,7 @@ class GraphqlSource:
         if status in {401, 403}:
             raise SourceError(f"'{self._shown}': the server refuses the credentials (status {status}).")
         try:
-            found = json.loads(content, parse_float=_finite, parse_constant=_finite)
+            found = json.loads(content, parse_float=_exact, parse_constant=_exact)
         except (ValueError, RecursionError):
             raise SourceError(f"'{self._shown}': the server does not answer with JSON (status {status}).") from None
         if not isinstance(found, dict) or found.get("errors") or status != 200:
@@ -191,9 +203,13 @@ class GraphqlSource:
         return str(found[cursor])
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
+def _exact(text: str) -> Decimal:
+    """Return a number with all digits; NaN and infinities are no JSON."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(text) from None
+    if not value.is_finite():
         raise ValueError(text)
     return value
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datasources.errors import SnapshotError, SourceError
+from datasources.sources.databases import parts_of
 from datasources.sources.lake import TableRoot
 from datasources.sources.source import Bound, Load
 from datasources.sources.streams import StreamScan
@@ -225,6 +226,10 @@ class _File:
         self._parquet = pq.ParquetFile(
             opened, metadata=self._metadata, buffer_size=ahead, pre_buffer=False, coerce_int96_timestamp_unit="us"
         )
+        of_leaves = [self._metadata.schema.column(index) for index in range(self._metadata.num_columns)]
+        old = {leaf.path.split(".")[0] for leaf in of_leaves if leaf.physical_type == "INT96"}
+        self._old = [name for name in self._read if name in old]
+        self._exact = pq.ParquetFile(opened, metadata=self._metadata, buffer_size=ahead, pre_buffer=False)
         folded = {key.lower(): key for key in found if isinstance(key, str)}
         for column in missing:
             if isinstance(column.key, str) and (other := folded.get(column.key.lower())):
@@ -258,8 +263,22 @@ class _File:
             about = self._metadata.row_group(group)
             rows = max(1, _BATCH_BYTES * max(1, about.num_rows) // max(1, about.total_byte_size))
             size = max(1, min(_BATCH_ROWS, rows))
+            exact = self._exact.iter_batches(size, [group], self._old, use_threads=False) if self._old else None
             for batch in self._parquet.iter_batches(size, [group], self._read, use_threads=False):
+                if exact is not None:
+                    self._refuse_cut(batch, next(exact))
                 yield batch.num_rows, batch
+
+    def _refuse_cut(self, batch: pa.RecordBatch, exact: pa.RecordBatch) -> None:
+        """Refuse INT96 timestamps with digits below microseconds, by the same rows in nanoseconds."""
+        for name in self._old:
+            for cut, whole in zip(parts_of(batch.column(name)), parts_of(exact.column(name)), strict=True):
+                if cut.type == whole.type:
+                    continue
+                # Beyond the range of nanoseconds both sides overflow alike, so the difference is right.
+                rest = pc.subtract(whole.view(pa.int64()), pc.multiply(cut.view(pa.int64()), 1000))
+                if pc.any(pc.not_equal(rest, 0)).as_py():
+                    raise _UnfitError(f"the column '{name}' has a time with digits below microseconds")
 
     def _column(self, column: Column, batch: pa.RecordBatch, rows: int) -> pa.Array:
         if column.key in self._file.constants:

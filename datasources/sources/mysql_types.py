@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from datasources.errors import SourceError
-from datasources.sources.databases import INTEGERS, Column, Conversion
+from datasources.sources.databases import INTEGERS, Column, Conversion, UnfitValueError
 
 #: The most digits of the engine's decimals.
 _MAX_DIGITS = 38
@@ -83,14 +83,28 @@ def _parsed(
 
     def by_name(name: str) -> Conversion:
         def convert(array: pa.Array) -> pa.Array:
+            texts = _text(array)
             try:
-                return then(_text(array).cast(kind))
+                return then(texts.cast(kind))
             except pa.ArrowInvalid:
-                raise SourceError(f"The column '{name}' has {refused.format(name)}.") from None
+                raise UnfitValueError(name, _first_unfit(texts, kind), refused.format(name)) from None
 
         return convert
 
     return _Reading(expression=expression, convert=by_name, compared=frozenset(compared))
+
+
+def _first_unfit(texts: pa.Array, kind: pa.DataType) -> int:
+    """Return the index of the first of *texts* that is not of *kind*; there is one."""
+    low, high = 0, len(texts)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            texts.slice(low, middle - low).cast(kind)
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low
 
 
 def _refused(base: str) -> _Reading:

@@ -279,13 +279,14 @@ def tls_context(root_certificate_file: str | None) -> ssl.SSLContext:
     Raises:
         SourceError: The file cannot be used.
     """
+    named = os.environ.get("SSL_CERT_FILE") if root_certificate_file is None else None
     try:
         # The default roots are those that the runtime's client uses, the same on every system.
-        usual = os.environ.get("SSL_CERT_FILE") or certifi.where()
-        return ssl.create_default_context(cafile=root_certificate_file or usual)
+        return ssl.create_default_context(cafile=root_certificate_file or named or certifi.where())
     except OSError as exc:
         reason = exc.strerror if exc.errno and not isinstance(exc, ssl.SSLError) else "it is not a PEM certificate"
-        raise SourceError(f"The file of root certificates cannot be used: {reason}.") from exc
+        which = ", named by SSL_CERT_FILE in the environment of the runtime," if named else ""
+        raise SourceError(f"The file of root certificates{which} cannot be used: {reason}.") from exc
 
 
 def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:

@@ -28,7 +28,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datasources.errors import SourceError
-from datasources.sources.databases import INTEGERS, Column, chosen, condition, converted, engine_types, explained
+from datasources.sources.databases import (
+    INTEGERS,
+    Column,
+    UnfitValueError,
+    chosen,
+    condition,
+    converted,
+    engine_types,
+    explained,
+)
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
@@ -92,9 +101,12 @@ _BY_SQLSTATE = {
     "53100": "the server's disk is full",
     "53400": "the query needs more temporary space than the server allows it",
 }
+#: PgBouncer's message for a transaction that is begun in a pool in statement mode.
+_NO_TRANSACTIONS = "not allowed in statement pooling mode"
 _TLS_FAILED = "TLS with it failed:"
 #: Our reasons for a failed connection, by the message of the client library.
 _BY_WORDS = (
+    (_NO_TRANSACTIONS, "its PgBouncer allows no transactions: connect to a pool in transaction or session mode"),
     ("password authentication failed", "it refuses the user or the password"),
     ("no password supplied", "it asks for a password: set pg_pass"),
     ("no pg_hba.conf entry", "its pg_hba.conf has no entry for this user, database and address"),
@@ -183,7 +195,9 @@ class PostgresSource:
             "tcp_user_timeout": str(max(1000, int(load.deadline.left_s * 1000))),
         }
         text = " ".join(f"{name}={_quoted_option(value)}" for name, value in options.items())
-        connection: adbc_driver_manager.dbapi.Connection = adbc_driver_postgresql.dbapi.connect(text, autocommit=True)
+        # The driver prepares a statement in one round trip and executes it in the next. A pooler may send them to
+        # different servers unless they are in a transaction; the driver begins one in a single round trip.
+        connection: adbc_driver_manager.dbapi.Connection = adbc_driver_postgresql.dbapi.connect(text)
         return connection
 
     def _root_certificates(self, sslmode: str) -> str:
@@ -206,9 +220,10 @@ class PostgresSource:
         return bool(peer == f"{self._params['pg_host']}/.s.PGSQL.{port}")
 
     def _begin(self, cursor: Any, load: Load) -> None:
+        """Set up the transaction, which the driver began when it connected."""
         timeout_ms = int(max(0, load.deadline.left_s) * 1000) + _SPARE_MS
         for statement in (
-            "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
             f"SET LOCAL statement_timeout = {timeout_ms}",
             f"SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}",
             "SET LOCAL TimeZone = 'UTC'",
@@ -246,7 +261,7 @@ class PostgresSource:
             return SourceError(f"PostgreSQL: {_BY_SQLSTATE[state].format(table=self._shown)}.")
         if state is not None:
             return SourceError(f"PostgreSQL cannot read {self._shown}: it says SQLSTATE {state}.")
-        if "Failed to connect" in text:
+        if "Failed to connect" in text or _NO_TRANSACTIONS in text:
             reason = reason_for(text, _BY_WORDS) or "it refuses the connection"
             return SourceError(f"The PostgreSQL server cannot be reached: {reason}.")
         if "lower bound" in text:
@@ -314,7 +329,7 @@ def _array_column(name: str, element: int, modifier: int) -> Column:
     array, wrong = f"{quoted}[:]", "'[2:2]={NULL}'"
     engine_type = None
     if element not in _AS_THEY_ARE:
-        of_text = f"replace({array}::text, '+', '')::text[]" if element == _INTERVAL else f"{array}::text[]"
+        of_text = f"{_IN_ENGINE_FORM.get(element, '{}::text')}::text[]".replace("{}", array)
         array, wrong = of_text, f"{wrong}::text[]"
         engine_type = _ELEMENTS.get(element) if element != _NUMERIC else _decimal(modifier)
     return Column(
@@ -340,13 +355,21 @@ def _timestamps(name: str) -> Callable[[pa.Array], pa.Array]:
         if latest is None or latest < _FAR:
             return array
         numbers = array.view(pa.int64())
-        if pc.any(pc.greater_equal(numbers, _TOO_FAR)).as_py():
-            raise SourceError(f"The column '{name}' has a time after the year 294245, which the engine does not know.")
+        if (index := pc.index(pc.greater_equal(numbers, _TOO_FAR), value=True).as_py()) >= 0:
+            raise UnfitValueError(name, index, "a time after the year 294245, which the engine does not know")
         numbers = pc.if_else(pc.equal(numbers, _POSITIVE), _INFINITE_US, numbers)
         return pc.if_else(pc.equal(numbers, _NEGATIVE), -_INFINITE_US, numbers).view(array.type)
 
     return convert
 
+
+#: Years before Christ, which the engine marks after the day, and PostgreSQL at the end.
+_BC_AFTER_DAY = r"regexp_replace({}::text, '(\d-\d\d-\d\d)([^,\"]*) BC', '\1 (BC)\2', 'g')"
+#: The texts of arrays, by the type of their elements, as the engine reads them.
+_IN_ENGINE_FORM = {
+    _INTERVAL: "replace({}::text, '+', '')",
+    **dict.fromkeys((_DATE, _TIMESTAMP, _TIMESTAMPTZ), _BC_AFTER_DAY),
+}
 
 _EXACT = INTEGERS | {"decimal"}
 # Without real: the engine and PostgreSQL compare it with a constant in different precisions.

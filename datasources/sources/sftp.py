@@ -5,8 +5,7 @@ import logging
 import socket
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Self
+from contextlib import contextmanager
 
 import paramiko
 
@@ -36,25 +35,12 @@ class SftpSource(FileServerSource):
 class SftpServer(FileServer):
     """The server at *url*; see `FileServer`. *params* are those of the dataset."""
 
+    errors = (*FileServer.errors, paramiko.SSHException)
+
     def __init__(self, url: str, params: Mapping[str, str], deadline: Deadline) -> None:
-        super().__init__(url, params)
+        super().__init__(url, params, deadline)
         self._server = server_of(url, params.get("sftp_port"))
-        self._deadline = deadline
-        self._open = ExitStack()
         self._client: paramiko.SFTPClient
-
-    def __enter__(self) -> Self:
-        self._open.enter_context(self._deadline.cut_off(self._is_ours))
-        try:
-            with self._explained("it breaks off"):
-                self._client = self._connected()
-        except BaseException:
-            self._open.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
 
     @contextmanager
     def get(self, found: StoredObject) -> Iterator[Download]:
@@ -79,8 +65,7 @@ class SftpServer(FileServer):
         if count != size:
             raise SourceError(f"'{shown}' has another size than the server says: it was cut short, or it changed.")
 
-    def _connected(self) -> paramiko.SFTPClient:
-        limit_s = max(0.001, min(self._silence_s, self._deadline.left_s))
+    def _connect(self, limit_s: float) -> None:
         connection = self._open.enter_context(socket.create_connection(self._server, timeout=limit_s))
         transport = paramiko.Transport(connection)
         self._open.callback(transport.close)
@@ -101,7 +86,7 @@ class SftpServer(FileServer):
         if client is None:
             raise EOFError
         client.get_channel().settimeout(self._silence_s)
-        return client
+        self._client = client
 
     def _check_host_key(self, key: paramiko.PKey, known: Sequence[tuple[str, bytes]]) -> None:
         """Raise SourceError unless the server has proved to have one of the keys that the YAML names."""
@@ -161,17 +146,6 @@ class SftpServer(FileServer):
 
     def _is_ours(self, connection: socket.socket) -> bool:
         return bool(connection.getpeername()[1] == self._server[1])
-
-    @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
-        """Turn errors of the connection into sentences that begin with *what* was tried; the deadline is first."""
-        try:
-            yield
-        except SourceError:
-            raise
-        except (OSError, EOFError, paramiko.SSHException, ValueError, UnicodeError) as error:
-            self._deadline.check()
-            raise SourceError(f"{self._reason(error, what)}.") from None
 
     def _reason(self, error: Exception, what: str) -> str:
         if isinstance(error, PermissionError):

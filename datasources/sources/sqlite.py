@@ -5,6 +5,10 @@ SQLite types each value, whatever its column declares; the engine types each col
 that it declares, and the statement marks each row that holds a value of another type: such a row is an error, never a
 guess. The driver takes the types of a result from its first rows, so the statement begins with a row of our own that
 has the right types and is dropped.
+
+Dates and times are texts in SQLite, and the engine would change many of them: it drops the time of a date, the date and
+the zone of a time, and digits that its type lacks, and it knows words such as `epoch`. So each text must have a form
+that the engine reads exactly. A first scan of the table finds columns of times that need nanoseconds.
 """
 
 import os
@@ -55,6 +59,7 @@ class _Kind:
         value: The expression to select; `{}` is the column.
         engine_type: As `Column.engine_type`.
         also: A further condition on its values.
+        form: The regular expression of the texts that the engine reads as `engine_type` without a change.
     """
 
     stored: tuple[str, ...]
@@ -62,21 +67,49 @@ class _Kind:
     value: str = "{}"
     engine_type: str | None = None
     also: str | None = None
+    form: str | None = None
+
+
+_DAY = r"\d{4,6}-\d{1,2}-\d{1,2}"
+#: Without 24:00, which the engine takes for 00:00 of the next day, and without 60 seconds.
+_CLOCK = r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d{0,DIGITS}0*)?)?"
+_MIDNIGHT = r"00:00(?::00(?:\.0*)?)?"
+#: The engine would drop another zone.
+_UTC = r" ?(?:Z|[+-]00(?::?00)?)"
+
+
+def _timestamps(engine_type: str, digits: int) -> _Kind:
+    clock = _CLOCK.replace("DIGITS", str(digits))
+    return _Kind(("text",), "''", engine_type=engine_type, form=f"{_DAY}(?:[ T]{clock}(?:{_UTC})?)?")
+
+
+def _times(engine_type: str, digits: int) -> _Kind:
+    clock = _CLOCK.replace("DIGITS", str(digits))
+    return _Kind(("text",), "''", engine_type=engine_type, form=rf"{clock}|24:00(?::00(?:\.0*)?)?")
 
 
 _INTEGER = _Kind(("integer",), "0")
 _BOOLEAN = _Kind(("integer",), "0", engine_type="BOOLEAN", also="{} IN (0, 1)")
 # Doubles hold whole numbers up to 2**53 exactly.
 _REAL = _Kind(("real", "integer"), "0.5", "CAST({} AS REAL)", also=f"abs({{}}) <= {2**53} OR typeof({{}}) = 'real'")
-_TEXT = _Kind(("text", "integer", "real"), "''", "CAST({} AS TEXT)")
-_BLOB = _Kind(("blob",), "x''")
-_DATE = _Kind(("text",), "''", engine_type="DATE")
-#: The engine would drop a time zone, so the time must have none, or UTC.
-_TIMESTAMP = _Kind(("text",), "''", engine_type="TIMESTAMP", also="{} NOT GLOB '*:*[+-]*' OR {} GLOB '*[0-9]+00:00'")
-_TIME = _Kind(("text",), "''", engine_type="TIME")
-_ANYTHING = _Kind(
-    ("text", "integer", "real", "blob"), "''", "CASE typeof({}) WHEN 'blob' THEN hex({}) ELSE CAST({} AS TEXT) END"
+#: Older versions of SQLite write 15 digits of a double, which may need 17.
+_AS_TEXT = (
+    "CASE WHEN typeof({}) <> 'real' OR CAST(CAST({} AS TEXT) AS REAL) = {} THEN CAST({} AS TEXT) "
+    "ELSE printf('%!.17g', {}) END"
 )
+_TEXT = _Kind(("text", "integer", "real"), "''", _AS_TEXT)
+_BLOB = _Kind(("blob",), "x''")
+_DATE = _Kind(("text",), "''", engine_type="DATE", form=f"{_DAY}(?:[ T]{_MIDNIGHT})?")
+_TIMESTAMP, _TIMESTAMP_NS = _timestamps("TIMESTAMP", 6), _timestamps("TIMESTAMP_NS", 9)
+_TIME, _TIME_NS = _times("TIME", 6), _times("TIME_NS", 9)
+_ANYTHING = _Kind(
+    ("text", "integer", "real", "blob"), "''", f"CASE typeof({{}}) WHEN 'blob' THEN hex({{}}) ELSE {_AS_TEXT} END"
+)
+
+#: The types with nanoseconds, by those without.
+_FINER = {_TIMESTAMP: _TIMESTAMP_NS, _TIME: _TIME_NS}
+#: Whether a text has digits below microseconds; most are too short for them, which is found fastest.
+_IS_FINER = "length({0}) > 14 AND {0} GLOB '*.[0-9][0-9][0-9][0-9][0-9][0-9]*[1-9]*'"
 
 #: By a part of the declaration; the first match counts. INT, CHAR, CLOB, TEXT, BLOB, REAL, FLOA and DOUB follow the
 #: rules of affinity of SQLite (section 3.1 of its page on datatypes); the other words mean nothing to SQLite.
@@ -116,7 +149,7 @@ class SqliteSource:
         ):
             self._prepare(cursor, load)
             columns, kinds = self._columns(cursor)
-            asked = chosen(columns, load.wanted)
+            asked = self._refined(cursor, chosen(columns, load.wanted), kinds)
             cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_BATCH_ROWS)})
             cursor.execute(self._statement(asked, kinds) + condition(columns, load.wanted))
             reader = mapped(cursor.fetch_record_batch(), _checked_rows(asked, kinds, self._table))
@@ -176,6 +209,18 @@ class SqliteSource:
         kinds = {name: _ANYTHING if self._is_text else _kind(declared) for name, declared in found}
         return [_column(name, kind) for name, kind in kinds.items()], kinds
 
+    def _refined(self, cursor: Any, asked: Sequence[Column], kinds: dict[str, _Kind]) -> Sequence[Column]:
+        """Return the columns *asked*; in *kinds*, those that have digits below microseconds become finer."""
+        times = [column.name for column in asked if kinds[column.name] in _FINER]
+        if not times:
+            return asked
+        tests = ", ".join(f"max({_IS_FINER.format(identifier(name))})" for name in times)
+        cursor.execute(f"SELECT {tests} FROM {identifier(self._table)}")  # noqa: S608 - quoted
+        for name, is_finer in zip(times, cursor.fetchone(), strict=True):
+            if is_finer:
+                kinds[name] = _FINER[kinds[name]]
+        return [_column(column.name, kinds[column.name]) for column in asked]
+
     def _statement(self, columns: Sequence[Column], kinds: dict[str, _Kind]) -> str:
         ours = ", ".join(f"{kinds[column.name].example} AS {identifier(column.name)}" for column in columns)
         values = ", ".join(column.expression for column in columns)
@@ -208,22 +253,33 @@ def _checked_rows(
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """Return a function that drops our own row from the batches, and refuses rows that are marked as faulty."""
     rows = -1  # before our own
+    forms = [(place, form) for place, column in enumerate(columns) if (form := kinds[column.name].form) is not None]
 
     def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
         nonlocal rows
-        faults = batch.column(len(columns))
-        worst = pc.max(faults).as_py()
-        if worst is not None and worst != _OURS:
-            index = pc.index(pc.not_equal(faults, _OURS), value=True).as_py()
-            column = columns[faults[index].as_py()]
+        marks = batch.column(len(columns))
+        found = []
+        if pc.max(marks).as_py() not in {None, _OURS}:
+            row = pc.index(pc.not_equal(marks, _OURS), value=True).as_py()
+            column = columns[marks[row].as_py()]
             stored = " or ".join(kinds[column.name].stored)
+            found.append((row, column.name, f"is not of the type that the column declares ({stored})"))
+        data = batch.select(range(len(columns)))
+        first = 1 if rows < 0 < batch.num_rows else 0
+        for place, form in forms:
+            texts = data.column(place).slice(first)
+            fits = pc.match_substring_regex(texts, f"^(?:{form})$")
+            if pc.min(fits).as_py() is False:
+                row = first + pc.index(fits, value=False).as_py()
+                name = columns[place].name
+                found.append((row, name, f"cannot be kept exactly as {kinds[name].engine_type}"))
+        if found:
+            row, name, what = min(found)
             raise SourceError(
-                f"'{table}', row {rows + index + 1}: the value of '{column.name}' is not of the type that the column "
-                f"declares ({stored}); sqlite_types: text reads every value."
+                f"'{table}', row {rows + row + 1}: the value of '{name}' {what}; sqlite_types: text reads every value."
             )
-        data = batch.select(range(len(columns))).slice(1 if rows < 0 < batch.num_rows else 0)
         rows += batch.num_rows
-        return data
+        return data.slice(first)
 
     return checked
 
@@ -243,7 +299,7 @@ def _fits(name: str, kind: _Kind) -> str:
 
 def _column(name: str, kind: _Kind) -> Column:
     quoted = identifier(name)
-    value = kind.value.format(quoted, quoted, quoted)
+    value = kind.value.replace("{}", quoted)
     return Column(
         name=name,
         # A value of another type would change the type that the driver gives the column.

@@ -51,6 +51,7 @@ class StreamScan(Scan):
         self._reader = reader
         self._types = types or {}
         self._batch: pa.RecordBatch | None = None
+        self._rows = 0  # before that batch
         self._load = load
         self._explain = explain
         self._error: SourceError | SnapshotError | None = None
@@ -80,16 +81,20 @@ class StreamScan(Scan):
         for field in self._reader.schema:
             if not self._fits(connection, field):
                 kind = self._types.get(field.name, field.type)
-                return SourceError(f"The engine cannot read the column '{field.name}': a value does not fit {kind}.")
+                return SourceError(
+                    f"The engine cannot read the column '{field.name}'{self._row(connection, field)}: a value does not "
+                    f"fit {kind}."
+                )
         return SourceError("The engine cannot read a type or a value of the source.")
 
     def _cast(self, name: str) -> str:
         quoted = identifier(name)
         return f"CAST({quoted} AS {self._types[name]}) AS {quoted}" if name in self._types else quoted
 
-    def _fits(self, connection: duckdb.DuckDBPyConnection, field: pa.Field) -> bool:
-        """Return whether the engine accepts this column of its last batch, or of an empty one."""
-        values = pa.nulls(0, field.type) if self._batch is None else self._batch.column(field.name)
+    def _fits(self, connection: duckdb.DuckDBPyConnection, field: pa.Field, values: pa.Array | None = None) -> bool:
+        """Return whether the engine accepts *values* of this column; by default its last batch, or an empty one."""
+        if values is None:
+            values = pa.nulls(0, field.type) if self._batch is None else self._batch.column(field.name)
         try:
             connection.register(_PROBE, pa.table([values], schema=pa.schema([field])))
             relation = connection.sql(f"SELECT {self._cast(field.name)} FROM {_PROBE}")  # noqa: S608 - quoted
@@ -97,6 +102,20 @@ class StreamScan(Scan):
         except duckdb.Error:
             return False
         return True
+
+    def _row(self, connection: duckdb.DuckDBPyConnection, field: pa.Field) -> str:
+        """Return ` in row N` for the first value that the engine refuses, of the rows that were sent; or nothing."""
+        if self._batch is None or not self._fits(connection, field, pa.nulls(0, field.type)):
+            return ""
+        values = self._batch.column(field.name)
+        low, high = 0, len(values)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._fits(connection, field, values.slice(low, middle - low)):
+                low = middle
+            else:
+                high = middle
+        return f" in row {self._rows + low + 1}"
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
@@ -111,6 +130,8 @@ class StreamScan(Scan):
                 except Exception as exc:  # noqa: BLE001 (each library raises errors of its own)
                     self._load.deadline.check()
                     raise self._explain(exc) from None
+                if self._batch is not None:
+                    self._rows += self._batch.num_rows
                 self._batch = batch
                 yield batch
         except (SourceError, SnapshotError) as exc:

@@ -7,8 +7,9 @@ from runtimeclient import COMMANDS
 
 def main() -> None:
     """Run the command that the arguments name, and exit."""
-    if sys.argv[1:2] == ["help"] and sys.argv[2:] and sys.argv[2] in COMMANDS:  # manage.py does not know all of them
-        sys.argv[1:] = [sys.argv[2], "--help"]
+    # manage.py does not know all commands of the client.
+    if sys.argv[1:2] == ["help"] and (not sys.argv[2:] or sys.argv[2] in COMMANDS):
+        sys.argv[1:] = [*sys.argv[2:3], "--help"]
     name = "".join(sys.argv[1:2])
     if name in COMMANDS or name.startswith("-") or not name or not _has_server():
         from runtimeclient.main import main as run  # noqa: PLC0415 (a server does not need it)

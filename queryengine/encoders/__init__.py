@@ -16,6 +16,7 @@ from queryengine.manifest import Column
 
 ENCODERS: Mapping[Encoding, Callable[..., Iterator[Parts]]] = {
     "json": json.encode,
+    "ndjson": json.encode_lines,
     "csv": csv.encode,
     "arrow": arrow.encode,
     "vnd": vnd.encode,

@@ -1,4 +1,4 @@
-"""JSON: an array on one line, one object a row, keyed by column."""
+"""JSON, one object a row, keyed by column: an array on one line, or a line a row (NDJSON)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,15 +13,29 @@ from queryengine.values import unique_names
 
 def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
     """Give `[{"a":1},{"a":2}]`: no white space between tokens, no newline at the end; `[]` without rows."""
+    start = b"["
+    for text in _objects(columns, schema, batches, start=",{"):
+        yield start, text[1:]  # Each row begins with a comma; `start` replaces the first one.
+        start = b","
+    yield (b"[]" if start == b"[" else b"]",)
+
+
+def encode_lines(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Parts]:
+    """Give a line `{"a":1}` for each row, each with a newline at the end; nothing without rows."""
+    for text in _objects(columns, schema, batches, end="\n"):
+        yield (text,)
+
+
+def _objects(
+    columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.RecordBatch], start: str = "{", end: str = ""
+) -> Iterator[memoryview]:
+    """Give the objects of one piece after the other. Each object begins with *start* and is followed by *end*."""
     plan = renderers(columns, schema)
-    literals = object_literals(unique_names(column.name for column in columns), start=",{")
+    literals = object_literals(unique_names(column.name for column in columns), start=start)
+    literals[-1] += end
 
     def rows(piece: pa.RecordBatch) -> memoryview:
         fragments = [renderer.json(array) for renderer, array in zip(plan, piece.columns, strict=True)]
         return row_bytes(fragments, literals, null="null")
 
-    start = b"["
-    for text in texts(batches, plan, len("".join(literals).encode()), rows):
-        yield start, text[1:]  # Each row begins with a comma; `start` replaces the first one.
-        start = b","
-    yield (b"[]" if start == b"[" else b"]",)
+    return texts(batches, plan, len("".join(literals).encode()), rows)

@@ -1,5 +1,5 @@
 """
-Small results from Python values, as JSON, CSV or a record batch: a call of Arrow costs more than a few rows do.
+Small results from Python values, as JSON, NDJSON, CSV or a record batch: a call of Arrow costs more than a few rows do.
 
 The bytes are the same as those of the other encoders, and a record batch is the same as DuckDB's own. A value that may
 differ is written by its renderer. If Python does not know enough of a value (a date that may be an infinity, a year
@@ -24,7 +24,7 @@ from queryengine.manifest import Column
 from queryengine.values import parse_type, unique_names
 
 #: The encodings that are written here. The others are made from record batches.
-ENCODINGS: Final[frozenset[Encoding]] = frozenset({"json", "csv"})
+ENCODINGS: Final[frozenset[Encoding]] = frozenset({"json", "ndjson", "csv"})
 
 #: Longer lists of names or types, in characters, are not cached.
 _CACHED_CHARACTERS: Final = 2000
@@ -99,16 +99,26 @@ def _writers(types: tuple[str, ...]) -> Mapping[Encoding, tuple[_Writer, ...]] |
     names = [parse_type(type_).name for type_ in types]
     if not names or not all(name in _WRITERS for name in names):
         return None
+    in_json = tuple(_or(_WRITERS[name][0], "null") for name in names)
     return {
-        "json": tuple(_or(_WRITERS[name][0], "null") for name in names),
+        "json": in_json,
+        "ndjson": in_json,
         "csv": tuple(_or(_WRITERS[name][1], "") for name in names),
     }
 
 
 @_cached
 def _json(names: tuple[str, ...]) -> _Format:
-    members = ",".join([json_text(key).replace("%", "%%") + ":%s" for key in unique_names(names)])
-    return _Format(row="{" + members + "}", start="[", between=",", end="]")
+    return _Format(row=_object(names), start="[", between=",", end="]")
+
+
+@_cached
+def _ndjson(names: tuple[str, ...]) -> _Format:
+    return _Format(row=_object(names) + "\n", start="", between="", end="")
+
+
+def _object(names: tuple[str, ...]) -> str:
+    return "{" + ",".join([json_text(key).replace("%", "%%") + ":%s" for key in unique_names(names)]) + "}"
 
 
 @_cached
@@ -117,7 +127,11 @@ def _csv(names: tuple[str, ...]) -> _Format:
     return _Format(row=",".join(["%s"] * len(names)) + "\n", start=header, between="", end="")
 
 
-_FORMATS: Final[Mapping[Encoding, Callable[[tuple[str, ...]], _Format]]] = {"json": _json, "csv": _csv}
+_FORMATS: Final[Mapping[Encoding, Callable[[tuple[str, ...]], _Format]]] = {
+    "json": _json,
+    "ndjson": _ndjson,
+    "csv": _csv,
+}
 
 
 def _or(write: _Writer, null: str) -> _Writer:

@@ -82,7 +82,8 @@ _ADVICE = re.compile(
     re.DOTALL,
 )
 _NO_SPACE = re.compile(
-    r"max_temp_directory_size|No space left|Disk quota exceeded|could not allocate disk", re.IGNORECASE
+    r"max_temp_directory_size|No space left|Disk quota exceeded|could not allocate disk|Failed to create directory",
+    re.IGNORECASE,
 )
 #: Where the class and the kind are not specific enough, the text decides.
 _BY_TEXT = (

@@ -248,11 +248,11 @@ class EngineInstance:
 
 
 class DuckDBBackend:
-    """DuckDB as a `Backend`."""
+    """DuckDB as a `Backend`. *variant_casts* is that of `Gate`."""
 
-    def __init__(self, config: RuntimeConfig) -> None:
+    def __init__(self, config: RuntimeConfig, *, variant_casts: bool = True) -> None:
         self._config = config
-        self.gate = Gate(datafusion_sql=config.query.datafusion_sql)
+        self.gate = Gate(datafusion_sql=config.query.datafusion_sql, variant_casts=variant_casts)
         self.close = self.gate.close
 
     def open(self, manifest: Manifest, views: Sequence[GatedView], scratch: Path, *, tolerant: bool) -> EngineInstance:

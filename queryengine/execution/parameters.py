@@ -47,9 +47,19 @@ def ordered(taken: Collection[str]) -> tuple[str, ...]:
 
 
 def nulls(taken: Collection[str]) -> list[Any] | dict[str, Any]:
-    """Return NULL for each of the parameters *taken*."""
+    """
+    Return NULL for each of the parameters *taken*.
+
+    Raises:
+        ParameterError: The number of one is too high.
+    """
     if all(name.isdecimal() for name in taken):
-        return [None] * max(map(int, taken))
+        highest = max(map(int, taken))
+        if highest > MAX_PARAMETERS:
+            raise ParameterError(
+                f"A statement takes {MAX_PARAMETERS:,} parameters at most, and ${highest} is one of them."
+            )
+        return [None] * highest
     return dict.fromkeys(taken)
 
 

@@ -6,7 +6,6 @@ the broker admits a statement before a worker gets it; in the in-process engine,
 """
 
 import itertools
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -31,8 +30,6 @@ from queryengine.manifest import Manifest
 from runtimeconf.model import RuntimeConfig
 from system import process_limits
 from system.scratch import ScratchDirectory
-
-logger = logging.getLogger(__name__)
 
 #: How long `close` waits for statements that were told to stop.
 _CLOSE_S = 2.0
@@ -223,11 +220,7 @@ class StatementRunner:
         return visible
 
     def _open(self, manifest: Manifest, tolerant: bool) -> Session:
-        try:
-            scratch = self.scratch.subdirectory(str(next(self._serial)))
-        except OSError as exc:
-            logger.exception("engine cannot start")
-            raise EngineUnavailableError("The engine cannot start.") from exc
+        scratch = self.scratch.path / str(next(self._serial))  # The engine creates it when a statement spills.
         if self._config.engine is None:
             self.snapshot_bytes = sum(snapshot.size_bytes for snapshot in manifest.snapshots)
         return self._backend.open(manifest, self._views, scratch, tolerant=tolerant)

@@ -13,8 +13,8 @@ that it is a value; the lists of these tokens contain only reserved words and si
 
 **Normal form.** A result is cached under it: it ignores the differences that parsers ignore. White space and comments
 between two tokens become one space; those around the statement, and the semicolons after it, are removed. The text
-between two string literals stays: with a line break there, the parser joins them to one. Nothing else changes: no case,
-no name, no literal, and no space is added.
+between two string literals stays: with a line break there, the parser joins them to one. A parameter `:name` is
+`$name`. Nothing else changes: no case, no name, no literal, and no space is added.
 
 **Digest.** Statistics are kept under it. Statements that differ only in the values of literals, in how many literals a
 list has, in white space, comments and the case of words have the same digest. It does not reveal a literal.
@@ -27,6 +27,7 @@ from typing import Final
 
 from queryengine.errors import SqlSyntaxError
 from queryengine.gate.lexer import Kind, Scan, lower, scan
+from queryengine.gate.named_parameters import with_dollar_names
 
 #: The numbers that are replaced: of up to 9 digits (an INTEGER), of up to 18 (a BIGINT), with a fraction (a DECIMAL).
 #: The mark of a number is NUL, which a statement cannot contain, and the name of its group.
@@ -123,7 +124,7 @@ def normal_form(sql: str) -> str:
 @lru_cache(_CACHED)
 def _normal_form(sql: str) -> str:
     try:
-        found = scan(sql)
+        found = with_dollar_names(scan(sql))
     except SqlSyntaxError:
         return sql
     text = found.text

@@ -29,6 +29,7 @@ from queryengine.gate import datafusion, functions, rewriting
 from queryengine.gate.fingerprint import digest, fingerprint, pattern
 from queryengine.gate.lexer import Scan, Token, scan
 from queryengine.gate.macros import macros
+from queryengine.gate.named_parameters import with_dollar_names
 from queryengine.gate.parse_tree import Reading, catalog_schema, decode
 
 #: Verdicts on statements up to `_CACHED_CHARACTERS` long are cached: `_CACHED` by text, and the same number by
@@ -70,11 +71,13 @@ class Gate:
     """
     Judges statements. Thread-safe. Holds no data.
 
-    With *datafusion_sql*, statements may use the macros of `macros` and what `datafusion` rewrites.
+    With *datafusion_sql*, statements may use the macros of `macros` and what `datafusion` rewrites. Without
+    *variant_casts*, they may not cast to VARIANT: a deeply nested value ends the process that runs the statement.
     """
 
-    def __init__(self, *, datafusion_sql: bool = True) -> None:
+    def __init__(self, *, datafusion_sql: bool = True, variant_casts: bool = True) -> None:
         self._datafusion_sql = datafusion_sql
+        self._variant_casts = variant_casts
         if datafusion_sql:
             macros()  # which takes some milliseconds: not in a statement
         self._connection = duckdb.connect(":memory:", config=_SETTINGS)
@@ -106,6 +109,7 @@ class Gate:
 
     def _admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         before, whole = _one_statement(scan(sql))
+        whole = with_dollar_names(whole)
         first = whole[0].word
         if whole.size == 2 and first in ("show", "describe", "desc") and whole[1].word in _CONSTANT_ANSWERS:
             answer = _CONSTANT_ANSWERS[whole[1].word]
@@ -164,7 +168,12 @@ class Gate:
         """Return the judgement, and whether DuckDB has no function for a call in *statement*."""
         kind, tree = self._tree(statement, before)
         engine_tables = self._engine_tables if kind == "pivot" else frozenset()
-        reading = Reading(relations, engine_tables=engine_tables, datafusion=self._datafusion_sql)
+        reading = Reading(
+            relations,
+            engine_tables=engine_tables,
+            datafusion=self._datafusion_sql,
+            variant_casts=self._variant_casts,
+        )
         reading.judge(tree)
         deterministic = kind == "select" and reading.deterministic and not reading.reads_catalog
         shows, reads_catalog = reading.shows, reading.reads_catalog
@@ -306,7 +315,9 @@ def _raise_parse_error(answer: dict[str, Any], text: str, before: str) -> None:
     if answer["error_type"] == "not implemented" and message.startswith("Only SELECT statements"):
         return
     if message.startswith("Mixing named and positional parameters"):
-        raise ParameterError("A statement has parameters either with names ($name) or without (?, $1), not both.")
+        raise ParameterError(
+            "A statement has parameters either with names ($name, :name) or without (?, $1), not both."
+        )
     if message.startswith("Max expression depth"):
         raise SqlSyntaxError("The statement is nested too deep: 1,000 operators and functions in each other at most.")
     if len(message) > _MESSAGE_CHARACTERS:

@@ -19,6 +19,13 @@ MAX_TOKENS: Final = 50_000
 MAX_NESTING: Final = 200
 MAX_PREFIX_RUN: Final = 200
 
+#: The engine reads an integer with many digits in quadratic time: 400,000 take 2.4 seconds.
+MAX_NUMBER_CHARACTERS: Final = 1_000
+
+#: In the GROUP BY clauses of a statement. The parser takes quadratic time for them (12,000 take 6 seconds), and ROLLUP
+#: of 4,000 has a tree of 38 MB.
+MAX_GROUPS: Final = 1_000
+
 #: In tokens. A token counts as often as the parser may read it; 500,000 take about half a second and 250 MiB.
 MAX_WORK: Final = 500_000
 
@@ -77,7 +84,13 @@ _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 _UNICODE_SPACE: Final = re.compile(f"[{_UNICODE_SPACES}]")
 #: The kinds that `_split` compares with, as plain integers.
 _COMPARED: Final = tuple(
-    map(int, (Kind.PREFIX, Kind.OPENING, Kind.CLOSING, Kind.PUNCTUATION, Kind.BODY, Kind.STRAY, Kind.OPERATOR))
+    map(
+        int,
+        (
+            *(Kind.PREFIX, Kind.NUMBER, Kind.OPENING, Kind.CLOSING, Kind.PUNCTUATION, Kind.BODY, Kind.STRAY),
+            Kind.OPERATOR,
+        ),
+    )
 )
 _CLOSES: Final = {"(": ")", "[": "]", "{": "}"}
 _WORDS: Final = frozenset({Kind.BODY, Kind.PREFIX, Kind.WORD})
@@ -174,12 +187,15 @@ def scan(sql: str) -> Scan:
     if "\0" in sql:
         raise SqlSyntaxError("The statement holds a NUL character: write chr(0) where a text needs one.")
     spans, separators = _split(sql)
-    return Scan(_with_plain_spaces(sql, spans), spans, separators)
+    found = Scan(_with_plain_spaces(sql, spans), spans, separators)
+    if len(spans) > MAX_GROUPS:
+        _check_groups(found)
+    return found
 
 
 def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # noqa: C901, PLR0912, PLR0915 - see below
     # One pass over plain integers, inlined: a call or an enum for each token would double the time.
-    prefix, opening, closing, punctuation, body, stray, operator = _COMPARED
+    prefix, number, opening, closing, punctuation, body, stray, operator = _COMPARED
     tag = _TAG
     spans: list[tuple[int, int, int, int]] = []
     separators: list[int] = []
@@ -226,6 +242,8 @@ def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # no
                     elif kind == stray:
                         position = _end_of_comment(sql, start, match[kind])
                         break
+                elif kind == number:
+                    check_number(end - start)
             if work > MAX_WORK or len(spans) == MAX_TOKENS:
                 raise _too_much(len(spans))
             spans.append((kind, start, end, inside))
@@ -233,6 +251,15 @@ def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # no
     if brackets:
         raise SqlSyntaxError(f'The brackets do not match: "{_CLOSES[brackets[-1]]}" is missing.')
     return spans, separators
+
+
+def check_number(characters: int) -> None:
+    """Raise SqlSyntaxError if a number with so many *characters* is too long."""
+    if characters > MAX_NUMBER_CHARACTERS:
+        raise SqlSyntaxError(
+            f"A number in the statement is too long: {MAX_NUMBER_CHARACTERS:,} characters at most. Write a longer one "
+            "as a text with a cast."
+        )
 
 
 def _end_of_comment(sql: str, start: int, opening: str) -> int:
@@ -261,6 +288,37 @@ def _too_much(tokens: int) -> SqlSyntaxError:
         "The statement nests brackets and common table expressions too deep for its length: define them one after the "
         "other."
     )
+
+
+#: Reserved words, which end a GROUP BY clause unless they are part of a name, as in `t.order`.
+_AFTER_GROUPS: Final = frozenset(
+    {*("having", "window", "qualify", "order", "limit", "offset", "select", "union", "intersect", "except")}
+)
+
+
+def _check_groups(found: Scan) -> None:
+    """Refuse more than `MAX_GROUPS` expressions in GROUP BY clauses, those in a ROLLUP included."""
+    groups = 0
+    clauses: list[int] = []  # the depths of the lists around the token
+    tokens = [Token(Kind.PUNCTUATION, "", 0, 0, 0)] * 2
+    for token in found.tokens:
+        before, last = tokens
+        tokens = [last, token]
+        while clauses and token.depth < clauses[-1]:
+            clauses.pop()
+        if last.word == "by" and before.word == "group":
+            clauses.append(token.depth)
+            groups += 1
+        elif before.word == "rollup" and last.text == "(" and clauses:
+            clauses.append(token.depth)
+        if not clauses or token.depth != clauses[-1]:
+            continue
+        if token.text == ",":
+            groups += 1
+        elif token.word in _AFTER_GROUPS and last.text not in (".", "$"):
+            clauses.pop()
+    if groups > MAX_GROUPS:
+        raise SqlSyntaxError(f"More than {MAX_GROUPS:,} expressions in GROUP BY in one statement are not allowed.")
 
 
 def _with_plain_spaces(sql: str, spans: list[tuple[int, int, int, int]]) -> str:

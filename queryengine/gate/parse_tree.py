@@ -39,6 +39,8 @@ _COSTLY: Final[Mapping[str, tuple[str, int]]] = {
     "SET_OPERATION_NODE": ("UNION, INTERSECT and EXCEPT branches", 5000),
 }
 MAX_NESTED_LAMBDAS: Final = 8
+#: The binder takes quadratic time for a name: 3,000 parts take 3 seconds.
+MAX_NAME_PARTS: Final = 100
 #: The most nodes that the bodies of macros and the repetitions of their arguments may come to: planning these takes
 #: one to two seconds. Nested calls multiply.
 MAX_EXPANSION: Final = 50_000
@@ -107,12 +109,14 @@ class Reading:
     not see all common table expressions: none may have one of those names, and a name that this query may take for a
     relation is judged as one. With `datafusion`, the session has the macros for DataFusion's functions; `macros` are
     those that the tree calls, and it `is_foreign` when it calls a function with arguments that only DataFusion takes.
+    Without `variant_casts`, a cast to VARIANT is refused.
     """
 
     declared: frozenset[str]
     catalog: str = ""
     engine_tables: frozenset[str] = frozenset()
     datafusion: bool = False
+    variant_casts: bool = True
     relations: set[str] = field(default_factory=set)
     reads_catalog: bool = False
     deterministic: bool = True
@@ -171,7 +175,7 @@ class Reading:
 
     def _judge_expression(self, node: dict[str, Any], class_: str, part: str, scope: _Scope) -> _Scope:
         """Judge an expression without its parts, and return the scope of these."""
-        _judge_expression(node, class_, part, with_macros=self.datafusion)
+        _judge_expression(node, class_, part, with_macros=self.datafusion, variant_casts=self.variant_casts)
         if _is_nondeterministic(node):
             self.deterministic = False
         self._expansion += scope.copies - 1
@@ -292,21 +296,37 @@ def decode(text: str) -> Any:
         return _decode_deep(text)
 
 
-_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{}\[\]]|[^\s{}\[\],:"]++')
+_STRING: Final = r'"(?:[^"\\]++|\\.)*+"'
+#: An object without a container in it, a bracket, or all keys and values up to the next bracket.
+_JSON_PIECE: Final = re.compile(rf'\{{(?:[^"{{}}\[\]]++|{_STRING})*+\}}|[{{}}\[\]]|(?:[^"{{}}\[\]]++|{_STRING})++')
 
 
 def _decode_deep(text: str) -> Any:
-    containers: list[list[Any]] = [[]]  # of an object, its keys and values in turn
-    for match in _JSON_TOKEN.finditer(text):
+    root: list[Any] = []
+    containers: list[tuple[dict[str, Any] | list[Any], str]] = [(root, "")]  # with the key of the next container
+    for match in _JSON_PIECE.finditer(text):
         piece = match[0]
-        if piece in "{[":
-            containers.append([])
-        elif piece in "}]":
-            items = containers.pop()
-            containers[-1].append(items if piece == "]" else dict(zip(items[::2], items[1::2], strict=True)))
-        else:
-            containers[-1].append(json.loads(piece))
-    return containers[0][0]
+        container, key = containers[-1]
+        if piece in "}]":
+            containers.pop()
+        elif piece[0] in "{[":
+            value = json.loads(piece) if piece[-1] == "}" else {} if piece == "{" else []
+            if isinstance(container, dict):
+                container[key] = value
+            else:
+                container.append(value)
+            if piece in "{[":
+                containers.append((value, ""))
+        elif values := piece.strip(", \t\r\n"):
+            if isinstance(container, list):
+                container.extend(json.loads(f"[{values}]"))
+            elif values[-1] == ":":
+                found = json.loads(f"{{{values}null}}")
+                container.update(found)
+                containers[-1] = container, next(reversed(found))
+            else:
+                container.update(json.loads(f"{{{values}}}"))
+    return root[0]
 
 
 def _pivots(tree: Any) -> tuple[set[int], set[str]]:
@@ -372,7 +392,7 @@ def _outside_definitions(scope: _Scope) -> _Scope:
     return scope.inner(parent=outer)
 
 
-def _judge_expression(node: dict[str, Any], class_: str, part: str, *, with_macros: bool) -> None:
+def _judge_expression(node: dict[str, Any], class_: str, part: str, *, with_macros: bool, variant_casts: bool) -> None:
     if class_ in ("FUNCTION", "WINDOW") and any(_HIDDEN_NAME.fullmatch(lower(name)) for name in _path(node)[:-1]):
         raise StatementNotAllowedError(f"Function {_shown(_path(node))} is not allowed: it belongs to the engine.")
     if class_ == "FUNCTION":
@@ -384,12 +404,15 @@ def _judge_expression(node: dict[str, Any], class_: str, part: str, *, with_macr
             _judge_format(node)
     elif class_ == "WINDOW":
         functions.check(lower(node["function_name"]), Place.WINDOW, with_macros=with_macros)
+    elif class_ == "COLUMN_REF" and len(node.get("column_names", ())) > MAX_NAME_PARTS:
+        raise SqlSyntaxError(f"A name has more than {MAX_NAME_PARTS} parts.")
     elif class_ == "TYPE":
         if len(_path(node)) > 1:
             raise StatementNotAllowedError("A type is written without a schema here: there are only the engine's own.")
-        if lower("".join(_path(node))) == "variant":
+        if not variant_casts and lower("".join(_path(node))) == "variant":
             raise StatementNotAllowedError(
-                "A cast to VARIANT is not allowed: write to_variant(x), which takes no value that is nested too deep."
+                "A cast to VARIANT is not allowed by an engine in the server's process, which a deep value would end: "
+                "write to_variant(x), or use the command serve."
             )
 
 

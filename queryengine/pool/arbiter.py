@@ -103,6 +103,7 @@ class EngineArbiter(Arbiter):
         self._lock = StateLock(self._config.engine_dir, ENGINE_LOCK_NAME)
         self._pulses: dict[int, Pulse] = {}
         self._halts: dict[int, Pulse] = {}
+        self._unfit: set[int] = set()  # the workers that had no engine when they were last idle
         self._killed = 0
         self._causes: dict[int, Cause] = {}  # of the workers that this process has killed
         self._out_of_memory_kills = out_of_memory_kills()
@@ -165,7 +166,7 @@ class EngineArbiter(Arbiter):
 
     def handle_hup(self) -> None:
         """Log that there is no reload."""
-        logger.info("SIGHUP does nothing: restart the runtime to change its configuration")
+        logger.info("SIGHUP does nothing here: run querykeep reload to change the configuration")
 
     def _ignore(self) -> None:
         """Do nothing: the YAML sets the number of workers, and there is no log file and no upgrade in place."""
@@ -210,10 +211,11 @@ class EngineArbiter(Arbiter):
                 logger.warning("engine worker was stuck and is killed", extra={"fields": {"pid": pid, **_shown(state)}})
             elif state.phase == "busy":
                 running.add(state.query_id)
-                alive += 1
+                alive += can_answer(state, pid, self._unfit)
             elif state.phase in ("idle", "unfit") and pulse.quiet_s < QUIET_S:
                 any_idle = True
-                alive += state.phase == "idle"
+                alive += can_answer(state, pid, self._unfit)
+        self._unfit &= self.WORKERS.keys()
         self._broker.report(alive=alive, killed=self._killed, busy=len(running))
         telemetry.state.flush()
         if now - self._slots_checked_at >= 1.0:
@@ -369,6 +371,20 @@ def kill_if(pid: int, heartbeat: int, condition: Callable[[WorkerState], bool]) 
             return True
         os.kill(pid, signal.SIGCONT)
     return False
+
+
+def can_answer(state: WorkerState, pid: int, unfit: set[int]) -> bool:
+    """
+    Whether the worker *pid* has an engine, as far as its *state* says.
+
+    *unfit* are the workers that had none when they were last idle, which is updated: such a worker can only refuse the
+    statement with which it is busy.
+    """
+    if state.phase == "idle":
+        unfit.discard(pid)
+    elif state.phase == "unfit":
+        unfit.add(pid)
+    return pid not in unfit
 
 
 def _is_stuck(state: WorkerState, pulse: Pulse, halt: Pulse, now: float) -> bool:

@@ -14,7 +14,8 @@ Messages from a client:
 * `{"do":"runs","slot","id","sql","started"}` reports the statement that a slot is used for (no id: none).
 * `{"do":"leave","slot"}` frees a slot; `"kill"` names a statement whose worker is killed first.
 * `{"do":"active","ask","key"}` lists the statements of a key; `{"do":"cancel","ask","key","id"}` stops one.
-* `{"do":"count","ask","key","limit"}` counts a request of a key with `requests_per_minute`.
+* `{"do":"count","ask","key","limit"}` counts a request of a key with `requests_per_minute`; with `"instead_of"`, the
+  second of an earlier call of that request, which no longer counts.
 * `{"do":"reported","ask"}` marks the end of the reports that a "report" message asked for.
 
 Messages to a client:
@@ -22,6 +23,7 @@ Messages to a client:
 * `{"is":"admitted","id","key","slot"}`, `{"is":"busy"|"stopping","id"}`: the decision on a statement.
 * `{"is":"recall","slot"}`: give the slot back after the statement that it is used for.
 * `{"is":"cancel","id"}`: another process stops this statement.
+* `{"is":"reclaimed","id"}`: stop this statement, because another key needs its slot.
 * `{"is":"report","ask"}`: report what each slot is used for now, because another client lists or cancels statements.
 * `{"is":"active"|"cancelled"|"counted","ask"}`: answers.
 * `{"is":"status","alive","killed","stopping","busy","running","queued"}`: every second, and when one of the first three
@@ -307,7 +309,8 @@ class Broker:
         """Answer *client*; about statements, once the other clients have reported what they use their slots for."""
         key, ask = required(fields, "key", str), fields.get("ask")
         if fields["do"] == "count":
-            allowance = self._rate_limits.take(key, required(fields, "limit", int))
+            instead_of = required(fields, "instead_of", int) if "instead_of" in fields else None
+            allowance = self._rate_limits.take(key, required(fields, "limit", int), instead_of)
             self._send(client, {"is": "counted", "ask": ask, "allowance": asdict(allowance)})
             return
         if fields["do"] == "cancel":

@@ -104,14 +104,17 @@ class EngineClient:
                 fields["sql"], fields["kind"], frozenset(fields["relations"]), frozenset(fields["parameters"])
             )
 
-    def count_request(self, fingerprint: str, per_minute: int) -> Allowance:
+    def count_request(self, fingerprint: str, per_minute: int, instead_of: int | None = None) -> Allowance:
         """As `QueryEngine.count_request`, over all processes."""
+        question = {"do": "count", "key": fingerprint, "limit": per_minute}
+        if instead_of is not None:
+            question["instead_of"] = instead_of
         try:
-            answer = self._pool.link.ask({"do": "count", "key": fingerprint, "limit": per_minute})
+            answer = self._pool.link.ask(question)
         except EngineUnavailableError:
             if self.successor is None:
                 raise
-            return self.successor.count_request(fingerprint, per_minute)
+            return self.successor.count_request(fingerprint, per_minute, instead_of)
         return Allowance(**answer["allowance"])
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:

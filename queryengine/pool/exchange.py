@@ -24,7 +24,10 @@ _SEND_BYTES = 256 * 1024
 
 def _rebuilder(kind: type[QueryError]) -> Callable[[Mapping[str, Any]], QueryError]:
     """Return a function that makes *kind* from the fields that its constructor takes."""
-    names = list(inspect.signature(kind).parameters) if "__init__" in vars(kind) else ["message"]
+    names = ["message"]
+    if "__init__" in vars(kind):
+        parameters = inspect.signature(kind).parameters.values()
+        names = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
     return lambda fields: kind(*(fields[name] for name in names))
 
 

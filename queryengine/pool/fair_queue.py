@@ -2,14 +2,18 @@
 The queue for execution slots: how many statements run at once, how many wait, and which runs next.
 
 An execution slot is the right to run one statement. Keys that wait get slots round robin; within a key the order is
-first come, first served. With two or more slots a key never holds all of them, so a flood of one key leaves a slot for
-the next statement of another. Callers without a key are exempt: with authentication off there is nobody to protect.
+first come, first served. With two or more slots a key holds all of them only while it is alone: no other key has used a
+slot, or waited for one, within `ALONE_S`. So a flood of one key leaves a slot for the next statement of another. If a
+key comes back after that time and finds that another one holds every slot, it waits for `reclaim_s` at most: then the
+newest statement of that key is stopped. Callers without a key are exempt: with authentication off there is nobody to
+protect.
 
 `FairQueue` decides and is not thread-safe; the broker calls it directly. `Admission` lets threads wait for it.
 """
 
 import enum
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +22,21 @@ from functools import partial
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineBusyError
 from runtimeconf.model import QueryConfig
+
+#: A key may hold every slot if no other key has used or wanted one for this time.
+ALONE_S = 10.0
+#: The longest wait of a statement before it takes the last slot from a key that holds every slot.
+RECLAIM_S = 2.0
+#: The same as a share of the longest wait for a slot: a stopped statement takes some time to end.
+_RECLAIM_SHARE = 0.25
+
+#: Seconds between two looks of a thread that waits for a slot.
+_LOOK_S = 0.1
+
+
+def reclaim_s(queue_timeout_s: float) -> float:
+    """Return how long a statement waits before it takes a slot from a key that holds every slot."""
+    return min(RECLAIM_S, _RECLAIM_SHARE * queue_timeout_s)
 
 
 class EntryState(enum.Enum):
@@ -50,10 +69,10 @@ class FairQueue:
     """
     At most *slots* statements run at once; at most *max_queued* wait.
 
-    With *several_keys* a key never holds the last slot, so that the next statement of another key finds one.
-    When the queue is full and a key with fewer queued statements arrives, the newest entry of the longest queue is
-    evicted. A patient entry is queued once *patient_slots* statements run (default: *slots*). The last *reserved* slots
-    are for short entries only.
+    With *several_keys* a key holds the last slot only while it is alone, so that the next statement of another key
+    finds one. When the queue is full and a key with fewer queued statements arrives, the newest entry of the longest
+    queue is evicted. A patient entry is queued once *patient_slots* statements run (default: *slots*). The last
+    *reserved* slots are for short entries only.
     """
 
     def __init__(
@@ -75,6 +94,7 @@ class FairQueue:
         self._max_queued = max_queued
         self._running: dict[str, int] = {}
         self._most: dict[str, int] = {}  # of keys with a limit of their own
+        self._used_at: dict[str, float] = {}  # when a key last entered or left, for some time; the latest is last
         self._queues: OrderedDict[str, deque[QueueEntry]] = OrderedDict()  # in round-robin order; none is empty
 
     def join(
@@ -98,6 +118,8 @@ class FairQueue:
         entry = QueueEntry(key, on_decision, patient, short)
         if most is not None:
             self._most[key] = most
+        self._use(key)
+        self.admit_due()
         # No queued entry could use a slot that is free now: each is patient, or its key is at its limit.
         if self._fits(entry):
             self._admit(entry)
@@ -111,6 +133,8 @@ class FairQueue:
     def leave(self, entry: QueueEntry) -> None:
         """Free the slot of *entry*, or remove it from the queue. Idempotent."""
         state, entry.state = entry.state, EntryState.CLOSED
+        if state in (EntryState.QUEUED, EntryState.ADMITTED):
+            self._use(entry.key)
         if state is EntryState.QUEUED:
             self._remove(entry)
         elif state is EntryState.ADMITTED:
@@ -126,14 +150,42 @@ class FairQueue:
         entry.patient = False
         self._admit_queued()
 
+    def admit_due(self) -> None:
+        """Admit queued entries that could not run before: a key may have become the only one."""
+        if self.waiting:
+            self._admit_queued()
+
+    @property
+    def holder_of_all(self) -> str | None:
+        """The key that holds more slots than it may while other keys want one, which is every slot; usually None."""
+        return next((key for key, count in self._running.items() if key and count > self._slots_per_key), None)
+
     def may_run(self, key: str) -> bool:
         """Whether *key* holds fewer slots than its limit."""
-        return not key or self._running.get(key, 0) < min(self._slots_per_key, self._most.get(key, self._slots))
+        running = self._running.get(key, 0)
+        is_within = running < self._slots_per_key or (running < self._slots and self._is_alone(key))
+        return not key or (is_within and running < self._most.get(key, self._slots))
 
     def needs_one_slot(self, entry: QueueEntry) -> bool:
         """Whether one freed slot would let *entry* run, the limit of its key aside."""
         unreserved = self.running - self._in_reserve
         return self.running <= self._limit(entry) and (entry.short or unreserved <= self._unreserved)
+
+    def _is_alone(self, key: str) -> bool:
+        """Whether no other key uses a slot, waits for one, or did so within `ALONE_S`."""
+        if any(other not in ("", key) for keys in (self._running, self._queues) for other in keys):
+            return False
+        last = next((used_at for other, used_at in reversed(self._used_at.items()) if other != key), None)
+        return last is None or time.monotonic() >= last + ALONE_S
+
+    def _use(self, key: str) -> None:
+        if not key:
+            return
+        now = time.monotonic()
+        self._used_at.pop(key, None)
+        self._used_at[key] = now
+        while (oldest := next(iter(self._used_at))) != key and now >= self._used_at[oldest] + ALONE_S:
+            del self._used_at[oldest]
 
     def _fits(self, entry: QueueEntry) -> bool:
         is_room = entry.short or self.running - self._in_reserve < self._unreserved
@@ -184,6 +236,7 @@ class Admission:
         self._lock = threading.Lock()
         self.queue = FairQueue(slots=limits.workers, max_queued=limits.max_queued, several_keys=several_keys)
         self._queue_timeout_s = limits.queue_timeout_s
+        self._running: dict[QueueEntry, Interruption] = {}  # of keys, in the order of admission
 
     def enter(self, key: str, interruption: Interruption, most: int | None = None) -> Callable[[], None]:
         """
@@ -202,12 +255,23 @@ class Admission:
             entry = self.queue.join(key, woken.set, most=most)
         if entry.state is not EntryState.ADMITTED:
             self._wait(entry, woken, interruption)
+        if key:
+            with self._lock:
+                if entry.state is EntryState.ADMITTED:
+                    self._running[entry] = interruption
         return partial(self._leave, entry)
 
     def _wait(self, entry: QueueEntry, woken: threading.Event, interruption: Interruption) -> None:
         interruption.attach(woken.set)
+        began = time.monotonic()
         try:
-            woken.wait(self._queue_timeout_s)
+            while (waited_s := time.monotonic() - began) < self._queue_timeout_s:
+                if woken.wait(min(_LOOK_S, self._queue_timeout_s - waited_s)):
+                    break
+                with self._lock:
+                    self.queue.admit_due()
+                    if waited_s >= reclaim_s(self._queue_timeout_s):
+                        self._reclaim(entry)
         except BaseException:  # for example SystemExit, with which a server ends the waiting thread
             self._leave(entry)
             raise
@@ -220,6 +284,16 @@ class Admission:
         interruption.check()
         raise EngineBusyError
 
+    def _reclaim(self, waiting: QueueEntry) -> None:
+        """Stop the newest statement of a key that holds every slot, unless one of them is stopped already."""
+        holder = self.queue.holder_of_all
+        if holder in (None, waiting.key) or not waiting.key:
+            return
+        held = [interruption for entry, interruption in self._running.items() if entry.key == holder]
+        if held and not any(one.stopped for one in held):
+            held[-1].stop(partial(EngineBusyError, reclaimed=True))
+
     def _leave(self, entry: QueueEntry) -> None:
         with self._lock:
+            self._running.pop(entry, None)
             self.queue.leave(entry)

@@ -154,7 +154,4 @@ def writable(config: RuntimeConfig) -> list[Path]:
     directories = []
     with suppress(OSError):  # The engine will not start then, and another worker tries later.
         directories.append(scratch_parent(config.state_dir))
-    # Under a coverage measurement this process saves its data.
-    if (coverage := sys.modules.get("coverage")) and (measuring := coverage.Coverage.current()):
-        directories.append(Path(measuring.config.data_file).absolute().parent)
     return directories

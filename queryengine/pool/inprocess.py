@@ -26,6 +26,7 @@ from queryengine.engine import (
     Query,
 )
 from queryengine.errors import QueryCancelledError
+from queryengine.execution.instance import DuckDBBackend
 from queryengine.execution.statement_result import StatementResult
 from queryengine.execution.statement_runner import StatementRunner, WaitForSlot
 from queryengine.pool.fair_queue import Admission
@@ -71,7 +72,7 @@ class InProcessEngine:
         self._active: dict[_ActiveStatement, None] = {}
         self._admission = Admission(config.query, several_keys=several_keys)
         self._rate_limits = RateLimits()
-        self._runner = StatementRunner(config)
+        self._runner = StatementRunner(config, DuckDBBackend(config, variant_casts=False))
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> StatementResult:
         """As `QueryEngine.run`; a small result is computed to its end."""
@@ -91,9 +92,9 @@ class InProcessEngine:
         """As `QueryEngine.admit`."""
         return self._runner.admit(sql, relations)
 
-    def count_request(self, fingerprint: str, per_minute: int) -> Allowance:
+    def count_request(self, fingerprint: str, per_minute: int, instead_of: int | None = None) -> Allowance:
         """As `QueryEngine.count_request`, in this process."""
-        return self._rate_limits.take(fingerprint, per_minute)
+        return self._rate_limits.take(fingerprint, per_minute, instead_of)
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
         """As `QueryEngine.active`."""

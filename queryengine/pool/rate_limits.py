@@ -7,7 +7,6 @@ forgotten up to a second late. A refused request does not count.
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 from queryengine.engine import Allowance
@@ -22,20 +21,34 @@ class RateLimits:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: By key, the second and the number of its requests, oldest first.
-        self._counts: dict[str, deque[tuple[int, int]]] = {}
+        #: By key, the number of its requests in each second, oldest first.
+        self._counts: dict[str, dict[int, int]] = {}
 
-    def take(self, key: str, per_minute: int) -> Allowance:
-        """Count a request of *key*, unless it made *per_minute* requests within the last minute."""
+    def take(self, key: str, per_minute: int, instead_of: int | None = None) -> Allowance:
+        """
+        Count a request of *key*, unless it made *per_minute* requests within the last minute.
+
+        *instead_of* is the `counted_at` of an earlier part of the same request. It is forgotten, so that a request of
+        several calls counts once, at its last call.
+        """
         second = int(self._clock())
         with self._lock:
-            counts = self._counts.setdefault(key, deque())
-            while counts and counts[0][0] < second - WINDOW_S:
-                counts.popleft()
-            used = sum(count for _, count in counts)
+            counts = self._counts.setdefault(key, {})
+            for old in [one for one in counts if one < second - WINDOW_S]:
+                del counts[old]
+            if instead_of is not None and instead_of in counts:
+                counts[instead_of] -= 1
+                if not counts[instead_of]:
+                    del counts[instead_of]
+            used = sum(counts.values())
             if is_allowed := used < per_minute:
                 used += 1
-                latest = counts.pop()[1] if counts and counts[-1][0] == second else 0
-                counts.append((second, latest + 1))
-            reset_s = counts[0][0] + WINDOW_S + 1 - second
-        return Allowance(limit=per_minute, remaining=max(0, per_minute - used), reset_s=reset_s, is_allowed=is_allowed)
+                counts[second] = counts.get(second, 0) + 1
+            reset_s = next(iter(counts)) + WINDOW_S + 1 - second
+        return Allowance(
+            limit=per_minute,
+            remaining=max(0, per_minute - used),
+            reset_s=reset_s,
+            is_allowed=is_allowed,
+            counted_at=second,
+        )

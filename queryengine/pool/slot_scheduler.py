@@ -11,6 +11,9 @@ slots rotate therefore asks for another one with patience: it is granted while f
 and after that only at the expense of a process that has more or leaves one unused. When more slots than processors
 rotate, one of them is recalled.
 
+A key that is alone may hold every slot (`FairQueue`). Once a statement of another key has waited for a while, the
+newest statement of that key is stopped, and its slot passes to the other key.
+
 Some slots may be reserved for statements that were short before. A reserved slot serves one statement: it is recalled
 as soon as it is granted.
 """
@@ -27,7 +30,7 @@ from typing import Any, TypeVar
 
 from queryengine.engine import ACTIVE_SQL_CHARACTERS
 from queryengine.errors import EngineBusyError
-from queryengine.pool.fair_queue import EntryState, FairQueue, QueueEntry
+from queryengine.pool.fair_queue import EntryState, FairQueue, QueueEntry, reclaim_s
 from queryengine.pool.frames import FrameDecoder, FrameError
 from runtimeconf.model import QueryConfig
 
@@ -45,6 +48,8 @@ MAX_MESSAGE_BYTES = 64 * 1024
 RECALL_S = 0.02
 #: A slot is in rotation if its client has reported another statement for it within this time.
 ROTATION_S = 0.15
+#: If a slot has not come back this long after its statement was stopped, another statement is stopped.
+RECLAIM_AGAIN_S = 5.0
 
 _T = TypeVar("_T")
 
@@ -75,6 +80,7 @@ class GrantedSlot:
     statement: StatementRecord | None
     since: float = field(default_factory=time.monotonic)
     recalled_at: float | None = None
+    reclaimed_at: float | None = None  # when its statement was stopped for another key
     reused_at: float = -math.inf
     missed_checks: int = 0
 
@@ -178,7 +184,9 @@ class SlotScheduler:
         while self._queued and (statement := next(iter(self._queued))).queued_until <= now:
             self._refuse(statement)
             self._withdraw(statement)
+        self._queue.admit_due()
         self._recall_for_queued(now)
+        self._reclaim_for_queued(now)
 
     def enter(self, client: ClientConnection, fields: dict[str, Any], key: str) -> None:
         """
@@ -323,6 +331,23 @@ class SlotScheduler:
                 expected -= 1  # One is on its way back already.
             elif candidates := [slot for slot in candidates if not slot.is_recalled]:
                 self._recall(min(candidates, key=lambda slot: slot.statement is not None))
+
+    def _reclaim_for_queued(self, now: float) -> None:
+        """Stop a statement of a key that holds every slot if one of another key has waited too long."""
+        holder = self._queue.holder_of_all
+        due = now - reclaim_s(self._queue_timeout_s)
+        if holder is None or not any(one.key not in ("", holder) and one.since <= due for one in self._queued):
+            return
+        held = [slot for slot in self._slots.values() if slot.entry.key == holder]
+        if any(slot.reclaimed_at is not None and now < slot.reclaimed_at + RECLAIM_AGAIN_S for slot in held):
+            return
+        found = [(slot.statement.since, slot) for slot in held if slot.statement and slot.reclaimed_at is None]
+        if found:
+            _, slot = max(found, key=lambda one: one[0])
+            slot.reclaimed_at = now
+            self._recall(slot)
+            if slot.statement is not None:
+                self._send(slot.client, {"is": "reclaimed", "id": slot.statement.id})
 
     def _recall_surplus(self, slot: GrantedSlot) -> None:
         """Recall *slot* if more slots than processors rotate and its client has another one that does."""

@@ -15,9 +15,11 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from queryengine.cancellation import Reason
 from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError
 from queryengine.pool.broker_client import BrokerLink, stopping, unreachable
 from queryengine.pool.durations import Durations
@@ -39,6 +41,13 @@ REPORT_S = 0.05
 KEEP_S = 0.1
 #: The interval between two ticks while the process holds no slot.
 _IDLE_TICK_S = 1.0
+
+#: The reason to stop a statement, by the message of the broker.
+_REASONS: dict[str, Reason] = {
+    "stopping": stopping,
+    "cancel": QueryCancelledError,
+    "reclaimed": partial(EngineBusyError, reclaimed=True),
+}
 
 
 @dataclass(eq=False, slots=True)
@@ -192,13 +201,13 @@ class SlotPool:
                 case {"is": "report", "ask": int(number)}:
                     self._report_all()
                     self.link.say({"do": "reported", "ask": number})
-                case {"is": "stopping" | "cancel", "id": str(query_id)}:
+                case {"is": "stopping" | "cancel" | "reclaimed", "id": str(query_id)}:
                     stopped = self._statements.get(query_id)
                 case _:
                     raise FrameError("a message of the broker is unknown")
         _close(closing)
         if stopped is not None:
-            stopped.stop(stopping if message["is"] == "stopping" else QueryCancelledError)
+            stopped.stop(_REASONS[message["is"]])
 
     def lost(self) -> None:
         """Forget every slot and refuse the waiting statements. A statement that holds a slot continues."""

@@ -166,6 +166,7 @@ class StatementServer:
         self._base = self._memory.use()
         self._left_bytes = self._base.resident  # when memory was given back
         self._runner: StatementRunner | None = None
+        self._has_failed = False  # to open it, which the log says
         self._began = time.monotonic()
         limit = config.query.memory_limit_bytes
         self._allowance = limit + max(int(SPARE_PART * limit), SPARE_BYTES) - LIBRARY_BYTES
@@ -225,11 +226,11 @@ class StatementServer:
         Report that nothing runs.
 
         The process is worn out if it has had no engine for `RETRY_S` seconds, or if its temporary directory was
-        removed: the sandbox does not let it create another one.
+        removed.
         """
         if self._runner is None:
             self.worn_out = self.worn_out or time.monotonic() - self._began >= RETRY_S
-        elif not self._runner.scratch.is_there:
+        elif not self._runner.scratch.keep():
             self.worn_out = True
         is_fit = self._runner is not None and self._runner.sessions.is_ready
         self._report(WorkerState(phase="idle" if is_fit else "unfit"))
@@ -319,7 +320,11 @@ class StatementServer:
             try:
                 runner = StatementRunner(self._config, backend_of(self._config))
             except Exception as exc:
-                logger.exception("engine worker has no engine")
+                if not self._has_failed:  # Each statement tries again, until the process is replaced.
+                    self._has_failed = True
+                    is_expected = isinstance(exc, OSError | EngineUnavailableError)  # Its text says it all.
+                    fields = {"error": str(exc)}
+                    logger.exception("engine worker has no engine", exc_info=not is_expected, extra={"fields": fields})
                 raise EngineUnavailableError("The engine cannot start: try again.") from exc
             self._runner = runner
             # What the engine allocates on first use belongs to the base. A cluster may be out of reach.

@@ -28,6 +28,7 @@ from queryengine.remote.protocol import messages
 logger = logging.getLogger(__name__)
 
 UNREACHABLE: Final = "The cluster cannot be reached: try again."
+BUSY: Final = "The cluster does not answer in time, because it is busy or hangs: try again."
 CUT: Final = "The cluster ended the statement before its result was complete: try again."
 
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -74,7 +75,6 @@ _BY_STATEMENT = re.compile(
     r"|DateTimeException|UnsupportedOperationException|ArrayIndexOutOfBounds"
 )
 
-_UNREACHABLE_CODES = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 _REFUSED_CODES = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 
 
@@ -85,8 +85,10 @@ class SessionLostError(Exception):
 def translated(error: grpc.RpcError, sql: str = "") -> Exception:
     """Return the `QueryError` that *error* is for the author of *sql*, or a `SessionLostError`."""
     code, text = error.code(), str(error.details() or "")
-    if code in _UNREACHABLE_CODES:
+    if code is grpc.StatusCode.UNAVAILABLE:
         return EngineUnavailableError(UNREACHABLE)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return EngineUnavailableError(BUSY)
     if code in _REFUSED_CODES:
         logger.error("the cluster refuses the token of the runtime")
         return EngineUnavailableError("The cluster refuses the runtime: its token is missing or wrong.")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from system.errors import StateDirectoryError
+
 Level = Literal["ok", "note", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
@@ -89,6 +91,8 @@ def _described(failure: BaseException) -> tuple[str, str]:
     if isinstance(failure, OSError) and failure.strerror:
         where = f" {failure.filename}" if isinstance(failure.filename, str) else ""
         return f"This check was not possible:{where} {failure.strerror.lower()}.", "Check the rights of this user."
+    if isinstance(failure, StateDirectoryError):
+        return str(failure), "Set TMPDIR to a directory that can be written."
     last = traceback.extract_tb(failure.__traceback__)[-1:]
     place = "".join(f" in {Path(frame.filename).name}, line {frame.lineno}" for frame in last)
     return f"This check failed: {type(failure).__name__}{place}.", "Please report it."

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from datasources.control import DatasetState
-from datasources.errors import DatasetsUnavailableError
+from datasources.errors import NOT_WRITTEN, DatasetsUnavailableError
 from datasources.refresh.control_socket import ControlClient
 from runtime_site.doctor.findings import Finding, duration, error, note, ok, warning
 from runtime_site.parts import part_of
@@ -174,10 +174,29 @@ class Running:
             yield warning(about, text, "Restart the runtime: a reload does not change its version.")
 
 
+#: What to do about errors that are not those of a source, by a part of their text.
+_REMEDIES = {
+    NOT_WRITTEN: "Make room on the disk of the state directory, or make it writable",
+    "query.memory_limit": "Raise the limit, or have the refresh_sql read less",
+    "not enough memory": "Look into the log of the system for a process that was killed for its memory",
+    "the refresh_timeout of the dataset": "Raise refresh_timeout, or have the refresh_sql read less",
+    "storage of shared snapshots": "See params of runtime.snapshots and the network",
+    "runtime.snapshots": "See params of runtime.snapshots",
+    "see the log of the runtime": "Look into that log",
+    "The process that loads data cannot be started": "Look at the limits of the system for processes and descriptors",
+    "on_schema_change is fail": "Restore its columns, or set on_schema_change to accept",
+    "on_empty is fail": "Restore its rows, or set on_empty to accept",
+}
+
+
+def _remedy(error: str) -> str:
+    return next((remedy for part, remedy in _REMEDIES.items() if part in error), "Correct its source")
+
+
 def _judged(state: DatasetState, dataset: DatasetConfig | None) -> Iterator[Finding]:
     about = f"dataset {state.name}"
     if state.status == "Error":
-        remedy = f"Correct its source, then run `querykeep refresh {state.name}`."
+        remedy = f"{_remedy(state.error or '')}, then run `querykeep refresh {state.name}`."
         yield warning(about, f"Its last refresh failed: {state.error}", remedy, shared="Its last refresh failed.")
     interval_s = None if dataset is None else dataset.acceleration.refresh_check_interval_s
     if interval_s and state.age_s is not None and state.age_s > _MISSED * interval_s:

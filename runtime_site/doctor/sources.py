@@ -13,6 +13,7 @@ from queryengine.manifest import Column, ManifestError, Snapshot, read_manifest
 from runtime_site import parts
 from runtime_site.doctor.findings import Finding, error, note, ok, warning
 from runtimeconf.model import MIB, DatasetConfig, RuntimeConfig
+from system.temporary import ensure_temporary_directory
 
 #: Sources that are asked at once.
 PARALLEL = 4
@@ -45,6 +46,7 @@ class Sources:
         datasets = [dataset for dataset in self._config.loaded_datasets if dataset.view is None]
         asked = [dataset for dataset in datasets if not offline or dataset.connector in LOCAL_FILES]
         served = self._served()
+        ensure_temporary_directory(self._config.state_dir)
         environ = parts.environment("refresh", self._config, os.environ)
         clocks: dict[str, float] = {}
         for dataset, answer in zip(asked, probe(self._questions(asked, served), environ, PARALLEL), strict=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from authkeys import salt
 from authkeys.errors import SaltError
-from datasources.refresh.loader_process import room
+from datasources.refresh.loader_process import Disk
 from datasources.snapshots.snapshot import SNAPSHOT_FILES
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Manifest, ManifestError, read_manifest, snapshot_path
 from runtime_site.doctor.findings import Finding, error, note, ok, size, warning
@@ -87,11 +87,11 @@ def _disk(state_dir: Path, manifest: Manifest) -> Iterator[Finding]:
         yield note(about, "The state directory is on a disk mounted noexec: no harm, nothing in it is executed.")
     if flags.f_files and not flags.f_favail:
         yield error(about, "The disk has no room for more files (inodes).", "Delete files, or use another disk.")
-    if room(existing) == 0:
+    if Disk.of(existing).room_bytes == 0:
         remedy = "Free space: loads leave a twentieth of the disk free, up to 1 GiB."
         yield error(about, f"{text}: no dataset can be loaded.", remedy)
-    elif room(existing) < largest:
-        remedy = f"Free at least {size(largest - room(existing))}: a refresh writes a second file first."
+    elif Disk.of(existing).room_bytes < largest:
+        remedy = f"Free at least {size(largest - Disk.of(existing).room_bytes)}: a refresh writes a second file first."
         yield warning(about, f"{text}: the largest, of {size(largest)}, cannot be refreshed.", remedy)
     else:
         yield ok(about, f"{text}.")

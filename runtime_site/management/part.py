@@ -41,6 +41,7 @@ def use_config(file: Path | None) -> None:
     if file is not None:
         os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(file)
         runtimeconf.state.set_config(None)
+        authkeys.state.set_access(None)  # It may have been built from another file when Django was set up.
 
 
 class StopSignal:

@@ -8,6 +8,7 @@ import argparse
 import getpass
 import hashlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,12 @@ from runtimeclient.output.formats import write_list
 if TYPE_CHECKING:
     from authkeys.principal import Principal
     from runtimeconf.fields import ScalarField
-    from runtimeconf.model import RuntimeConfig
+    from runtimeconf.model import KeyLimits, RuntimeConfig
 
 #: The options of `create` alone.
-_OF_CREATE = ("expires", "datasets", "rights")
+_OF_CREATE = ("expires", "datasets", "rights", "requests_per_minute", "concurrent", "timeout")
 
-_COLUMNS = ("name", "fingerprint", "expires", "datasets", "rights", "last_use")
+_COLUMNS = ("name", "fingerprint", "expires", "expired", "datasets", "rights", "limits", "last_use")
 
 
 def _call(invocation: Invocation) -> None:
@@ -34,7 +35,7 @@ def _call(invocation: Invocation) -> None:
         raise UsageError("create needs the name of the new key; list and check take no name.")
     foreign = ("config",) if options.action == "create" else _OF_CREATE
     if given := next((name for name in foreign if getattr(options, name) is not None), None):
-        raise UsageError(f"{options.action} does not take --{given}.")
+        raise UsageError(f"{options.action} does not take --{given.replace('_', '-')}.")
     {"create": _create, "list": _list, "check": _check}[options.action](invocation)
 
 
@@ -56,8 +57,12 @@ def _create(invocation: Invocation) -> None:
     if rights := _words(options.rights, "--rights"):
         right = ChoiceField("query", "refresh")
         entry.append(f"  rights: [{', '.join(_converted(right, word, 'Each of --rights must be') for word in rights)}]")
+    if limits := _limits(options):
+        entry.append(f"  limits: {{{', '.join(f'{name}: {value}' for name, value in limits.items())}}}")
     # The entry first: whoever cannot read it has not been shown a key yet.
-    for line in ("Add this to runtime.auth.api-key.named_keys, and restart. The key is shown only now:", *entry):
+    reload = f"{invocation.prog} reload"
+    head = f"Add this to runtime.auth.api-key.named_keys, and run {reload}. The key is shown only now:"
+    for line in (head, *entry):
         invocation.console.message(line)
     invocation.console.write_line(key)
 
@@ -67,25 +72,32 @@ def _list(invocation: Invocation) -> None:
     from system.wallclock import utc_at  # noqa: PLC0415
 
     config = _configured(invocation)
-    used = last_use.read(config.state_dir)
+    used, now = last_use.read(config.state_dir), datetime.now(UTC).timestamp()
     style = invocation.console.style(invocation.options.format)
     items: list[dict[str, Any]] = []
     for name, caller in _keys(config):
         moment = used.get(caller.fingerprint)
         datasets = None if caller.datasets is None else sorted(caller.datasets)
+        limits = {field: value for field, value in asdict(caller.limits).items() if value is not None}
         item = {
             "name": name,
             "fingerprint": caller.fingerprint,
             "expires": None if caller.expires_at is None else utc_at(caller.expires_at),
+            "expired": caller.expires_at is not None and caller.expires_at <= now,
             "datasets": datasets,
             "rights": sorted(caller.rights),
+            "limits": limits,
             "last_use": None if moment is None else utc_at(moment),
         }
         if style.format != "json":
             item |= {"datasets": "all" if datasets is None else ",".join(datasets)}
             item |= {"rights": ",".join(sorted(caller.rights))}
+            item |= {"limits": _limits_text(caller.limits)}
+        if style.format == "table" and item["expired"]:
+            item |= {"expires": f"{item['expires']} (expired)"}
         items.append(item)
-    write_list(_COLUMNS, items, style, invocation.console.stdout)
+    columns = [name for name in _COLUMNS if style.format != "table" or name != "expired"]
+    write_list(columns, items, style, invocation.console.stdout)
 
 
 def _check(invocation: Invocation) -> None:
@@ -158,6 +170,25 @@ def _expiry(text: str) -> datetime:
         return moment
 
 
+def _limits_text(limits: "KeyLimits") -> str | None:
+    texts = [
+        f"{limits.requests_per_minute} per minute" if limits.requests_per_minute is not None else "",
+        f"{limits.concurrent} at once" if limits.concurrent is not None else "",
+        f"timeout {limits.timeout_s:g}s" if limits.timeout_s is not None else "",
+    ]
+    return ", ".join(filter(None, texts)) or None
+
+
+def _limits(options: argparse.Namespace) -> dict[str, str]:
+    """Return the limits that were given, as the YAML writes them."""
+    from runtimeconf.named_keys import LIMITS  # noqa: PLC0415
+
+    given = {name: getattr(options, name) for name in LIMITS if getattr(options, name) is not None}
+    for name, text in given.items():
+        _converted(LIMITS[name], text, f"--{name.replace('_', '-')} must be")
+    return given
+
+
 def _words(text: str | None, option: str) -> list[str]:
     words = [word.strip() for word in (text or "").split(",") if word.strip()]
     if text is not None and not words:  # An unset variable of a script must not widen the key.
@@ -185,6 +216,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--expires", metavar="90d|DATE", help="after this time, or at the end of this day (UTC)")
     create.add_argument("--datasets", metavar="A,B", help="the datasets that the key may name (default: all)")
     create.add_argument("--rights", metavar="A,B", help="query, refresh or both (default: query)")
+    create.add_argument("--requests-per-minute", metavar="N", help="a limit of the key (default: none)")
+    create.add_argument("--concurrent", metavar="N", help="how many of its statements run at once (default: no limit)")
+    create.add_argument(
+        "--timeout", metavar="5s", help="the time limit of its statements, if it is shorter than query.timeout"
+    )
     configured = parser.add_argument_group("list and check")
     configured.add_argument(
         "--config",
@@ -204,6 +240,7 @@ COMMAND = Command(
     ),
     examples=(
         ("create dashboard --expires 90d --datasets flights", "print a new key, and the entry for named_keys"),
+        ("create app --requests-per-minute 600 --concurrent 4 --timeout 5s", "a key with limits"),
         ("list --config runtime.yaml", "who may do what, and the last use"),
         ("check --config runtime.yaml < key.txt", "the entry of this key"),
     ),

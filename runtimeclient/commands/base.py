@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from runtimeclient import COMMANDS
+from runtimeclient import COMMANDS, SERVER_COMMANDS
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import UsageError
 from runtimeclient.output.console import Console
@@ -110,10 +110,16 @@ def program_parser(prog: str) -> Parser:
     parser = Parser(
         prog=prog,
         description="Talk to a Querykeep runtime: run SQL, inspect datasets, and refresh data.",
-        epilog=(
-            f"{prog} COMMAND --help shows the options of a command, with examples. With the extra server there are also"
-            f" the commands of the server, such as serve and check: {prog} help lists them."
+        epilog="\n".join(
+            [
+                "commands of the server, which need the extra server:",
+                *(f"    {name:<13}{summary}" for name, summary in SERVER_COMMANDS.items()),
+                "",
+                f"{prog} COMMAND --help shows the options of a command, with examples.",
+                "With the extra server, Django's shell, test and diffsettings work too.",
+            ]
         ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {version()}".rstrip())

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator
 
+from runtimeclient import SERVER_COMMANDS
 from runtimeclient.commands.base import Command, Invocation, program_parser
 
 
@@ -10,6 +11,11 @@ def _call(invocation: Invocation) -> None:
     import shtab  # noqa: PLC0415 (slow to import; every --help imports this module)
 
     parser = program_parser(invocation.prog)
+    for action in parser._actions:  # noqa: SLF001 (argparse has no public way)
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for name, summary in SERVER_COMMANDS.items():
+                server_command = action.add_parser(name, help=summary)
+                server_command.add_argument("--config", metavar="FILE", help="the configuration file")
     for action in _actions(parser):
         if action.metavar == "FILE":
             action.complete = shtab.FILE  # type: ignore[attr-defined] # where shtab looks for it

@@ -46,6 +46,10 @@ def _call(invocation: Invocation) -> None:
         now = datetime.now(UTC)
         items = [item | _shown(query, now) for item, query in zip(items, queries, strict=True)]
     write_list(columns, items, style, invocation.console.stdout)
+    if columns[-1] == "statement" and items and not invocation.console.is_quiet:
+        invocation.console.message(
+            "The runtime keeps digests of the statements. runtime.history: {sql: true} in its YAML keeps their SQL."
+        )
 
 
 def _shown(query: FinishedQuery, now: datetime) -> dict[str, str | None]:
@@ -64,7 +68,7 @@ COMMAND = Command(
     description=(
         "List the last statements that were sent with the same key and have ended, newest\n"
         "first. If authentication is off, list those that were sent without a key. The\n"
-        "text is shown only if the runtime keeps it (runtime.history.sql)."
+        "text is shown only if the YAML has runtime.history: {sql: true}; else its digest."
     ),
     examples=(
         ("", "the last 20 statements as a table"),

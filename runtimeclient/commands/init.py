@@ -1,18 +1,26 @@
-"""`init`: write a first configuration and a key for it. No runtime needs to be running."""
+"""`init`: write a first configuration and a key, or add data files to it. No runtime needs to be running."""
 
 import hashlib
 import os
 import re
 import unicodedata
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
 from textwrap import indent
+from typing import TYPE_CHECKING
 
 from runtimeclient.commands.base import Command, Invocation
 from runtimeclient.errors import UsageError
-from runtimeclient.files import output_errors, parse_path
+from runtimeclient.files import output_errors, parse_path, replace_checked
+from runtimeclient.profiles.key_lookup import KEY_FILE, KEY_FILE_HINT
 
-_KEY_FILE = Path("api_key")
+if TYPE_CHECKING:
+    from runtimeconf.model import RuntimeConfig
+
+_KEY_FILE = Path(KEY_FILE)
 
 _HEAD = """\
 # Written by `querykeep init`.
@@ -28,9 +36,9 @@ runtime:
 """
 
 _REFRESH = """\
-    acceleration:
-      enabled: true
-      refresh_check_interval: 10s  # a changed file is loaded again
+  acceleration:
+    enabled: true
+    refresh_check_interval: 10s  # a changed file is loaded again
 """
 
 _NO_DATASET = """\
@@ -40,55 +48,155 @@ _NO_DATASET = """\
 """
 
 
-def _call(invocation: Invocation) -> None:
-    from authkeys import key_format  # noqa: PLC0415 (every --help imports this module)
-    from runtimeconf.state import DEFAULT_FILE, ENVIRONMENT_VARIABLE  # noqa: PLC0415
+@dataclass(frozen=True, slots=True)
+class _Dataset:
+    """A data file, and the name of its dataset."""
 
-    config = Path(DEFAULT_FILE)
+    file: Path
+    name: str
+
+    @property
+    def entry(self) -> str:
+        """The item of `datasets`."""
+        import yaml  # noqa: PLC0415 (every --help imports this module)
+
+        # After file:, two slashes would mean a URL.
+        path = f"/{str(self.file).lstrip('/')}" if self.file.is_absolute() else self.file
+        fields = [{"from": f"file:{path}", "name": self.name}]
+        return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=float("inf")) + _REFRESH
+
+    @property
+    def statement(self) -> str:
+        """A statement that reads the dataset."""
+        return f'SELECT count(*) AS n FROM "{self.name}"'  # noqa: S608 (an identifier)
+
+
+def _call(invocation: Invocation) -> None:
+    from runtimeconf.state import DEFAULT_FILE, ENVIRONMENT_VARIABLE  # noqa: PLC0415 (every --help imports this module)
+
+    config, files = Path(DEFAULT_FILE), [_data_file(text) for text in invocation.options.files]
+    if invocation.environ.get(ENVIRONMENT_VARIABLE):
+        invocation.console.warn(f"{ENVIRONMENT_VARIABLE} names another file, which serve will read: unset it.")
+    if files and os.path.lexists(config):
+        _add(invocation, config, files)
+    else:
+        _write(invocation, config, files)
+
+
+def _write(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
+    """Write a first configuration, and a key."""
+    from authkeys import key_format  # noqa: PLC0415 (as above)
+
     for file in (config, _KEY_FILE):
         if os.path.lexists(file):
-            raise UsageError(f"{file} exists here, and nothing is overwritten: move it away, or use another directory.")
-    datasets, statement = _dataset(invocation.options.file)
+            hint = " Name data files to add them to it." if file == config else ""
+            raise UsageError(
+                f"{file} exists here, and nothing is overwritten: move it away, or use another directory.{hint}"
+            )
+    datasets = _named(files, set())
+    items = "".join(dataset.entry for dataset in datasets)
     key = key_format.generate()
     _create(_KEY_FILE, f"{key}\n")
     try:
-        _create(config, _HEAD.format(digest=hashlib.sha256(key.encode()).hexdigest()) + datasets)
+        content = _HEAD.format(digest=hashlib.sha256(key.encode()).hexdigest())
+        _create(config, content + (f"datasets:\n{indent(items, '  ')}" if items else _NO_DATASET))
         _check(config, invocation)
     except BaseException:
         _KEY_FILE.unlink()
         raise
-    if invocation.environ.get(ENVIRONMENT_VARIABLE):
-        invocation.console.warn(f"{ENVIRONMENT_VARIABLE} names another file, which serve will read: unset it.")
-    if not invocation.console.is_quiet:
-        invocation.console.message(f"{config} and {_KEY_FILE} are written. Start the runtime, and query it:")
+    message = _messages(invocation)
+    message(f"{config} and {_KEY_FILE} are written. Start the runtime, and query it:")
     invocation.console.write_line(f"{invocation.prog} serve")
-    # The key is in no argument: other users of the machine could see it there.
-    invocation.console.write_line(
-        f"sed 's/^/X-API-Key: /' {_KEY_FILE} | curl -H @- -d '{statement}' http://127.0.0.1:8090/v1/sql"
-    )
+    statement = datasets[0].statement if datasets else "SELECT 42 AS answer"
+    invocation.console.write_line(_curl(statement, "http://127.0.0.1:8090"))
+    message(f"For the client, such as {invocation.prog} sql, set the key in this shell: {KEY_FILE_HINT}")
 
 
-def _dataset(text: str | None) -> tuple[str, str]:
-    """Return the datasets of the YAML, and a statement that reads them."""
-    if text is None:
-        return _NO_DATASET, "SELECT 42 AS answer"
-    import yaml  # noqa: PLC0415 (every --help imports this module)
+def _add(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
+    """Add datasets to a configuration. It is replaced once the new one is known to be valid."""
+    from runtimeclient.yaml_text import NotEditableError, append_items  # noqa: PLC0415 (as above)
 
-    from runtimeconf.connectors.file_formats import COMPRESSIONS, KINDS  # noqa: PLC0415
+    before = _loaded(config, config, invocation, f"{config} exists, but datasets cannot be added to it")
+    known = {
+        Path(dataset.location).resolve(): dataset.name for dataset in before.datasets if dataset.connector == "file"
+    }
+    for file in files:
+        if (name := known.get(file.resolve())) is not None:
+            raise UsageError(f"{file} is a dataset of {config} already: {name}.")
+    names = [dataset.name for dataset in before.datasets]
+    datasets = _named(files, {name.lower() for name in (*names, *(view.name for view in before.views))})
+    names += [dataset.name for dataset in datasets]
+    items = "".join(dataset.entry for dataset in datasets)
+    after: RuntimeConfig | None = None
 
+    def check(part: Path) -> None:
+        nonlocal after
+        after = _loaded(part, config, invocation, f"{config} was not changed, because the runtime would refuse it")
+        if sorted(dataset.name for dataset in after.datasets) != sorted(names):
+            raise NotEditableError("its other datasets would change")
+
+    try:
+        replace_checked(config, append_items(config.read_bytes().decode(), "datasets", items).encode(), check)
+    except (NotEditableError, UnicodeDecodeError) as error:
+        reason = error if isinstance(error, NotEditableError) else "it is not UTF-8"
+        invocation.console.message(items.rstrip())
+        raise UsageError(f"{config} was not changed, because {reason}: add the lines above to its datasets.") from error
+    assert after is not None  # noqa: S101 (for the type checker)
+    message = _messages(invocation)
+    message(f"Added to {config}: {', '.join(f'{dataset.name} (from {dataset.file})' for dataset in datasets)}.")
+    message(f"A running runtime serves it after a reload; otherwise, start it with {invocation.prog} serve:")
+    invocation.console.write_line(f"{invocation.prog} reload")
+    if _KEY_FILE.exists():
+        invocation.console.write_line(_curl(datasets[0].statement, _address(after)))
+
+
+def _messages(invocation: Invocation) -> Callable[[str], object]:
+    return (lambda _: None) if invocation.console.is_quiet else invocation.console.message
+
+
+def _curl(statement: str, url: str) -> str:
+    return f"""curl -H "X-API-Key: $(cat {_KEY_FILE})" -d '{statement}' {url}/v1/sql"""
+
+
+def _address(config: "RuntimeConfig") -> str:
+    return f"{'https' if config.tls.enabled else 'http'}://{config.http.bind.local}"
+
+
+def _data_file(text: str) -> Path:
     file = parse_path(text)
     if not file.is_file():
         raise UsageError(f"{file} is not a file.")
+    _stem(file)
+    return file
+
+
+def _stem(file: Path) -> str:
+    """Return the name of a data file without its extension. Raises UsageError if that does not tell the format."""
+    from runtimeconf.connectors.file_formats import COMPRESSIONS, KINDS  # noqa: PLC0415 (as above)
+
     endings = rf"\.(?:{'|'.join(KINDS)})(?:\.(?:{'|'.join(COMPRESSIONS)}))?"
     parts = re.fullmatch(rf"(.+){endings}", file.name, re.IGNORECASE | re.DOTALL)
     if parts is None:
         known = ", ".join(f".{known}" for known in KINDS)
         raise UsageError(f"The format of {file} cannot be told from its name: it must end in one of {known}.")
-    name = _relation_name(parts[1])
-    path = f"/{str(file).lstrip('/')}" if file.is_absolute() else file  # after file:, two slashes would mean a URL
-    entry = [{"from": f"file:{path}", "name": name}]
-    dataset = yaml.safe_dump(entry, sort_keys=False, allow_unicode=True, width=float("inf"))
-    return f"datasets:\n{indent(dataset, '  ')}{_REFRESH}", f'SELECT count(*) AS n FROM "{name}"'  # noqa: S608 (an identifier)
+    return parts[1]
+
+
+def _named(files: Sequence[Path], taken: AbstractSet[str]) -> list[_Dataset]:
+    """Name the datasets of *files*, each different from the others and from those *taken*, in lower case."""
+    datasets: list[_Dataset] = []
+    used = set(taken)
+    for file in files:
+        if any(file.resolve() == other.file.resolve() for other in datasets):
+            raise UsageError(f"{file} is given twice.")
+        first = name = _relation_name(_stem(file))
+        number = 1
+        while name.lower() in used:
+            number += 1
+            name = f"{first[:58]}_{number}"
+        used.add(name.lower())
+        datasets.append(_Dataset(file, name))
+    return datasets
 
 
 def _relation_name(text: str) -> str:
@@ -118,29 +226,39 @@ def _create(file: Path, content: str) -> None:
 
 def _check(config: Path, invocation: Invocation) -> None:
     """Remove *config* and raise UsageError if it is not valid: the path of the data may hold what a YAML must not."""
-    from runtimeconf.errors import ConfigError  # noqa: PLC0415
-    from runtimeconf.loader import load  # noqa: PLC0415
+    try:
+        _loaded(config, config, invocation, "Nothing was written, because the runtime would refuse it")
+    except UsageError:
+        config.unlink()
+        raise
+
+
+def _loaded(file: Path, shown: Path, invocation: Invocation, problem: str) -> "RuntimeConfig":
+    """Load a configuration; errors name it *shown*. Raises UsageError, which begins with *problem*."""
+    from runtimeconf.errors import RuntimeConfError  # noqa: PLC0415 (as above)
+    from runtimeconf.loader import load  # noqa: PLC0415 (as above)
 
     try:
-        load(config, invocation.environ)
-    except ConfigError as error:
-        config.unlink()
-        raise UsageError(f"Nothing was written, because the runtime would refuse it: {error}") from error
+        return load(file, invocation.environ, needs_libraries=False)
+    except RuntimeConfError as error:
+        raise UsageError(f"{problem}: {str(error).replace(str(file.absolute()), str(shown.absolute()))}") from error
 
 
 COMMAND = Command(
     name="init",
-    summary="write a first configuration for a data file, and a key",
+    summary="write a configuration for data files, and a key",
     description=(
-        "Write runtime.yaml for a data file, and an API key into the file api_key, both into the working directory.\n"
-        "Print the two lines to run next: the first starts the runtime, the second queries it."
+        "Write runtime.yaml for data files, and an API key into the file api_key, both into the working directory.\n"
+        "Print the two lines to run next: the first starts the runtime, the second queries it.\n"
+        "If runtime.yaml exists, add the files to its datasets; the rest of it stays as it is."
     ),
     examples=(
         ("orders.parquet", "serve this file as the table orders"),
+        ("customers.csv products.json", "serve two files; in a directory with a runtime.yaml, add them"),
         ("", "without data; list it in runtime.yaml"),
     ),
     add_arguments=lambda parser: parser.add_argument(
-        "file", nargs="?", metavar="FILE", help="the data: Parquet, CSV, JSON or Excel; text may end in .gz or .zst"
+        "files", nargs="*", metavar="FILE", help="the data: Parquet, CSV, JSON or Excel; text may end in .gz or .zst"
     ),
     call=_call,
     has_connection=False,

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from runtimeclient import SERVER_COMMANDS
 from runtimeclient.commands.base import Command, Invocation, program_parser
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS
 
@@ -16,6 +17,7 @@ _ENVIRONMENT = (
     ("EDITOR, VISUAL", "the editor for statements at the prompt"),
     ("PAGER", "the pager for results that do not fit on the terminal; cat or empty disables it"),
     ("SSL_CERT_FILE", "PEM file with the root certificates to trust"),
+    ("SSL_CERT_DIR", "directories with the root certificates to trust, separated by colons"),
 )
 
 
@@ -35,6 +37,10 @@ def _page(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield from (".SH DESCRIPTION", _text(parser.description or ""))
     for action in commands._choices_actions:  # noqa: SLF001
         yield from _command(commands.choices[action.dest])
+    yield ".SH COMMANDS OF THE SERVER"
+    yield _text("With the extra server there are also:")
+    for server_command, summary in SERVER_COMMANDS.items():
+        yield from (".TP", f".B {_text(server_command)}", _text(summary))
     yield ".SH AT THE PROMPT"
     for command_name, command in DOT_COMMANDS.items():
         names = (f".{command_name} {command.usage}".rstrip(), *command.aliases)

@@ -3,20 +3,22 @@
 import argparse
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation, add_list_format
 from runtimeclient.errors import ClientError, ConnectionFailedError, RequestRefusedError
-from runtimeclient.http.resources import ComponentStatus
+from runtimeclient.http.resources import ComponentStatus, DatasetStatus
 from runtimeclient.output.formats import write_list
-from runtimeclient.output.humanize import duration
+from runtimeclient.output.humanize import duration, plural
 from runtimeclient.output.terminal_text import one_line, visible
 from runtimeclient.profiles.connection import seconds
 
 _POLL_S = 0.25
 _FINE = {"Ready", "Disabled"}
+# Of the datasets in an error message.
+_MAX_NAMES = 5
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,21 +35,51 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _call(invocation: Invocation) -> None:
     console = invocation.console
+    datasets: Sequence[DatasetStatus] = ()
+    refusal: ClientError | None = None
     with invocation.connect() as client:
         if invocation.options.wait is not None:
             _wait(client, invocation)
         components = client.status()
+        try:
+            datasets = client.datasets()
+        except RequestRefusedError as exc:  # Show the components anyway.
+            refusal = exc
     rows = [{name: value for name, value in asdict(component).items() if value is not None} for component in components]
     style = console.style(invocation.options.format)
     write_list(("name", "endpoint", "status"), rows, style, console.stdout)
+    in_error = [dataset.name for dataset in datasets if dataset.error is not None or dataset.status == "Error"]
+    if style.format == "table":
+        for line in _details(components):
+            console.write_line(line)
+        if datasets:
+            console.write_line(f"datasets: {len(datasets)}, {len(in_error)} in error")
+    problems = [str(problem)] if (problem := _problem(components)) else []
+    if in_error:
+        verb = "is" if len(in_error) == 1 else "are"
+        problems.append(
+            f"{len(in_error)} of {plural(len(datasets), 'dataset')} {verb} in error ({_shortened(in_error)}):"
+            f" {invocation.prog} datasets shows why."
+        )
+    if problems:
+        raise ClientError(" ".join(problems))
+    if refusal is not None:
+        raise refusal
+
+
+def _details(components: Iterable[ComponentStatus]) -> Iterator[str]:
     for component in components:
-        if style.format == "table" and component.workers_alive is not None:
+        name = visible(component.name)
+        if component.workers_alive is not None:
             counts = f"{component.workers_alive} alive, {component.workers_killed or 0} killed since the start"
-            console.write_line(f"{visible(component.name)} workers: {counts}")
-        if style.format == "table" and component.waiting_for:
-            console.write_line(f"{visible(component.name)} waits for: {visible(', '.join(component.waiting_for))}")
-    if problem := _problem(components):
-        raise problem
+            yield f"{name} workers: {counts}"
+        if component.waiting_for:
+            yield f"{name} waits for: {visible(', '.join(component.waiting_for))}"
+
+
+def _shortened(names: Sequence[str]) -> str:
+    rest = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _wait(client: RuntimeClient, invocation: Invocation) -> None:
@@ -95,9 +127,9 @@ COMMAND = Command(
     name="status",
     summary="show the status of a runtime's components",
     description=(
-        "Show the status of each component of a runtime. The exit status is 0 if all\n"
-        "enabled components are Ready, else 1. With --wait, first wait until they are and\n"
-        "the data is loaded."
+        "Show the status of each component of a runtime, and how many datasets are in error.\n"
+        "The exit status is 0 if all enabled components are Ready and no dataset is in error,\n"
+        "else 1. With --wait, first wait until the components are and the data is loaded."
     ),
     examples=(
         ("", "the components as a table"),

@@ -118,7 +118,8 @@ def _components(components: Sequence[ComponentStatus]) -> Text:
 
 
 def _table(title: str, *columns: str, right: str = "") -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, expand=True)
+    heading = Text(title, no_wrap=True, overflow="ellipsis")
+    table = Table(title=heading, title_justify="left", title_style="bold", box=None, pad_edge=False, expand=True)
     for name in columns:
         is_last = name == columns[-1]
         table.add_column(
@@ -158,7 +159,10 @@ def _query_cells(query: ActiveQuery, now: datetime) -> list[Text]:
 
 def _statements(statements: Sequence[StatementStatistics], rows: int) -> RenderableType:
     names = ("calls", "errors", "hits", "rows", "mean", "p95", "queued", "run")
-    table = _table("Statements that took longest in all", *names, "statement", right=" ".join(names))
+    title = "Statements that took longest in all"
+    if statements and not any(row.sql for row in statements):
+        title += " (digests; history: {sql: true} keeps SQL)"
+    table = _table(title, *names, "statement", right=" ".join(names))
     for row in statements[:rows]:
         table.add_row(
             f"{row.calls:,}",

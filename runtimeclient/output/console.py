@@ -103,7 +103,7 @@ class Console:
         if command is None:
             yield Output(self.stdout)
             return
-        stream = PagedStream(self.stdout, *self.size(), command, self.child_environ())
+        stream = PagedStream(self.stdout, self.size(), command, self.child_environ(), self.warn)
         try:
             yield Output(stream)
         except BrokenPipeError:

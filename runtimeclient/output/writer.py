@@ -3,6 +3,7 @@
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
@@ -33,10 +34,12 @@ class Output:
 
     Attributes:
         before: Called before each write to the stream.
+        waited_s: Seconds that the stream took so far: a pager reads as its user does.
     """
 
     def __init__(self, stream: TextStream, before: Callable[[], object] = lambda: None) -> None:
         self.before = before
+        self.waited_s = 0.0
         self._stream = stream
         self._texts: list[str] = []
         self._characters = 0
@@ -51,7 +54,7 @@ class Output:
     def flush(self) -> None:
         """Write everything to the stream and flush it."""
         self._write_block()
-        with output_errors("The output"):
+        with self._writing():
             self._stream.flush()
 
     def _write_block(self) -> None:
@@ -60,8 +63,17 @@ class Output:
         self._characters = 0
         if block:
             self.before()
-            with output_errors("The output"):
+            with self._writing():
                 self._stream.write(block)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            with output_errors("The output"):
+                yield
+        finally:
+            self.waited_s += time.monotonic() - start
 
 
 class OutputFile(NamedTuple):
@@ -78,17 +90,17 @@ def output_file(path: Path) -> Iterator[OutputFile]:
     Open a file that replaces *path* when the block succeeds; if the block fails, the old file stays.
 
     The new file is written beside it under a temporary name. Devices and pipes are written directly, and so is the file
-    that standard output or error is redirected to (`/dev/stdout`): replacing it would lose the other output.
+    that an open descriptor refers to (`/dev/stdout`, `/dev/fd/3`): replacing it would lose the other output.
 
     Raises:
         OutputError: The file cannot be written.
     """
     with output_errors(path):
-        # Replace the target of a symbolic link, not the link.
-        target = path.resolve()
-        own = _own_stream(target)
-        is_special = own is not None or (target.exists() and not target.is_file())
-        part = target if is_special else target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
+        own = _own_descriptor(path)
+        is_special = own is not None or _is_special(path)
+        # Replace the target of a symbolic link, not the link. Links in /dev/fd to pipes have no target.
+        target = path if is_special else path.resolve()
+        part = target if is_special else target.with_name(f".{target.name[:50]}.{secrets.token_hex(4)}.part")
         flags = os.O_WRONLY if is_special else os.O_WRONLY | os.O_CREAT | os.O_EXCL
         mode = stat.S_IMODE(target.stat().st_mode) if target.is_file() else 0o666
         descriptor = os.open(part, flags | os.O_CLOEXEC, mode) if own is None else os.dup(own)
@@ -111,10 +123,20 @@ def output_file(path: Path) -> Iterator[OutputFile]:
                 part.unlink()
 
 
-def _own_stream(target: Path) -> int | None:
-    """Return the descriptor of standard output or error if it is redirected to *target*."""
+def _own_descriptor(path: Path) -> int | None:
+    """Return the descriptor that *path* names (`/dev/fd/3`), or whose stream is redirected to *path*."""
+    if path.name.isdecimal() and os.path.realpath(path.parent) == os.path.realpath("/proc/self/fd"):
+        return int(path.name)
     for descriptor in (1, 2):
         with suppress(OSError):  # The file does not exist yet, or the stream is closed.
-            if os.path.samestat(os.fstat(descriptor), target.stat()):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
     return None
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether *path* is a device, a pipe or anything else that is no regular file."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False

@@ -15,6 +15,9 @@ from runtimeclient.profiles.config import Profile
 KEY_VARIABLE = "RUNTIME_API_KEY"
 ENDPOINT_VARIABLE = "RUNTIME_HTTP_ENDPOINT"
 STANDARD_INPUT = "-"
+#: The file in which `init` stores a key, and the line for a shell that makes this key known to the client.
+KEY_FILE = "api_key"
+KEY_FILE_HINT = f'export {KEY_VARIABLE}="$(cat {KEY_FILE})"'
 
 # Far longer than any real key, and short enough to read even from an endless device.
 _MAX_KEY_BYTES = 8192

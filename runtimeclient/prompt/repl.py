@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import subprocess
 import tempfile
 import termios
 import time
@@ -19,7 +18,7 @@ from runtimeclient.errors import ClientError, OutputError, UsageError
 from runtimeclient.files import parse_path
 from runtimeclient.output.formats import FORMATS, format_of
 from runtimeclient.output.humanize import duration
-from runtimeclient.output.pager import wait_for_program
+from runtimeclient.output.programs import NOT_STARTED, start_program, wait_for_program
 from runtimeclient.output.style import DOT_COMMANDS, KINDS, ChartRequest
 from runtimeclient.profiles.connection import seconds
 from runtimeclient.profiles.key_lookup import KEY_VARIABLE
@@ -260,20 +259,25 @@ def _edit(text: str, environ: Mapping[str, str]) -> str | None:
     Let the user edit *text* in EDITOR, else VISUAL, else vi, which gets this environment.
 
     Return the saved text, stripped; None if the editor failed or nothing changed. Raises UsageError if the editor
-    cannot be started, or the saved file is not UTF-8.
+    cannot be started, the saved file is not UTF-8, or there is no directory for it.
     """
     # In the order that psql and the DuckDB shell use.
     name = environ.get("EDITOR") or environ.get("VISUAL") or "vi"
     # mkstemp: mode 0600, a new file.
-    descriptor, path = tempfile.mkstemp(suffix=".sql", prefix="statement-")
+    try:
+        descriptor, path = tempfile.mkstemp(suffix=".sql", prefix="statement-")
+    except OSError as exc:
+        raise UsageError("No file can be made for the editor: set TMPDIR to a directory that can be written.") from exc
     file = Path(path)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text + "\n")
-        status = wait_for_program(subprocess.Popen([*shlex.split(name), path], env=dict(environ), text=True))  # noqa: S603 (the user's own)
+        status = wait_for_program(start_program(name, path, environ=environ))
+        if status in NOT_STARTED:
+            raise UsageError(f"The editor {name} cannot be used: name another in EDITOR.")
         edited = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as exc:
-        raise UsageError(f"The editor {name} cannot be used: name another in EDITOR.") from exc
+        raise UsageError(f"The text from the editor {name} cannot be read: it must be UTF-8.") from exc
     finally:
         file.unlink(missing_ok=True)
     return edited if status == 0 and edited != text else None

@@ -26,7 +26,7 @@ def parse_parameters(arguments: Iterable[str]) -> dict[str, JsonValue]:
     for argument in arguments:
         name, equals, text = argument.partition("=")
         is_json = name.endswith(":")
-        name = name.removesuffix(":").removeprefix("$")
+        name = name.removesuffix(":").lstrip("$:")
         if not equals or not name:
             raise UsageError("A parameter has the form NAME=VALUE or NAME:=JSON.")
         if name in values:

@@ -66,7 +66,7 @@ class StatementRunner:
             pages: Show a result that does not fit on the terminal in a pager.
 
         Returns:
-            Seconds until the whole result was there.
+            Seconds until the whole result was there, or the user left the pager, without those in which it was written.
 
         Raises:
             UsageError: The format cannot be written to this output.
@@ -79,22 +79,25 @@ class StatementRunner:
         # Before sending anything: the writer may need a package that is not installed.
         write_file = self._file_writer() if format_.is_binary or (chart and chart.picture) else None
         start = time.monotonic()
-        end: float | None = None
+        elapsed_s = 0.0
         answer: SqlAnswer | None = None
         with ExitStack() as stack:
             clear = stack.enter_context(self.console.progress(lambda elapsed_s: _progress_text(answer, elapsed_s)))
             output = self._output(stack, clear, pages=pages)
+            waited_s = output.waited_s
             # Closed before waiting for the pager: the query ends while the user reads.
             answer = stack.enter_context(self._send(statement, format_.media_type, parameters or {}))
-            if write_file is not None:
-                write_file(answer)
-            else:
-                if self._separates_results and self._results and format_.is_layout:
-                    output.write("\n")
-                write_answer(answer, self._current_style(), output)
-            end = time.monotonic()
+            try:
+                if write_file is not None:
+                    write_file(answer)
+                else:
+                    if self._separates_results and self._results and format_.is_layout:
+                        output.write("\n")
+                    write_answer(answer, self._current_style(), output)
+            finally:
+                elapsed_s = time.monotonic() - start - (output.waited_s - waited_s)
         self._results += 1
-        return (end or time.monotonic()) - start
+        return elapsed_s
 
     def _send(self, statement: Statement, media_type: str, parameters: Mapping[str, JsonValue]) -> SqlAnswer:
         # Send names 1, 2, ... as positions, for `?` and `$1`: not every runtime accepts them as names.

@@ -27,7 +27,15 @@ _STOP = re.compile(
 )
 #: Also stops at a backslash, where a psql command starts: SQL has none outside literals.
 STOP_AT_BACKSLASH = re.compile(rf"{_STOP.pattern} | \\", re.VERBOSE)
-_PARAMETER = re.compile(rf"{_NOT_IN_A_WORD}\$(?P<name>{LETTER}+)|\?")
+_PARAMETER = re.compile(
+    rf"""
+      {_NOT_IN_A_WORD}\$(?P<dollar>{LETTER}+)
+      # After an operand a colon begins something else: a cast, a slice, the value of a struct.
+    | (?<=[\s(\[,=<>!+*/%^&|~@-])(?<![^{_NON_WORD}]\[)(?<![\])]\[):(?P<colon>(?![0-9]){LETTER}+)
+    | \?
+    """,
+    re.VERBOSE,
+)
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _ESCAPED_END = re.compile(r"(?:[^'\\]++|\\.|'')*+'", re.DOTALL)
 
@@ -193,10 +201,14 @@ def read_statements(file: str | None) -> Iterator[Statement]:
 
 
 def parameter_names(statement: str) -> frozenset[str]:
-    """Return the names of a statement's parameters: `name` for `$name`, `1` for `$1`, and `1`, `2` ... for each `?`."""
+    """
+    Return the names of a statement's parameters.
+
+    That is `name` for `$name` and `:name`, `1` for `$1`, and `1`, `2` ... for each `?`.
+    """
     splitter = StatementSplitter()
     for _ in splitter.feed(statement):
         pass
     unnamed = count(1)
     marks = chain.from_iterable(map(_PARAMETER.finditer, splitter.code))
-    return frozenset(mark["name"] or str(next(unnamed)) for mark in marks)
+    return frozenset(mark["dollar"] or mark["colon"] or str(next(unnamed)) for mark in marks)

@@ -39,7 +39,8 @@ WHEN: Mapping[str, str] = {
     "history_disabled": "the runtime remembers no statements: `runtime.history.enabled` is false",
     "method_not_allowed": "the route does not support the method",
     "not_acceptable": "`Accept` lists no type that is available",
-    "request_timeout": "the headers took longer than 15 s, or the body longer than 30 s",
+    "request_timeout": "the headers took longer than 15 s, or the body longer than 30 s; less if all connections are "
+    "taken",
     "length_required": "the server cannot read a chunked body",
     "body_too_large": "the body is larger than `runtime.http.max_body_bytes`",
     "uri_too_long": "the request line is too long",
@@ -58,7 +59,8 @@ WHEN: Mapping[str, str] = {
     "client_closed_request": "the client disconnected, and the statement was stopped (in the log only)",
     "query_error": "the engine failed",
     "answer_cut": "the response broke off after it began (in the log only)",
-    "engine_busy": "all workers are busy and the queue is full, or the wait was too long",
+    "engine_busy": "all workers are busy and the queue is full, or the wait was too long; or this key used every "
+    "worker and another key needed one",
     "dataset_not_loaded": "a dataset that the statement reads, directly or through a view, was never loaded; `detail` "
     "names it. Statements on other datasets still work.",
     "engine_unavailable": "the engine is starting, stopping, or cannot be reached",
@@ -79,6 +81,7 @@ WHEN: Mapping[str, str] = {
     "authentication_error": "authentication failed in another way",
     "source_error": "a source cannot be read",
     "schema_changed": "the columns of a source have changed",
+    "source_empty": "a source that had rows has none",
     "snapshot_error": "a snapshot cannot be made or read",
     "shared_storage_error": "the storage of shared snapshots does not answer, or refuses",
     "dataset_error": "a dataset failed in another way",

@@ -26,7 +26,7 @@ from sqlapi.errors import (
 )
 from sqlapi.openapi.error_codes import codes_of
 from sqlapi.openapi.schemas import Schema, array_of, reference
-from sqlapi.query_parameters import FORMAT, JSON_FORMAT, LIMIT, QueryParameter
+from sqlapi.query_parameters import FORMAT, JSON_FORMAT, LIMIT, SQL_FORMAT, QueryParameter
 from system.errors import StateDirectoryError
 from telemetry.errors import TelemetryError
 
@@ -134,6 +134,8 @@ _JSON_ROWS: Schema = {
     "description": "A JSON array with one object per row.",
 }
 
+_JSON_LINES: Schema = _TEXT | {"description": "One JSON object per row, each on a line of its own."}
+
 #: The schema of each format of an answer; Arrow's is none of JSON.
 _ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "text/plain": {"schema": _JSON_ROWS},
@@ -141,6 +143,9 @@ _ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "text/csv": {"schema": _TEXT | {"description": "A header line, then one line per row."}},
     "application/vnd.apache.arrow.stream": {},
     "application/vnd.spiceai.sql.v1+json": {"schema": reference("RowsWithSchema")},
+    "application/x-ndjson": {"schema": _JSON_LINES},
+    "application/jsonl": {"schema": _JSON_LINES},
+    "application/ndjson": {"schema": _JSON_LINES},
 }
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
@@ -167,7 +172,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         summary="Run a statement",
         description="`Accept` selects the format of the response. A long response is streamed. If the statement fails "
         "after the first byte was sent, the connection breaks off without the last chunk.",
-        query=(FORMAT,),
+        query=(SQL_FORMAT,),
         headers=("Cache-Control",),
         body={
             "text/plain": {

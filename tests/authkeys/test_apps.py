@@ -20,7 +20,7 @@ from runtimeconf.errors import ConfigError
 from runtimeconf.model import AuthConfig, RuntimeConfig
 from runtimeconf.secret import Secret
 from runtimeconf.state import get_config, set_config
-from tests.system.harness import K1, REPOSITORY
+from tests.system.harness import K1, REPOSITORY, run_program
 
 YAML = f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys: ['{K1}']\n"
 
@@ -34,9 +34,12 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     set_config(None)
 
 
-def start_django() -> None:
+def start_django(*command: str, program: str = "manage.py") -> None:
+    """Set Django up as a process with these arguments does; without any, as pytest does."""
     set_config(None)
-    apps.get_app_config("authkeys").ready()
+    with pytest.MonkeyPatch.context() as process:
+        process.setattr(sys, "argv", [program, *command] if command else ["/usr/bin/pytest", "tests"])
+        apps.get_app_config("authkeys").ready()
 
 
 def write(directory: Path, text: str) -> None:
@@ -44,50 +47,141 @@ def write(directory: Path, text: str) -> None:
     (directory / "runtime.yaml").chmod(0o600)
 
 
+BAD = [None, "", "runtime: 1", YAML.replace("true", "ture"), YAML.replace(K1, "")]
+
+
 def test_nobody_may_call_before_the_key_set_is_built() -> None:
     with pytest.raises(AccessNotBuiltError):
         state.get_access()
 
 
-@pytest.mark.parametrize("text", [None, "", "runtime: 1", YAML.replace("true", "ture"), YAML.replace(K1, "")])
-def test_an_invalid_yaml_stops_no_command_but_admits_nobody(directory: Path, text: str | None) -> None:
+@pytest.mark.parametrize("text", BAD)
+def test_an_invalid_yaml_stops_what_may_answer_requests(directory: Path, text: str | None) -> None:
+    """A YAML that is named and not there is one."""
     if text is not None:
         write(directory, text)
 
-    start_django()
+    with pytest.raises(ConfigError):  # pytest, or the `wsgi.py` of somebody's own project
+        start_django()
+    for command in ("runserver", "test", "runserver_plus"):
+        with pytest.raises(SystemExit) as end:
+            start_django(command)
+        assert str(directory / "runtime.yaml") in str(end.value.code)
 
+
+@pytest.mark.parametrize("text", BAD)
+@pytest.mark.parametrize(
+    "command",
+    [("sql", "SELECT 1"), ("check",), ("doctor",), ("reload",), ("help", "runserver"), ("runserver", "--help"), ("",)],
+    ids=" ".join,
+)
+def test_an_invalid_yaml_stops_no_client_command_and_admits_nobody(
+    directory: Path, text: str | None, command: tuple[str, ...]
+) -> None:
+    if text is not None:
+        write(directory, text)
+
+    start_django(*command)
+
+    for _ in range(2):
+        with pytest.raises(ConfigError):
+            state.get_access()
+    assert not (directory / ".runtime").exists()
+
+
+@pytest.mark.parametrize("program", ["/srv/shop/manage.py", "/usr/bin/django-admin", "/lib/django/__main__.py"])
+def test_an_invalid_yaml_stops_no_upkeep_and_admits_nobody(directory: Path, program: str) -> None:
+    """`shell`, `collectstatic` and the like answer no requests, and images are built where there are no secrets."""
+    write(directory, "runtime: 1")
+
+    start_django("shell", program=program)
+
+    write(directory, YAML)
     for _ in range(2):
         with pytest.raises(ConfigError):
             state.get_access()
 
 
-def test_the_key_set_is_built_on_first_use_and_the_keys_are_dropped(directory: Path) -> None:
-    key = f"{K1}-of-nobody-else"
-    write(directory, YAML.replace(K1, key))
+def test_without_any_yaml_django_starts_and_nobody_is_admitted(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project may have tests that send the runtime no request."""
+    monkeypatch.delenv("RUNTIME_CONFIG")
+    monkeypatch.chdir(tmp_path)
 
     start_django()
 
-    assert [path.name for path in directory.iterdir()] == ["runtime.yaml"]
-    access = state.get_access()
+    with pytest.raises(ConfigError, match="there is no such file"):
+        state.get_access()
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [(), ("runserver",), ("runserver", "--noreload", "8000"), ("test",), ("shell",), ("runserver_plus",)],
+    ids=" ".join,
+)
+def test_the_key_set_is_built_when_django_is_set_up_and_the_keys_are_dropped(
+    directory: Path, command: tuple[str, ...]
+) -> None:
+    key = f"{K1}-of-nobody-else"
+    write(directory, YAML.replace(K1, key))
+
+    start_django(*command)
+
+    access = state._access.value
+    assert access is not None
     assert access.key_set is not None
     assert access.key_set.find(key) is not None
     assert (directory / ".runtime" / SALT_NAME).exists()
     assert get_config().auth == AuthConfig(enabled=True)
     gc.collect()
     assert not [held for held in gc.get_objects() if type(held) is Secret and held.reveal() == key]
-    start_django()
+    start_django(*command)
     assert state.get_access() is access
 
 
-def test_a_damaged_salt_admits_nobody(directory: Path) -> None:
+@pytest.mark.parametrize("option", [("--config", "other.yaml"), ("--config=other.yaml",), ("--conf", "other.yaml")])
+def test_a_server_uses_the_yaml_of_its_option(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...]
+) -> None:
+    write(directory, "runtime: 1")
+    (directory / "other.yaml").write_text("runtime: {}\n")
+    monkeypatch.chdir(directory)
+
+    start_django("runserver", "0.0.0.0:8000", *option, "--noreload")
+
+    assert state.get_access().key_set is None
+
+
+def test_a_process_asks_for_its_key_set_right_after_django_is_set_up(tmp_path: Path) -> None:
+    write(tmp_path, YAML)
+    program = (
+        "import django\n"
+        "django.setup()\n"
+        "from authkeys import state\n"
+        f"print(state._access.value.key_set.find({K1!r}) is not None)\n"
+    )
+
+    done = run_program(
+        "-c", program, DJANGO_SETTINGS_MODULE="runtime_site.settings", RUNTIME_CONFIG=str(tmp_path / "runtime.yaml")
+    )
+
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_a_damaged_salt_stops_the_start_and_admits_nobody(directory: Path) -> None:
     write(directory, YAML)
     (directory / ".runtime").mkdir(mode=0o700)
     (directory / ".runtime" / SALT_NAME).write_bytes(b"short")
 
-    start_django()
-
     with pytest.raises(SaltError):
-        state.get_access()
+        start_django()
+
+    start_django("shell")
+    for _ in range(2):
+        with pytest.raises(SaltError):
+            state.get_access()
 
 
 def test_c32_an_edited_yaml_changes_nothing_until_the_next_start(directory: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import re
 import time
 
 import pytest
@@ -8,13 +9,26 @@ from hypothesis import strategies as st
 from authkeys.keys import FINGERPRINT_DIGITS, KeySet
 from authkeys.principal import Principal
 from runtimeconf.secret import Secret
-from tests.system.harness import K1, K2
+from tests.system.harness import K1, K2, REPOSITORY
 
 SALT = bytes(range(32))
+
+#: How the documents show a fingerprint: as a member of JSON, or in the second column of `apikey list`.
+SHOWN = re.compile(r'"fingerprint":"([^"]*)"|^ +[a-z0-9-]+ +\| ([0-9a-f]+) +\|', re.MULTILINE)
 
 
 def key_set(*texts: str, salt: bytes = SALT) -> KeySet:
     return KeySet([Secret(text) for text in texts], salt)
+
+
+def test_the_documents_show_fingerprints_of_the_right_length() -> None:
+    pages = (REPOSITORY / "docs").rglob("*.md")
+    shown = ["".join(found.groups(default="")) for page in pages for found in SHOWN.finditer(page.read_text())]
+
+    assert len(shown) >= 3
+    assert {len(fingerprint) for fingerprint in shown} == {FINGERPRINT_DIGITS}
+    security = (REPOSITORY / "docs" / "security.md").read_text()
+    assert f"by {FINGERPRINT_DIGITS} hexadecimal digits" in security
 
 
 @pytest.mark.parametrize(

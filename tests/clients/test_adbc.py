@@ -147,6 +147,8 @@ def test_metadata_lists_catalog_schema_tables_and_columns(connection: adbc.Conne
     columns = [column["column_name"] for column in tables["orders"]["table_columns"]]
     assert columns == ["id", "name", "amount", "placed_at"]
     assert [column["ordinal_position"] for column in tables["orders"]["table_columns"]] == [1, 2, 3, 4]
+    types = [column["xdbc_type_name"] for column in tables["orders"]["table_columns"]]
+    assert types == ["BIGINT", "VARCHAR", "DECIMAL(12,3)", "TIMESTAMP"]
     assert {name: table["table_type"] for name, table in tables.items()} == {"orders": "TABLE", "big_orders": "VIEW"}
 
 

@@ -11,9 +11,12 @@ import pytest
 import yaml
 
 from flightapi import prepared
-from flightapi.calls import ERROR_CODE, REQUEST_ID
+from flightapi.calls import ERROR_CODE, IDLE_S, REQUEST_ID
 from flightapi.error_table import MAX_MESSAGE_BYTES, STATUSES, code_of
 from flightapi.errors import FlightApiError
+from flightapi.open_calls import MAX_SILENT_OF_KEY
+from flightapi.request_counts import CREDIT_S
+from flightapi.server import SPARE_CALLS
 from tests.clients import spice
 from tests.clients.runtime import FlightServer
 from tests.system.harness import PATIENCE_S, REPOSITORY
@@ -66,6 +69,11 @@ def test_the_page_states_the_limits() -> None:
     assert f"{prepared.IDLE_S / 60:g} minutes" in PAGE
     assert f"made {prepared.MAX_OF_KEY:,} newer ones" in PAGE
     assert f"longer than {MAX_MESSAGE_BYTES:,} bytes" in PAGE
+    assert f"All messages of a call must arrive within {IDLE_S:g} seconds" in PAGE
+    assert f"At most {SPARE_CALLS} calls are open at once" in PAGE
+    assert f"Of one key, at most {MAX_SILENT_OF_KEY} calls stay open" in PAGE
+    keys = (REPOSITORY / "docs" / "api-keys.md").read_text()
+    assert f"within {CREDIT_S:g} seconds after the one before it" in keys
     assert f"`{REQUEST_ID}`" in PAGE
     assert f"`{ERROR_CODE}`" in PAGE
 

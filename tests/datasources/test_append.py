@@ -416,3 +416,19 @@ def test_an_unchanged_source_is_loaded_again_only_on_request_or_with_other_setti
     assert again(other, served, sql) is not None
     put(tmp_path, "new.csv", "a,b\n3,z\n").rename(tmp_path / "a.csv")
     assert rows(tmp_path, again(dataset, served, sql), "SELECT a FROM d") == [(3,)]
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.csv"])
+def test_a_row_that_is_newer_by_less_than_a_microsecond_is_added(
+    tmp_path: Path, made: SnapshotBuilder, name: str
+) -> None:
+    dataset = appending(tmp_path, name)
+    moments = [f"2026-01-01T00:00:00.000000{digits}Z" for digits in ("100", "900")]
+    head, line = ("t\n", "{}\n") if name == "a.csv" else ("", '{{"t":"{}"}}\n')
+    put(tmp_path, name, head + line.format(moments[0]))
+    old = loaded(made, dataset, None, deadline())
+    put(tmp_path, name, head + "".join(map(line.format, moments)))
+
+    new = loaded(made, dataset, None, deadline(), served=old)
+
+    assert rows(tmp_path, new, "SELECT epoch_ns(t) % 1000 FROM d") == [(100,), (900,)]

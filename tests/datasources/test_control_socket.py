@@ -22,6 +22,7 @@ from datasources.errors import (
     SchemaChangedError,
     SharedStorageError,
     SnapshotError,
+    SourceEmptyError,
     SourceError,
     TimeColumnMissingError,
     UnknownDatasetError,
@@ -132,13 +133,13 @@ def test_the_client_gets_what_the_control_says(tmp_path: Path, served: Fixed) ->
     assert client.history("a") == (RUN, RUN)
     assert client.request_refresh("a") == RUN
     assert client.request_refresh('a "\n\ud800ü', AdmittedSql("SELECT\n1")) == RUN
-    assert client.request_refresh("a", mode="append", jitter_max_s=2.5) == RUN
-    as_declared = {"mode": None, "jitter_max_s": 0.0}
+    assert client.request_refresh("a", mode="append", jitter_max_s=2.5, caller="reports") == RUN
+    as_declared = {"mode": None, "jitter_max_s": 0.0, "caller": ""}
     assert served.asked == [
         ("a", None, {}),
         ("a", None, as_declared),
         ('a "\n\ud800ü', "SELECT\n1", as_declared),
-        ("a", None, {"mode": "append", "jitter_max_s": 2.5}),
+        ("a", None, {"mode": "append", "jitter_max_s": 2.5, "caller": "reports"}),
     ]
 
 
@@ -207,6 +208,7 @@ ERRORS: list[Exception] = [
     SharedStorageError("It does not answer."),
     SourceError("No file."),
     SchemaChangedError("b is gone."),
+    SourceEmptyError("b is gone."),
     DatasetError("Failed."),
 ]
 
@@ -273,6 +275,8 @@ def test_an_unexpected_error_is_logged_and_reported_without_detail(
         b'{"call": "refresh", "name": "a", "mode": "both"}\n',
         b'{"call": "refresh", "name": "a", "jitter_max_s": "1s"}\n',
         b'{"call": "refresh", "name": "a", "jitter_max_s": -1}\n',
+        b'{"call": "refresh", "name": "a", "caller": null}\n',
+        b'{"call": "refresh", "name": "a", "caller": "' + b"x" * 1001 + b'"}\n',
         b'{"call": "refresh", "name": "a", "jitter_max_s": NaN}\n',
         b'{"call": "datasets", "more": 1}\n',
     ],
@@ -388,6 +392,7 @@ lines = st.one_of(
         admitted_sql=texts,
         mode=st.sampled_from([None, "full", "append"]),
         jitter_max_s=st.floats(0, 1e8),
+        caller=st.text(max_size=1000),
     )
 )
 def test_any_request_survives_the_wire(request: Request) -> None:

@@ -95,8 +95,52 @@ def test_a_description_of_a_column_that_does_not_exist_is_a_warning(tmp_path: Pa
 
     assert found.errors == ()
     assert list(map(str, found.warnings)) == [
-        f"{tmp_path}/runtime.yaml:2: datasets[0].columns: there is no column nmae"
+        f"{tmp_path}/runtime.yaml:2: datasets[0].columns: there is no column {name}" for name in ("nmae", "other")
     ]
+
+
+@pytest.mark.parametrize("materialized", ["", ", materialized: true"])
+def test_a_column_that_a_view_does_not_have_is_a_warning(tmp_path: Path, materialized: str) -> None:
+    columns = f"columns: [{{name: N, description: x}}, {{name: id, description: x}}, {{name: other}}]{materialized}"
+    view = VIEW % f"SELECT name AS n FROM orders, {columns}"
+    unloaded = "  - {from: 'https://example.com/a.csv', name: a}\n" + VIEW % f"SELECT a.x AS n FROM a, {columns}"
+
+    found = dry_run(configured(tmp_path, ORDERS % "" + view))
+
+    assert found.errors == ()
+    assert list(map(str, found.warnings)) == [
+        f"{tmp_path}/runtime.yaml:4: views[0].columns: there is no column {name}" for name in ("id", "other")
+    ]
+    assert dry_run(configured(tmp_path, ORDERS % "" + unloaded)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("column", "time_format", "remark"),
+    [
+        ("at", "unix_millis", "The time_column of Orders is of type TIMESTAMP: leave time_format out."),
+        ("day", "unix_seconds", "The time_column of Orders is of type DATE: leave time_format out."),
+        (
+            "id",
+            "timestamp",
+            "The time_column of Orders is of type BIGINT: set time_format to unix_seconds or unix_millis.",
+        ),
+        *(("at", "timestamp", ""), ("day", "timestamp", ""), ("id", "unix_seconds", "")),
+    ],
+)
+def test_a_time_format_that_does_not_fit_and_has_no_effect_is_a_warning(
+    tmp_path: Path, column: str, time_format: str, remark: str
+) -> None:
+    (tmp_path / "orders.csv").write_text("id,at,day\n1,2024-01-01 10:00:00,2024-01-01\n")
+    settings = (
+        f", refresh_mode: append}}, time_column: {column}, time_format: {time_format}, params: {{file_format: csv"
+    )
+
+    found = dry_run(configured(tmp_path, ORDERS % settings))
+
+    assert found.errors == ()
+    assert list(map(str, found.warnings)) == (
+        [f"{tmp_path}/runtime.yaml:2: datasets[0].time_format: {remark}"] if remark else []
+    )
 
 
 @pytest.mark.parametrize("name", ["snapshots", "tmp", "manifest"])
@@ -155,3 +199,17 @@ def test_published_columns_stand_in_for_a_remote_source(tmp_path: Path, publishe
 
     assert found.warnings == ()
     assert [fault.yaml_path for fault in found.errors] == errors
+
+
+def test_published_columns_tell_whether_a_time_format_fits(tmp_path: Path) -> None:
+    more = "acceleration: {refresh_mode: append}, time_column: at, time_format: unix_millis"
+    config = configured(tmp_path, f"datasets:\n  - {{from: 'http://127.0.0.1:1/a.csv', name: orders, {more}}}\n")
+    snapshot = snapshot_of(source=fingerprint(config.datasets[0]), columns=(Column(name="at", type="TIMESTAMP"),))
+    config.state_dir.mkdir()
+    write_manifest(config.state_dir, Manifest(generation=1, snapshots=(snapshot,)))
+
+    (warning,) = dry_run(config).warnings
+
+    assert str(warning).endswith(
+        "datasets[0].time_format: The time_column of orders is of type TIMESTAMP: leave time_format out."
+    )

@@ -163,6 +163,55 @@ def test_a_refresh_that_a_dead_publisher_did_not_carry_out_is_carried_out_by_the
     assert fleet.rows("b") == [(2, "x")]
 
 
+def test_a_node_that_is_cut_off_says_that_it_does_not_publish_before_another_one_does(fleet: Fleet) -> None:
+    lonely, other = fleet.loaded("a", params={"s3_key": "key-of-a"}), fleet.loaded("b")
+    assert (lonely.sharing().is_publishing, lonely.sharing().publishes_s > 0) == (True, True)
+    fleet.shared.fault("down", only="key-of-a")
+    both = 0
+
+    def has_moved() -> bool:
+        nonlocal both
+        moved = other.sharing().is_publishing
+        both += moved and lonely.sharing().is_publishing
+        return moved
+
+    wait_for(has_moved, "the lease to move")
+
+    assert both == 0
+    assert (lonely.sharing().publisher, lonely.sharing().publishes_s) == ("", 0.0)
+    fleet.shared.fault()
+    wait_for(lambda: lonely.sharing().publisher == other.sharing().node, "the node to come back")
+
+
+def test_a_refresh_that_a_cut_off_node_accepted_stays_in_its_list(fleet: Fleet) -> None:
+    lonely = fleet.loaded("a", params={"s3_key": "key-of-a"})
+    other = fleet.loaded("b")
+    before = [run.id for run in lonely.history("d")]
+    fleet.shared.fault("down", only="key-of-a")
+    accepted = finished(lonely, lonely.request_refresh("d"))
+    assert accepted.status == "failed"
+    wait_for(lambda: other.sharing().is_publishing, "the lease to move")
+    theirs = finished(other, other.request_refresh("d"))
+    fleet.shared.fault()
+    wait_for(lambda: lonely.sharing().publisher == other.sharing().node, "the node to come back")
+
+    def ids() -> list[str]:
+        return [run.id for run in fleet.nodes["a"].history("d")]
+
+    wait_for(lambda: theirs.id in ids(), "the list")
+    assert accepted in lonely.history("d")
+    assert ids().index(theirs.id) < ids().index(accepted.id) < ids().index(before[0])
+    assert len(set(ids())) == len(ids())
+    # Also after a restart, and once it publishes again.
+    fleet.stop("a")
+    fleet.loaded("a")
+    assert accepted in fleet.nodes["a"].history("d")
+    fleet.stop("b")
+    wait_for(lambda: fleet.publisher() == "a", "the lease to come back")
+    assert accepted in fleet.nodes["a"].history("d")
+    assert theirs.id in ids()
+
+
 @pytest.mark.exhaustive
 def test_a_publisher_that_is_cut_off_loses_the_lease_and_then_serves_what_the_other_publishes(fleet: Fleet) -> None:
     lonely = fleet.loaded("a", params={"s3_key": "key-of-a"})

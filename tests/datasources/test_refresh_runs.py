@@ -7,6 +7,7 @@ import pytest
 
 from datasources.control import AdmittedSql, RefreshRun
 from datasources.deadline import Deadline
+from datasources.refresh import refresher as module
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, manifest_path, read_manifest
@@ -21,6 +22,7 @@ from tests.datasources.support import (
     declare,
     finished,
     loaded,
+    meanwhile,
     served,
     settled,
     state,
@@ -35,37 +37,97 @@ def tick(refresher: Refresher, clock: list[float], time_s: float) -> None:
         refresher._condition.notify_all()
 
 
-def test_r16_a_source_that_is_down_is_tried_ever_less_often_and_logged_once_a_minute(
-    tmp_path: Path, begin: Start, caplog: pytest.LogCaptureFixture, clock: list[float]
+@pytest.mark.parametrize("interval_s", [3600.0, None])
+def test_r16_a_source_that_is_down_at_the_start_is_tried_ever_less_often_and_logged_once_a_minute(
+    tmp_path: Path, begin: Start, caplog: pytest.LogCaptureFixture, clock: list[float], interval_s: float | None
 ) -> None:
-    refresher = begin(accelerated(tmp_path, refresh_check_interval_s=10), now=lambda: clock[0])
+    refresher = begin(accelerated(tmp_path, refresh_check_interval_s=interval_s), now=lambda: clock[0])
 
-    tried_at = [0.0]
-    for second in range(5, 600, 5):
-        due = (refresher._entries["d"].due or 0.0) <= second
-        tick(refresher, clock, second)
-        if due:
-            tried_at.append(second)
-            wait_for(lambda: len(refresher.history("d")) == len(tried_at), "the next try")
-            settled(refresher)
-    assert len(refresher.history("d")) == len(tried_at)
-    assert tried_at == [0, 10, 30, 70, 150, 230, 310, 390, 470, 550]
+    tried_at = tries(refresher, clock, until_s=400)
+
+    assert tried_at == [0, 2, 4, 8, 12, 20, 28, 44, 60, 92, 124, 184, 244, 304, 364]
 
     def warnings() -> int:
         return sum(record.levelno == logging.WARNING for record in caplog.records)
 
-    # At 0, 70, 150, 230 and so on.
-    wait_for(lambda: warnings() == 8, "the log")
+    # At 0, 60, 124, 184, 244, 304 and 364.
+    wait_for(lambda: warnings() == 7, "the log")
 
     down = state(refresher)
     assert (down.status, down.error, down.checked_at) == ("Error", "'a.csv' does not exist.", None)
     assert down.next_refresh_at is not None
 
     put(tmp_path, "a.csv")
-    tick(refresher, clock, 630)
+    tick(refresher, clock, 424)
     wait_for(lambda: state(refresher).status == "Ready", "the recovery")
     settled(refresher)
-    assert refresher._entries["d"].due == 640
+    assert refresher._entries["d"].due == (None if interval_s is None else 424 + interval_s)
+
+
+def tries(refresher: Refresher, clock: list[float], until_s: int) -> list[float]:
+    """Advance the clock second by second, and return when `d` was loaded, the load of the start included."""
+    tried_at = [clock[0]]
+    for second in range(int(clock[0]) + 1, until_s):
+        due = refresher._entries["d"].due
+        is_due = due is not None and due <= second
+        tick(refresher, clock, second)
+        if is_due:
+            tried_at.append(second)
+            wait_for(lambda: len(refresher.history("d")) == len(tried_at), "the next try")
+            settled(refresher)
+    return tried_at
+
+
+def test_a_served_dataset_whose_refresh_fails_is_tried_again_soon_and_never_later_than_its_interval(
+    tmp_path: Path, begin: Start, clock: list[float]
+) -> None:
+    put(tmp_path, "a.csv")
+    dataset = accelerated(tmp_path, refresh_check_interval_s=100)
+    refresher = begin(dataset, now=lambda: clock[0], chance=lambda: 0.0)
+    source = tmp_path / "a.csv"
+    source.rename(tmp_path / "gone.csv")
+
+    # 5, 10, 20, 40, 80 s after a failure, then the interval.
+    assert tries(refresher, clock, until_s=460) == [0, 100, 105, 115, 135, 175, 255, 355, 455]
+    assert served(tmp_path) == [(1, "x")]
+
+    (tmp_path / "gone.csv").rename(source)
+    tick(refresher, clock, 555)
+    wait_for(lambda: state(refresher).status == "Ready", "the recovery")
+    settled(refresher)
+    assert refresher._entries["d"].due == 655
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param({"refresh_retry_enabled": False}, [0, 100, 200], id="never"),
+        pytest.param({"refresh_retry_max_attempts": 1}, [0, 2, 102, 202], id="once"),
+    ],
+)
+def test_a_first_load_that_is_not_tried_again_waits_for_the_interval(
+    tmp_path: Path, begin: Start, clock: list[float], settings: dict[str, Any], expected: list[float]
+) -> None:
+    refresher = begin(accelerated(tmp_path, refresh_check_interval_s=100, **settings), now=lambda: clock[0])
+
+    assert tries(refresher, clock, until_s=250) == expected
+
+
+def test_the_load_of_a_start_is_tried_again_although_older_data_is_served(
+    tmp_path: Path, begin: Start, clock: list[float]
+) -> None:
+    put(tmp_path, "a.csv")
+    begin(accelerated(tmp_path))
+    (tmp_path / "a.csv").unlink()
+
+    refresher = begin(accelerated(tmp_path), now=lambda: clock[0], chance=lambda: 0.0)
+
+    assert served(tmp_path) == [(1, "x")]
+    put(tmp_path, "a.csv", "a,b\n2,y\n")
+    tick(refresher, clock, 5)
+    wait_for(lambda: served(tmp_path) == [(2, "y")], "the next try")
+    settled(refresher)
+    assert refresher._entries["d"].due is None
 
 
 def test_jitter_delays_only_scheduled_refreshes(tmp_path: Path, start: Start, clock: list[float]) -> None:
@@ -129,6 +191,47 @@ def test_two_loads_run_at_once_and_never_two_of_one_dataset(tmp_path: Path, star
     assert building == ["a", "b", "c", "a"]
     assert len(read_manifest(tmp_path / "state").snapshots) == 3
     assert len(list((tmp_path / "state" / SNAPSHOT_DIRECTORY).iterdir())) == 3
+
+
+class Stuck:
+    """A `Builder` whose loads with a `refresh_sql` last until they are stopped."""
+
+    def __init__(self, directory: Path) -> None:
+        self._builder = SnapshotBuilder.of(configure(directory))
+        self.close = self._builder.close
+        self.phases = self._builder.phases
+
+    def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
+        while order.refresh_sql is not None and not deadline.passed:
+            deadline.sleep(0.01)
+        return self._builder.build(order, deadline)
+
+
+def test_endless_refreshes_of_a_key_do_not_keep_others_waiting(
+    tmp_path: Path, begin: Start, clock: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "POLL_S", 0.02)
+    caplog.set_level(logging.INFO)
+    put(tmp_path, "a.csv")
+    datasets = [accelerated(tmp_path, name=name) for name in ("mine", "mine_too", "other")]
+    scheduled = accelerated(tmp_path, name="scheduled", refresh_check_interval_s=100)
+    refresher = begin(*datasets, scheduled, builders=[Stuck(tmp_path) for _ in range(2)], now=lambda: clock[0])
+    endless = AdmittedSql("SELECT * FROM x")
+
+    greedy = [refresher.request_refresh(name, endless, caller="greedy") for name in ("mine", "mine_too")]
+    wait_for(lambda: [refresher.history(name)[0].status for name in ("mine", "mine_too")] == ["running"] * 2, "loads")
+    run = refresher.request_refresh("other", caller="modest")
+    with meanwhile(lambda: tick(refresher, clock, clock[0] + 0.1)):
+        assert finished(refresher, run, "other").status == "succeeded"
+
+        wait_for(lambda: refresher.history("mine_too")[0].status == "running", "the greedy load to begin again")
+        wait_for(lambda: len(refresher.history("scheduled")) > 1, "the schedule")
+        assert settled(refresher, "scheduled").status == "succeeded"
+
+    assert "was stopped for another one that waits" in caplog.text
+    assert refresher.history("mine")[0].status == "running"
+    assert [refresher.history(name)[0].id for name in ("mine", "mine_too")] == [one.id for one in greedy]
+    assert len(refresher.history("mine_too")) == 2  # It is one run, however often it begins.
 
 
 # --- what has not changed ---------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 
 from datasources.control import AdmittedSql, RefreshRun
 from datasources.errors import AccelerationDisabledError, TimeColumnMissingError, UnknownDatasetError
-from datasources.refresh import schedule
 from datasources.refresh.refresher import Refresher
 from queryengine.manifest import SNAPSHOT_DIRECTORY, read_manifest, snapshot_path
 from runtimeconf.model import DatasetConfig, MaterializedView
@@ -290,7 +289,7 @@ def test_a_dataset_that_was_never_loaded_is_tried_again_without_an_interval(
     assert (state(refresher).status, refresher.is_loaded()) == ("Error", False)
 
     put(tmp_path, "a.csv")
-    tick(refresher, clock, schedule.FIRST_RETRY_S)
+    tick(refresher, clock, 2.0)
 
     wait_for(refresher.is_loaded, "the load")
     settled(refresher)

@@ -1,10 +1,11 @@
 import os
 import shutil
+import signal
 import stat
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from queryengine.manifest import MANIFEST_NAME, SNAPSHOT_DIRECTORY, ManifestErro
 from runtimeconf.model import RuntimeConfig
 from system.errors import StateDirectoryError
 from system.lock import LOCK_NAME, StateLock
+from system.process_usage import children
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import accelerated, configure, declare, finished, served, wait_for
 from tests.datasources.test_snapshot import flip
@@ -43,6 +45,19 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield start_one
     for service in started:
         service.stop(30)
+
+
+@contextmanager
+def loaders_stopped() -> Iterator[None]:
+    """Let no load end meanwhile."""
+    pids = [pid for pid in children(os.getpid()) if b"loader_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -132,7 +147,7 @@ def test_a_failed_start_releases_the_lock(tmp_path: Path, start: Start) -> None:
 def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have losses noticed and loads tried again soon."""
     monkeypatch.setattr(refresher, "POLL_S", 0.02)
-    monkeypatch.setattr(schedule, "FIRST_RETRY_S", 0.02)
+    monkeypatch.setattr(schedule, "WITHOUT_DATA", replace(schedule.WITHOUT_DATA, first_s=0.02))
 
 
 @pytest.mark.usefixtures("watchful")
@@ -253,7 +268,7 @@ def test_r12_twenty_requests_through_several_processes_need_two_reads_at_most(tm
     wait_for(lambda: services[0].history("d")[0].finished_at, "the load's end")
     put(tmp_path, "a.csv", "a,b\n2,newest\n")
 
-    with ThreadPoolExecutor(20) as pool:
+    with loaders_stopped(), ThreadPoolExecutor(20) as pool:
         runs = list(pool.map(lambda number: services[number % 3].request_refresh("d"), range(20)))
     wait_for(lambda: all(run.finished_at for run in services[0].history("d")), "the end of all runs")
 
@@ -337,8 +352,15 @@ def test_deleted_files_of_the_state_directory_come_back(
         (state_dir / swept).unlink()
         wait_for(is_whole, f"another {swept}")
         assert not StateLock(state_dir).acquire()
-    (state_dir / SOCKET_NAME).unlink()
-    (state_dir / SOCKET_NAME).mkdir()
+
+    def takes_its_place() -> bool:
+        (state_dir / SOCKET_NAME).unlink(missing_ok=True)
+        with suppress(FileExistsError):  # The service was faster.
+            (state_dir / SOCKET_NAME).mkdir()
+            return True
+        return False
+
+    wait_for(takes_its_place, "a directory in the place of the socket")
     assert not is_whole()
     (state_dir / SOCKET_NAME).rmdir()
     wait_for(is_whole, "another socket")

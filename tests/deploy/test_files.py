@@ -14,7 +14,8 @@ from django.core.management import get_commands
 
 from runtime_site.parts import PARTS
 from runtimeconf.loader import load
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import MIB, RuntimeConfig
+from tests.deploy.sizing import most_memory
 from tests.system.harness import K1, REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
@@ -72,6 +73,7 @@ def test_units_proxies_and_steps_fit_each_other(tmp_path: Path) -> None:
         r"--exclude=\S+", documented.replace("'", "")
     )
     assert int(service["TimeoutStopSec"]) > config.shutdown_timeout_s
+    assert 0 <= int(service["MemoryMax"].removesuffix("G")) * 1024 * MIB - most_memory(config) < 1024 * MIB
     assert service["TimeoutStartSec"] == "infinity"  # of a reload too, which lasts as long as its loads
     # `reload` looks up the holder of a lock in /proc, which shows no process of another user namespace.
     assert "PrivateUsers" not in service

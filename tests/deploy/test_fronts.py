@@ -3,129 +3,18 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
 
 import httpx
 import pytest
 
 from tests.clients.runtime import FlightServer, adbc_connection, plain_flight
-from tests.system.harness import KEYED, REPOSITORY, Program, clean_environ, free_port, wait_for
+from tests.deploy.fronts import LARGE, OLDEST_CADDY, STARTED, Front, caddy_version, changed, need, start_runtime
+from tests.system.harness import KEYED, REPOSITORY, clean_environ, wait_for
 from tests.system.processes import MIB, family, memory_bytes
 
 pytestmark = pytest.mark.exhaustive
-
-#: 300 MB as CSV.
-LARGE = f"SELECT repeat('x', 999) AS text FROM range({300 * 1000})"
-#: More than any buffer on the way holds.
-STARTED = 1024 * 1024
-
-NGINX = """daemon off;
-master_process off;
-pid {directory}/nginx.pid;
-error_log stderr;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {directory}/temporary;
-    proxy_temp_path {directory}/temporary;
-    fastcgi_temp_path {directory}/temporary;
-    uwsgi_temp_path {directory}/temporary;
-    scgi_temp_path {directory}/temporary;
-    {server}
-}}
-"""
-
-
-class Front(Program):
-    """A proxy; `entry` is the runtime as callers of the proxy see it, and `/health` has the status `health` there."""
-
-    health = 200
-
-    def __init__(self, name: str, directory: Path, runtime: FlightServer, tls_files: tuple[Path, Path]) -> None:
-        self.log = directory / "front.log"
-        self.directory = directory
-        certificate, key = tls_files
-        port = free_port()
-        self.entry = FlightServer(directory, port=port, flight_port=port, trust=certificate, key_file=key)
-        changes = {"127.0.0.1:8090": f"127.0.0.1:{runtime.port}", "127.0.0.1:50051": f"127.0.0.1:{runtime.flight_port}"}
-        if name == "nginx":
-            changes |= {"listen 443": f"listen {port}", "    listen [::]:443 ssl http2;\n": ""}
-            changes |= {"data.example.com": "localhost"}
-            changes |= {"/etc/ssl/querykeep/fullchain.pem": str(certificate)}
-            changes |= {"/etc/ssl/querykeep/privkey.pem": str(key)}
-            text = NGINX.format(directory=directory, server=changed(REPOSITORY / "deploy/nginx.conf", changes))
-            self.command = ["nginx", "-e", "stderr", "-c", str(directory / "conf")]
-        else:
-            changes |= {"data.example.com {\n": f"https://localhost:{port} {{\n\ttls {certificate} {key}\n"}
-            changes |= {"{\n\tlog {": "{\n\tadmin off\n\tauto_https disable_redirects\n\tlog {"}
-            text = changed(REPOSITORY / "deploy/Caddyfile", changes)
-            self.command = ["caddy", "run", "--adapter", "caddyfile", "--config", str(directory / "conf")]
-        (directory / "conf").write_text(text)
-
-    def __enter__(self) -> Self:
-        self.run(self.command, clean_environ(HOME=str(self.directory), XDG_DATA_HOME=str(self.directory)))
-
-        def answers() -> bool:
-            assert self.process.poll() is None, self.output()
-            try:
-                return self.entry.get("/health", headers=KEYED).status_code == self.health
-            except httpx.TransportError:
-                return False
-
-        wait_for(answers, "the proxy to answer")
-        return self
-
-    def written_bytes(self) -> int:
-        """Return how many bytes the proxy has caused to be written to disk."""
-        text = Path(f"/proc/{self.process.pid}/io").read_text()
-        return int(text.partition("\nwrite_bytes: ")[2].split()[0])
-
-
-def changed(file: Path, changes: dict[str, str]) -> str:
-    text = file.read_text()
-    for old, new in changes.items():
-        assert old in text, old
-        text = text.replace(old, new)
-    return text
-
-
-def need(program: str) -> None:
-    """Skip the test on a machine without *program*; CI installs it."""
-    if shutil.which(program) is None:
-        assert "CI" not in os.environ, f"{program} is missing: .ci/run installs it"
-        pytest.skip(f"needs {program}")
-
-
-@contextmanager
-def start_runtime(directory: Path, **http: object) -> Iterator[FlightServer]:
-    runtime = FlightServer(directory)
-    runtime.changes["runtime"]["http"] = {"bind": f"127.0.0.1:{runtime.port}", **http}
-    with runtime:
-        yield runtime
-
-
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightServer]:
-    with start_runtime(tmp_path_factory.mktemp("runtime"), trusted_proxies=["127.0.0.1"]) as running:
-        yield running
-
-
-@pytest.fixture(params=["nginx", "caddy"])
-def begin(
-    request: pytest.FixtureRequest, tmp_path: Path, tls_files: tuple[Path, Path]
-) -> Callable[[FlightServer], Front]:
-    """Make a front of each kind for a runtime."""
-    need(request.param)
-    return lambda runtime: Front(request.param, tmp_path, runtime, tls_files)
-
-
-@pytest.fixture
-def front(begin: Callable[[FlightServer], Front], runtime: FlightServer) -> Iterator[Front]:
-    with begin(runtime) as running:
-        yield running
 
 
 def test_rows_and_refusals_pass_unchanged(front: Front, runtime: FlightServer) -> None:
@@ -259,3 +148,32 @@ def test_the_files_are_valid(begin: Callable[[FlightServer], Front], runtime: Fl
 
     assert done.returncode == 0, done.stderr
     assert "[warn]" not in done.stderr
+
+
+def test_a_caddy_that_hides_that_a_result_breaks_off_refuses_the_file() -> None:
+    found = {shutil.which("caddy", path=directory) for directory in os.get_exec_path()}
+    programs = [program for program in found if program is not None]
+    assert programs or "CI" not in os.environ
+
+    for program in programs:
+        command = [program, "adapt", "--adapter", "caddyfile", "--config", str(REPOSITORY / "deploy/Caddyfile")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == (caddy_version(program) >= OLDEST_CADDY), done.stderr
+
+
+def test_nginx_limits_the_requests_under_way_of_an_address(
+    tmp_path: Path, tls_files: tuple[Path, Path], runtime: FlightServer
+) -> None:
+    need("nginx")
+    front = Front("nginx", tmp_path, runtime, tls_files)
+    configuration = changed(tmp_path / "conf", {"limit_conn querykeep 100;": "limit_conn querykeep 1;"})
+    (tmp_path / "conf").write_text(configuration)
+    elsewhere = httpx.HTTPTransport(local_address="127.0.0.2", verify=front.entry._verify)
+
+    with front, front.entry.stream(LARGE) as held, httpx.Client(transport=elsewhere) as other:
+        assert held.status_code == 200
+        refused = front.entry.sql("SELECT 1")
+        assert (refused.status_code, refused.json()["code"]) == (429, "too_many_connections")
+        assert refused.headers["Retry-After"] == "1"
+        assert refused.headers["Content-Type"] == "application/problem+json"
+        assert other.post(f"{front.entry.url}/v1/sql", content="SELECT 1", headers=KEYED).status_code == 200

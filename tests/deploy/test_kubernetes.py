@@ -12,8 +12,9 @@ import yaml
 from kubernetes_validate.utils import validate
 
 from runtimeconf.loader import load
-from runtimeconf.model import MetricsConfig, RuntimeConfig
+from runtimeconf.model import MIB, MetricsConfig, RuntimeConfig
 from system.addresses import Address
+from tests.deploy.sizing import most_memory
 from tests.system.harness import K1, REPOSITORY
 
 CHART = REPOSITORY / "deploy/helm/querykeep"
@@ -75,6 +76,7 @@ def test_the_manifests_fit_kubernetes_and_the_runtime(tmp_path: Path) -> None:
     assert pod["terminationGracePeriodSeconds"] > stop_s
     mounts = {mount["name"]: Path(mount["mountPath"]) for mount in container["volumeMounts"]}
     assert config.state_dir.parent == mounts["state"]
+    assert int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 1024 * MIB >= most_memory(config)
 
 
 def test_the_pods_have_no_more_rights_than_the_image_needs() -> None:

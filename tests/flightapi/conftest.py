@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -47,16 +47,16 @@ def endpoint(_endpoint: Endpoint, engine: InProcessEngine) -> Iterator[Endpoint]
 
 @pytest.fixture
 def silent() -> Iterator[Silent]:
-    """Begins calls that send nothing. They end with the test."""
+    """Begins calls that send nothing more after some messages. They end with the test."""
     silence = threading.Event()
     calls: list[Any] = []
 
-    def nothing() -> Iterator[bytes]:
+    def begun(messages: Iterable[bytes]) -> Iterator[bytes]:
+        yield from messages
         silence.wait()
-        yield from ()
 
-    def begin(endpoint: Endpoint, method: str, metadata: Metadata = ()) -> Any:
-        calls.append(endpoint.begin(PATHS[method], nothing(), metadata))
+    def begin(endpoint: Endpoint, method: str, metadata: Metadata = (), messages: Iterable[bytes] = ()) -> Any:
+        calls.append(endpoint.begin(PATHS[method], begun(messages), metadata))
         return calls[-1]
 
     yield begin

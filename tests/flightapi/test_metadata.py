@@ -139,6 +139,7 @@ def test_tables_with_schemas_on_request() -> None:
     assert flights.metadata == SCHEMA.metadata
     assert flights.field("price").metadata == {
         b"kept": b"yes",
+        b"ARROW:FLIGHT:SQL:TYPE_NAME": b"DECIMAL(18,2)",
         b"ARROW:FLIGHT:SQL:PRECISION": b"18",
         b"ARROW:FLIGHT:SQL:SCALE": b"2",
     }
@@ -176,7 +177,7 @@ def test_descriptions_are_in_the_metadata_of_table_and_columns() -> None:
     schema = schema_of(table["table_schema"][0].as_py())
     assert schema.metadata == {b"of": b"the table", b"description": b"All trips", b"owner": b"ops"}
     assert (schema.field("price").metadata or {})[b"ARROW:FLIGHT:SQL:REMARKS"] == b"in euros"
-    assert not schema.field("id").metadata
+    assert schema.field("id").metadata == {b"ARROW:FLIGHT:SQL:TYPE_NAME": b"BIGINT"}
 
 
 @pytest.mark.parametrize("command", [messages.CommandGetSqlInfo(), messages.CommandGetXdbcTypeInfo()])

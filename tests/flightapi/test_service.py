@@ -15,6 +15,7 @@ import trustme
 from authkeys.access import build
 from flightapi.calls import IdleClock
 from flightapi.descriptions import StatementRequest
+from flightapi.open_calls import OpenCalls
 from flightapi.prepared import Prepared, PreparedStatements
 from flightapi.protocol import messages
 from flightapi.protocol.messages import PATHS, pack
@@ -185,14 +186,17 @@ def test_a_prepared_statement(endpoint: Endpoint) -> None:
     [
         ("SELECT id, ? AS b FROM flights WHERE id = ?", row_of(a="x", b=5), {"id": 5, "b": "x"}),
         ("SELECT id FROM flights WHERE id = $id AND name = $name", row_of(name="n7", id=7), {"id": 7}),
+        ("SELECT id FROM flights WHERE id = :id AND name = :name", row_of(name="n7", id=7), {"id": 7}),
+        ("SELECT id FROM flights WHERE id = :id AND name = :name", row_of(**{":name": "n7", ":id": 7}), {"id": 7}),
     ],
-    ids=["by position", "by name"],
+    ids=["by position", "by name", "by name after a colon", "by name with a colon"],
 )
 def test_parameters_are_bound(endpoint: Endpoint, sql: str, row: pa.Table, expected: dict[str, object]) -> None:
     prepared = endpoint.prepare(sql)
     handle = endpoint.bind(prepared.prepared_statement_handle, row)
 
     assert len(schema_of(prepared.parameter_schema)) == 2
+    assert set(schema_of(prepared.parameter_schema).names) in ({"$1", "$2"}, {"id", "name"})
     assert endpoint.table(endpoint.info(executing(handle))).to_pylist() == [expected]
 
 
@@ -353,7 +357,7 @@ def test_a_key_that_is_removed_before_the_message_comes_is_refused(
 
 def test_what_nobody_uses_expires_as_the_server_ticks(config: RuntimeConfig, engine: InProcessEngine) -> None:
     idle_clock = IdleClock()
-    service = FlightService(config, engine, OPEN, idle_clock, PreparedStatements())
+    service = FlightService(config, engine, OPEN, idle_clock, PreparedStatements(), open_calls=OpenCalls(1))
     clock = Clock()
     kept = (service._descriptions, service._results, service._prepared)
     for one in kept:

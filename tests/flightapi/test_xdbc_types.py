@@ -1,4 +1,5 @@
 import duckdb
+import pyarrow as pa
 import pytest
 
 from flightapi import xdbc_types
@@ -61,3 +62,25 @@ def test_the_size_of_an_integer_is_its_digits(name: str, bits: int) -> None:
         assert row["column_size"] == len(str(greatest))
         assert row["unsigned_attribute"] == unsigned
         assert duckdb.execute(f"SELECT {greatest}::{type_name}").fetchall() == [(greatest,)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
+        *("FLOAT", "DOUBLE", "DECIMAL(18,3)", "VARCHAR", "BLOB", "DATE", "TIME", "TIME_NS", "TIMESTAMP"),
+        *("TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "INTEGER[]", "INTEGER[3]"),
+        *('STRUCT(a INTEGER, "B c" VARCHAR[])', "MAP(VARCHAR, DOUBLE)", "UNION(num INTEGER, str VARCHAR)"),
+    ],
+)
+def test_a_column_has_the_name_of_its_type_in_the_engine(name: str) -> None:
+    relation = duckdb.sql(f"SELECT NULL::{name} AS a")
+    assert relation is not None
+    kind = relation.to_arrow_table().schema.field("a").type
+
+    assert [(xdbc_types.type_name(kind),)] == duckdb.execute(f"SELECT typeof(NULL::{name})").fetchall()
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.uint8(), pa.string())])
+def test_text_in_any_form_is_varchar(kind: pa.DataType) -> None:
+    assert xdbc_types.type_name(kind) == "VARCHAR"

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 import gevent
 from gunicorn.app.base import BaseApplication
 
-from httpserver import gunicorn_server
+from httpserver import gevent_worker, gunicorn_server
 from httpserver.gevent_worker import GeventWebWorker
 from runtime_site import startup
 from sqlapi import disconnects
@@ -51,6 +51,22 @@ class WebServer(BaseApplication):  # type: ignore[misc]
 
     def heartbeat_timeout(self) -> int:
         return int(self.cfg.timeout)
+
+
+class PatientWorker(GeventWebWorker):
+    """The worker of the web tier, with more time for the last requests than any test takes."""
+
+    def run(self) -> None:
+        gevent_worker._STOP_HEAD_S = 600.0
+        super().run()
+
+
+class ImpatientThreads(gunicorn_server.WebWorker):
+    """The threaded worker, which gives a new connection no more time than gunicorn does."""
+
+    def run(self) -> None:
+        gunicorn_server.HEAD_TIMEOUT_S = 0.0
+        super().run()
 
 
 class StumblingWorker(GeventWebWorker):

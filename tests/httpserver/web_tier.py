@@ -24,6 +24,7 @@ class WebTier(Program):
     directory: Path
     application: Literal["runtime", "plain"] = "plain"
     settings: dict[str, Any] = field(default_factory=dict)
+    http: dict[str, Any] = field(default_factory=dict)
     tls_files: tuple[Path, Path] | None = None  # certificate, key
     max_descriptors: int | None = None
     shutdown_timeout: str = "30s"
@@ -32,7 +33,7 @@ class WebTier(Program):
     def __enter__(self) -> Self:
         runtime: dict[str, Any] = {
             "auth": {"api-key": {"enabled": True, "keys": [K1, K2]}},
-            "http": {"bind": f"127.0.0.1:{self.port}"},
+            "http": {"bind": f"127.0.0.1:{self.port}", **self.http},
             "shutdown_timeout": self.shutdown_timeout,
         }
         if self.tls_files is not None:
@@ -45,6 +46,9 @@ class WebTier(Program):
         command = [PYTHON, "-m", "tests.httpserver.web_server", self.application, json.dumps(self.settings)]
         self.run(["sh", "-c", f'{self._limit} exec "$@"', "sh", *command], {**os.environ, "RUNTIME_CONFIG": str(file)})
         wait_for(self._answers, "the web tier to answer")
+        # The arbiter pauses between two forks.
+        wanted = self.settings.get("workers", len(os.sched_getaffinity(0)))
+        wait_for(lambda: len(self.workers()) >= wanted, f"{wanted} workers")
         return self
 
     @property

@@ -6,10 +6,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from system.addresses import Address, bind_problem, holders, wait_until_bindable
+from system.addresses import Address, bind_problem, bound_address, holders, listening_addresses, wait_until_bindable
 from tests.system.harness import run_program
 
 BIND = "runtime.http.bind"
@@ -88,3 +89,42 @@ print(activated({"LISTEN_PID": str(os.getpid()) if kind != "other" else "1", "LI
 def test_a_socket_from_systemd_is_that_of_http(kind: str, count: str, said: str) -> None:
     done = run_program("-c", ACTIVATED, kind, count)
     assert said in (done.stdout + done.stderr).splitlines()[-1]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
+def test_the_sockets_on_which_this_process_listens_are_found(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listener:
+        address = Address(host, listener.getsockname()[1])
+
+        assert bound_address(listener.fileno()) == address
+        assert address in list(listening_addresses())
+        assert listener.fileno() > 0, "it is still open"
+        assert address.is_open is (host in {"0.0.0.0", "::"})
+    assert address not in list(listening_addresses())
+
+
+def test_what_does_not_listen_has_no_address(holder: socket.socket) -> None:
+    pair = socket.socketpair()
+    with Path(os.devnull).open() as file, pair[0], pair[1]:
+        for descriptor in (holder.fileno(), pair[0].fileno(), file.fileno(), 999_999):
+            assert bound_address(descriptor) is None
+
+
+@pytest.mark.parametrize(("resolved", "is_open"), [(["127.0.0.1", "::1"], False), (["127.0.0.1", "10.0.0.1"], True)])
+def test_localhost_counts_by_what_it_resolves_to(
+    monkeypatch: pytest.MonkeyPatch, resolved: list[str], *, is_open: bool
+) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in resolved]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+
+    assert Address("localhost", 8090).is_open is is_open
+
+
+def test_a_localhost_that_does_not_resolve_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> list[object]:
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+
+    assert not Address("localhost", 8090).is_open

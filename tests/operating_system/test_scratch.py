@@ -3,16 +3,16 @@ from pathlib import Path
 import pytest
 
 from system.scratch import ScratchDirectory
+from tests.operating_system.full_disk import no_room
 from tests.operating_system.programs import run
 
 
 def test_it_is_private_and_removed_with_its_contents(tmp_path: Path) -> None:
     scratch = ScratchDirectory(tmp_path / "state")
-    (scratch.subdirectory("1") / "spilled").write_text("x")
+    (scratch.path / "spilled").write_text("x")
 
     assert scratch.path.stat().st_mode & 0o777 == 0o700
     assert scratch.path.parent.stat().st_mode & 0o777 == 0o700
-    assert scratch.subdirectory("1").stat().st_mode & 0o777 == 0o700
     scratch.close()
     scratch.close()
 
@@ -38,6 +38,37 @@ def test_the_directory_of_a_killed_process_is_removed_and_that_of_another_engine
     one.close()
     assert other.path.is_dir()
     other.close()
+
+
+def test_without_room_the_directory_is_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with no_room(monkeypatch):
+        scratch = ScratchDirectory(tmp_path)
+        assert scratch.keep()
+        assert scratch.keep()
+        assert not scratch.path.exists()
+
+    assert scratch.keep()
+    assert scratch.path.is_dir()
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "statements cannot spill to disk"
+    ]
+    other = ScratchDirectory(tmp_path)
+    assert scratch.path.is_dir(), "it is locked"
+    other.close()
+    scratch.path.rmdir()
+    assert not scratch.keep(), "somebody removed it"
+    scratch.close()
+
+
+def test_a_directory_that_cannot_be_made_later_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with no_room(monkeypatch):
+        scratch = ScratchDirectory(tmp_path)
+    (tmp_path / "tmp").rmdir()
+
+    assert not scratch.keep()
+    scratch.close()
 
 
 def test_entries_with_other_names_are_kept(tmp_path: Path) -> None:

@@ -241,14 +241,28 @@ def test_threads_and_files_do_not_grow_with_statements(engine: QueryEngine) -> N
 
 def test_a_flood_of_one_key_leaves_a_slot_to_another(start_engine: StartEngine) -> None:
     engine = start_engine(workers=2, max_queued=4, queue_timeout_s=30)
+    assert b"".join(engine.run(Query(sql="SELECT 1 AS a", fingerprint="other"))) == b'[{"a":1}]'
     flood = [begin(lambda: engine.run(Query(sql=ENDLESS, fingerprint="flood"))) for _ in range(3)]
     wait_until(lambda: sorted(one.state for one in engine.active("flood")) == ["queued", "queued", "running"])
 
-    answer = b"".join(engine.run(Query(sql="SELECT 1 AS a", fingerprint="other")))
+    answer = b"".join(engine.run(Query(sql="SELECT 2 AS a", fingerprint="other")))
 
-    assert answer == b'[{"a":1}]'
+    assert answer == b'[{"a":2}]'
     engine.close()
     assert [error_of(one) for one in flood] == [EngineUnavailableError] * 3
+
+
+def test_a_key_that_is_alone_uses_every_worker_until_another_comes(start_engine: StartEngine) -> None:
+    engine = start_engine(workers=2, max_queued=4, queue_timeout_s=30)
+    flood = [begin(lambda: engine.run(Query(sql=ENDLESS, fingerprint="flood"))) for _ in range(3)]
+    wait_until(lambda: sorted(one.state for one in engine.active("flood")) == ["queued", "running", "running"])
+
+    answer = b"".join(engine.run(Query(sql="SELECT 2 AS a", fingerprint="other")))
+
+    assert answer == b'[{"a":2}]'
+    wait_until(lambda: sorted(one.state for one in engine.active("flood")) == ["queued", "running"])
+    engine.close()
+    assert sorted(error_of(one).__name__ for one in flood) == ["EngineBusyError", *["EngineUnavailableError"] * 2]
 
 
 @pytest.mark.exhaustive

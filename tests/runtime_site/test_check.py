@@ -1,6 +1,7 @@
 """Problems that `manage.py check` finds beyond the YAML. It changes nothing."""
 
 import io
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +118,63 @@ def test_a_view_on_an_unknown_column_and_a_missing_file(tmp_path: Path) -> None:
 
     assert error.startswith(f'(runtime_site.E002) {tmp_path}/runtime.yaml:7: views[0].sql: Referenced column "nmae"')
     assert warning.startswith(f"(runtime_site.W001) {tmp_path}/runtime.yaml:5: datasets[1].from: 'absent.csv' does not")
+
+
+@pytest.mark.parametrize("fail_level", ["ERROR", "CRITICAL"])
+def test_messages_are_in_the_order_of_the_file(tmp_path: Path, fail_level: str) -> None:
+    wrong = "".join(f"  - {{from: 'file:orders.csv', name: {number}}}\n" for number in range(30))
+    short = "".join(f"        - short-{number:02}\n" for number in range(12))
+    keys = f"runtime:\n  auth:\n    api-key:\n      enabled: true\n      keys:\n{short}"
+
+    errors = checked(tmp_path, f"datasets:\n{wrong}", fail_level)
+    warnings = checked(tmp_path, keys)
+
+    assert [line.split(":")[1] for line in errors] == [*map(str, range(2, 21)), " and 11 more faults"]
+    assert [line.split(":")[1] for line in warnings] == [str(number) for number in range(6, 18)]
+
+
+NO_DIRECTORY = "(runtime_site.E003) No directory for temporary files can be written, not even /proc: set TMPDIR to one."
+
+
+@pytest.mark.parametrize(("state_dir", "is_found"), [("state", True), ("/proc/state", False)])
+def test_without_a_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state_dir: str, *, is_found: bool
+) -> None:
+    def gettempdir() -> str:  # as where no directory of the system can be written
+        if tempfile.tempdir is None:
+            raise FileNotFoundError
+        return tempfile.tempdir
+
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "gettempdir", gettempdir)
+    monkeypatch.setenv("TMPDIR", "")
+    (tmp_path / "orders.csv").write_text("id,name\n1,a\n")
+
+    messages = checked(
+        tmp_path,
+        f"runtime:\n  state_dir: {state_dir}\n  query: {{workers: 1}}\n"
+        "datasets:\n  - {from: 'file:orders.csv', name: orders}\n"
+        "views:\n  - {name: v, sql: SELECT name FROM orders}\n",
+    )
+
+    assert (NO_DIRECTORY in messages) is not is_found
+    assert messages == [] or not is_found
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["orders.csv", "runtime.yaml"]
+
+
+def test_a_file_that_looks_as_if_a_parameter_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_text("id;amount\n1;1,5\n2;2,5\n")
+    (tmp_path / "plain.csv").write_text("1,2\n3,4\n")
+
+    comma, header = checked(
+        tmp_path,
+        "runtime:\n  query: {workers: 1}\n"
+        "datasets:\n  - {from: 'file:orders.csv', name: orders}\n  - {from: 'file:plain.csv', name: plain}\n",
+    )
+
+    place = f"(runtime_site.W001) {tmp_path}/runtime.yaml"
+    assert comma.startswith(f"{place}:4: datasets[0].from: The column 'amount' of 'orders.csv' looks like numbers with")
+    assert header.startswith(f"{place}:5: datasets[1].from: The first row of 'plain.csv' names the columns, but looks")
 
 
 def test_refused_sql_is_reported_once(tmp_path: Path) -> None:

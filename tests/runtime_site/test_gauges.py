@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from datasources.control import DatasetState
+from datasources.control import DatasetState, SharingState
 from datasources.refresh.control_socket import ControlServer
 from runtime_site.gauges import Gauges, _ProcessorTime
 from runtime_site.metrics_page import MetricsPage
 from runtime_site.watching import Memory
-from runtimeconf.model import AccelerationConfig, DatasetConfig, RuntimeConfig
+from runtimeconf.model import AccelerationConfig, DatasetConfig, RuntimeConfig, SnapshotsConfig
 from telemetry import metrics
 from tests.system.harness import wait_for
 
@@ -75,6 +75,37 @@ def test_a_part_that_answers_late_does_not_make_the_page_old(
         wait_for(lambda: asked >= 3, "the third look", 20.0)
     finally:
         server.close()
+
+
+def test_a_node_publishes_until_another_one_may_even_if_nobody_answers_any_more(
+    config: RuntimeConfig, gauges: Gauges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("runtime_site.gauges.since_boot", lambda: clock[0])
+    config = replace(config, snapshots=SnapshotsConfig(location="s3://lake/x", role="auto"))
+
+    class Publisher:
+        def sharing(self) -> SharingState:
+            return SharingState(node="n", publisher="n", epoch=1, error=None, answered_s=1, publishes_s=12.0)
+
+        def datasets(self) -> tuple[DatasetState, ...]:
+            return ()
+
+    server = ControlServer(config.state_dir, Publisher())  # type: ignore[arg-type]
+    try:
+        gauges.adopt(config, [])
+        wait_for(lambda: metrics.SHARED_STORAGE_AGE in gauges.series(), "the first look")
+    finally:
+        server.close()
+
+    shown = []
+    for time_s in (1000.0, 1011.9, 1012.0, 1100.0):
+        clock[0] = time_s
+        found = gauges.series()
+        shown.append((found[metrics.NODE_PUBLISHES][()], found[metrics.SHARED_STORAGE_AGE][()]))
+    assert shown == [(1.0, 1.0), (1.0, 12.9), (0.0, 13.0), (0.0, 101.0)]
+    gauges.adopt(replace(config, snapshots=None), [])
+    wait_for(lambda: metrics.NODE_PUBLISHES not in gauges.series(), "the look without nodes")
 
 
 def test_processor_time_never_falls_whoever_ends() -> None:

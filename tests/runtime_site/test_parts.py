@@ -129,7 +129,7 @@ def test_a_part_dies_if_its_supervisor_is_dead(config: RuntimeConfig) -> None:
 
 @pytest.mark.parametrize("name", parts.PARTS)
 def test_parts_get_no_environment_variable_that_may_be_a_secret(config: RuntimeConfig, name: parts.PartName) -> None:
-    names = "PATH HOME LANG LC_ALL TZ TMPDIR LOG_FORMAT PYTHONPATH PYTHONDONTWRITEBYTECODE COVERAGE_PROCESS_START"
+    names = "PATH HOME LANG LC_ALL TZ TMPDIR LOG_FORMAT PYTHONPATH PYTHONDONTWRITEBYTECODE"
     wanted = dict.fromkeys([*names.split(), "DJANGO_SETTINGS_MODULE"], "x")
     secrets = "API_KEY ENV_KEY AWS_SECRET_ACCESS_KEY PATH_KEY PYTHON_KEY RUNTIME_CONFIG WEB_CONCURRENCY"
     unwanted = dict.fromkeys(secrets.split(), "canary")

@@ -75,6 +75,18 @@ def test_on_a_cluster_the_sql_of_datafusion_is_for_loads_alone(
     assert [fault.yaml_path.removesuffix(".acceleration.refresh_sql") for fault in caught.value.faults] == faults
 
 
+def test_faulty_statements_are_in_the_order_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "runtime.yaml"
+    views = "".join(f"  - {{name: v{number}, sql: DROP TABLE x}}\n" for number in range(3))
+    datasets = "  - {from: 'file:a.csv', name: t, acceleration: {enabled: true, refresh_sql: DROP TABLE x}}\n"
+    file.write_text(f"views:\n{views}datasets:\n{datasets}")
+
+    with pytest.raises(ConfigError) as caught:
+        startup.with_checked_statements(load(file, {}))
+
+    assert [fault.line for fault in caught.value.faults] == [2, 3, 4, 6]
+
+
 def test_a_runtime_starts_and_stops(configured: Path) -> None:
     runtime = startup.Runtime(startup.checked_config())
 

@@ -64,7 +64,10 @@ class Remote:
 
     url: str = ""
     replies: dict[tuple[str, str], Reply | Callable[[Request], Reply]] = field(
-        default_factory=lambda: {("GET", "/health"): Reply(body=b"ok\n", content_type="text/plain")}
+        default_factory=lambda: {
+            ("GET", "/health"): Reply(body=b"ok\n", content_type="text/plain"),
+            ("GET", "/v1/datasets"): Reply(body=b"[]"),
+        }
     )
     requests: list[Request] = field(default_factory=list)
 

@@ -71,6 +71,14 @@ def test_everything_is_on_the_screen() -> None:
     assert "more" not in text
 
 
+def test_digests_come_with_how_to_see_the_sql() -> None:
+    hint = "Statements that took longest in all (digests; history: {sql: true} keeps SQL)"
+
+    assert hint in map(str.rstrip, lines_of(FULL, 80))
+    for others in ((), (statement(1), statement(2, "SELECT 1"))):
+        assert not any("digests" in line for line in lines_of(replace(FULL, statements=others), 80))
+
+
 @pytest.mark.parametrize(("columns", "lines"), [(120, 50), (80, 24), (40, 10), (10, 3), (1, 1), (200, 200)])
 def test_the_screen_fits_any_terminal(columns: int, lines: int) -> None:
     drawn = lines_of(FULL, columns, lines)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,12 @@ Load = Callable[..., RuntimeConfig]
 Faults = Callable[..., tuple[ConfigFault, ...]]
 #: The same with a text that must have one fault, which it returns as `line: path: message`.
 Fault = Callable[..., str]
+
+
+#: The hint about a reference in a value where none is resolved.
+NO_REFERENCE = (
+    "(a secret reference is resolved in API keys, params of datasets, snapshots and engine, and headers of traces only)"
+)
 
 
 def with_keys(items: str, *, enabled: str = "true") -> str:
@@ -78,3 +85,11 @@ REQUIRED: dict[str, dict[str, str]] = {
 def required(source: str) -> dict[str, str]:
     """Return the parameters that the connector of *source* requires."""
     return REQUIRED.get(source.partition(":")[0], {})
+
+
+def env_places(directory: Path, name: str) -> str:
+    """Return where a secret was looked for in the environment and in *directory*, which has no `.env`."""
+    return (
+        f"the variables {name}, {name.upper()}, SPICE_{name} and SPICE_{name.upper()} in the environment, "
+        f"{directory}/.env.local (no such file) and {directory}/.env (no such file)"
+    )

@@ -56,7 +56,7 @@ def test_what_a_spicepod_says_is_taken_with_its_meaning(load_text: Load) -> None
     assert config.ready_state == "on_registered"
     assert (dataset.required_for_ready, dataset.time_format) == (False, "unix_millis")
     assert dataset.documentation == Documentation(
-        description="All rows,\non two lines\n", metadata={"owner": "ops"}, columns={"t": "When"}
+        description="All rows,\non two lines\n", metadata={"owner": "ops"}, columns={"t": "When"}, undescribed=("v",)
     )
     assert dataset.acceleration == AccelerationConfig(
         refresh_mode="append",

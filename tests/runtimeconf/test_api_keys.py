@@ -10,7 +10,7 @@ import pytest
 from runtimeconf.key_texts import MAX_LENGTH, is_trivial
 from runtimeconf.model import AuthConfig, RuntimeConfig
 from runtimeconf.secret import Secret
-from tests.runtimeconf.configurations import KEY, Fault, Faults, Load, with_keys
+from tests.runtimeconf.configurations import KEY, Fault, Faults, Load, env_places, with_keys
 
 KEYS = "runtime.auth.api-key.keys"
 
@@ -66,12 +66,14 @@ NULL_LIST = "is empty: it must be a list, one item a line after a dash, or be le
         ),
         pytest.param(
             '{enabled: true, keys: ["${ secrets:missing }"]}',
-            ".keys[0]: secret 'missing' was not found; stores asked: env",
+            ".keys[0]: secret 'missing' was not found; stores asked: env (looked at: PLACES)",
             id="C07 missing secret",
         ),
     ],
 )
-def test_faults_of_the_block(fault: Fault, settings: str, expected: str) -> None:
+def test_faults_of_the_block(fault: Fault, yaml_file: Path, settings: str, expected: str) -> None:
+    expected = expected.replace("PLACES", env_places(yaml_file.parent, "missing"))
+
     assert fault(f"runtime: {{auth: {{api-key: {settings}}}}}\n") == f"1: runtime.auth.api-key{expected}"
 
 
@@ -171,9 +173,9 @@ def test_c22_enabled_must_be_a_boolean(fault: Fault, enabled: str) -> None:
 
 
 def test_while_off_no_secret_is_read_and_no_key_is_kept(load_text: Load) -> None:
-    assert load_text(with_keys("- ${ secrets:missing }", enabled="false")).auth == AuthConfig(enabled=False)
-    assert load_text("runtime: {auth: {api-key: {enabled: false}}}\n").auth == AuthConfig(enabled=False)
-    assert load_text("runtime: {auth: {api-key: {enabled: false, keys: []}}}\n").auth == AuthConfig(enabled=False)
+    assert load_text(with_keys("- ${ secrets:missing }", enabled="false")).auth == AuthConfig(allows_anybody=True)
+    assert load_text("runtime: {auth: {api-key: {enabled: false}}}\n").auth == AuthConfig(allows_anybody=True)
+    assert load_text("runtime: {auth: {api-key: {enabled: false, keys: []}}}\n").auth == AuthConfig(allows_anybody=True)
 
 
 @pytest.mark.parametrize("item", ["", "${secrets:}", "[a]"])
@@ -242,6 +244,10 @@ def test_unknown_names_below_auth_are_shown_only_when_close_to_known_ones(faults
 SHORT = "is shorter than 16 characters, so that it can be guessed"
 TRIVIAL = "is a well-known word, a sequence or a repetition, so that it can be guessed"
 SUFFIX = "ends with :ro or :rw, which is part of the key here and grants or denies nothing"
+INSTEAD = (
+    "Spice takes the suffix off: a key with :rw may also write and refresh, any other may only read. Here, write the "
+    "key without it into named_keys, with rights: [query] or rights: [query, refresh]"
+)
 LITERAL = "holds a literal key and other users can read the file: chmod 600 it, or use secret references"
 
 
@@ -262,7 +268,7 @@ LITERAL = "holds a literal key and other users can read the file: chmod 600 it, 
             (
                 f"- {KEY}{end}\n- ${{ env:x }}2{end}\n- ${{ env:{name} }}",
                 0o600,
-                [f"{n + 6}: {KEYS}[{n}]: {SUFFIX}" for n in range(3)],
+                [*(f"{n + 6}: {KEYS}[{n}]: {SUFFIX}. {INSTEAD}" for n in range(2)), f"8: {KEYS}[2]: {SUFFIX}"],
             )
             for name, end in (("ro", ":ro"), ("rw", ":rw"))
         ),

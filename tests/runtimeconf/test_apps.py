@@ -37,6 +37,19 @@ def test_faults_are_errors_and_warnings_are_warnings(yaml_file: Path) -> None:
         f"{yaml_file}:2: models: is not available here: Remove it",
     ]
     assert missing.msg.startswith(f"{yaml_file}: there is no such file")
+    assert missing.level == checks.ERROR
+
+
+def test_a_yaml_that_nobody_names_and_that_is_not_there_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RUNTIME_CONFIG")
+    monkeypatch.chdir(tmp_path)
+    set_config(None)
+
+    (warning,) = check_configuration()
+
+    assert (warning.id, warning.level) == ("runtimeconf.W002", checks.WARNING)
 
 
 @pytest.mark.parametrize(

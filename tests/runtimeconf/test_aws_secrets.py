@@ -65,7 +65,10 @@ def test_one_secret_has_the_values(load_text: Load, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (of("prod/querykeep", "other"), "secret 'other' was not found; stores asked: aws"),
+        (
+            of("prod/querykeep", "other"),
+            "stores asked: aws (looked at: the name other in prod/querykeep in AWS Secrets Manager)",
+        ),
         (of("prod/querykeep", "list"), "has a value for it that is not a text"),
         (of("nothing"), "there is no such secret in this region"),
         (of("deleted"), "it is marked for deletion"),

@@ -1,12 +1,14 @@
 """`datasets` and `views`: their values and their faults."""
 
+from pathlib import Path
+
 import pytest
 
 from runtimeconf.fields import DurationField
 from runtimeconf.loader import load
 from runtimeconf.model import AccelerationConfig
 from runtimeconf.references import MalformedReferenceError
-from tests.runtimeconf.configurations import Fault, Faults, Load, fault_cases
+from tests.runtimeconf.configurations import Fault, Faults, Load, env_places, fault_cases
 
 
 def dataset(fields: str) -> str:
@@ -35,22 +37,27 @@ def test_names(load_text: Load, name: str) -> None:
 
 
 INVALID = ("1a", "a-b", "a.b.c", ".a", "a.", "a.1b", '"a b"', "é", "x" * 64, '"a\\"b"', '"a;b"', "[a]", "''", "a\u0301")
-RESERVED = (
-    *("information_schema", "pg_catalog", "Information_Schema", "runtime", "main", "_catalog", "_catalog2"),
-    *("duckdb_tables", "PG_class", "sqlite_master", "pragma_x", "_s1", "_S20"),
-    *(
-        "main.a",
-        "Runtime.a",
-        "system.a",
-        "temp.a",
-        "memory.a",
-        "recurring.a",
-        "_catalog.a",
-        "_s1.a",
-        "a.pg_x",
-        "a.main",
-    ),
-)
+THE_NAME = "the engine reserves this name"
+RESERVED = {
+    **dict.fromkeys(("information_schema", "Information_Schema", "runtime", "main", "main.a", "a.main"), THE_NAME),
+    **dict.fromkeys(("Runtime.a", "system.a", "temp.a", "memory.a", "recurring.a"), THE_NAME),
+    **{
+        name: f"names that begin with {prefix} are reserved for the engine's {what}"
+        for prefix, what, names in (
+            ("_catalog", "lists of tables", ("_catalog", "_catalog2", "_catalog.a")),
+            ("duckdb_", "own tables", ("duckdb_tables",)),
+            ("pg_", "system tables, as in PostgreSQL", ("PG_class", "pg_flights", "a.pg_x")),
+            ("pragma_", "pragma functions", ("pragma_x",)),
+            ("sqlite_", "system tables, as in SQLite", ("sqlite_master",)),
+        )
+        for name in names
+    },
+    "pg_catalog": THE_NAME,
+    **{
+        name: f"names such as {shown} are reserved for the engine's snapshots"
+        for name, shown in (("_s1", "_s1"), ("_S20", "_s20"), ("_s1.a", "_s1"), ("_s0123456789ab", "_s0123456789ab"))
+    },
+}
 
 
 @pytest.mark.parametrize("name", [*INVALID, *RESERVED])
@@ -59,7 +66,10 @@ def test_invalid_and_reserved_names(fault: Fault, name: str, section: str) -> No
     message = fault(section % name)
 
     assert "[0].name: must be a name of letters, digits and _, no digit first" in message
-    assert message.endswith(f"found {name!r} (the engine reserves this name)") is (name in RESERVED)
+    if name in RESERVED:
+        assert message.endswith(f"found {name!r} ({RESERVED[name]})")
+    else:
+        assert "reserve" not in message
 
 
 def test_c20_names_are_unique_ignoring_case(faults: Faults) -> None:
@@ -82,6 +92,8 @@ views:
 
 
 FAULTS = """
+on_empty: ignore
+=> .on_empty: must be accept or fail; found 'ignore'
 on_schema_change: ignore
 => .on_schema_change: must be fail or accept; found 'ignore'
 params: {file_format: orc}
@@ -95,7 +107,7 @@ params: {file_format: '${x}'}
 => .params.file_format: BADREF
 # absent secret
 params: {file_format: '${ env:absent }'}
-=> .params.file_format: secret 'absent' was not found; stores asked: env
+=> .params.file_format: secret 'absent' was not found; stores asked: env (looked at: PLACES)
 # a secret is not shown
 params: {file_format: '${ env:canary }'}
 => .params.file_format: must be FORMAT; found a text
@@ -170,7 +182,7 @@ metadata: [a]
 metadata: {a: [b]}
 => .metadata.a: must be a text; found a list
 columns: [{name: a, description: b}, {name: A}]
-=> .columns: has a column twice
+=> .columns: has a column twice; found 'A' again
 columns: [{name: a, embeddings: [{from: m}]}]
 => .columns[0].embeddings: is not available here: Remove it: there is no search by meaning.
 """
@@ -185,7 +197,9 @@ FAULTS = FAULTS.replace("INTERVAL", DurationField("1s", "365d").expected)
 
 
 @pytest.mark.parametrize(("fields", "expected"), fault_cases(FAULTS))
-def test_faults_of_a_dataset(fault: Fault, fields: str, expected: list[str]) -> None:
+def test_faults_of_a_dataset(fault: Fault, yaml_file: Path, fields: str, expected: list[str]) -> None:
+    expected = [line.replace("PLACES", env_places(yaml_file.parent, "absent")) for line in expected]
+
     assert [fault(dataset(fields.strip()), {"CANARY": "canary"})] == [f"2: datasets[0]{line}" for line in expected]
 
 
@@ -193,6 +207,10 @@ NO_TIME = "time_column: has no effect unless refresh_mode is append, here or in 
 NO_CONFLICT = "acceleration.on_conflict: has no effect unless refresh_mode is append: a full refresh replaces all rows"
 NO_RETENTION = "acceleration.retention_period: has no effect without retention_check_enabled: true"
 NO_INTERVAL = "acceleration.refresh_jitter_enabled: has no effect without refresh_check_interval or refresh_jitter_max"
+RETRY_ZERO = (
+    "acceleration.refresh_retry_enabled: is true and refresh_retry_max_attempts is 0: "
+    "a load that fails is not tried again"
+)
 NO_RETRY = "acceleration.refresh_retry_max_attempts: has no effect without refresh_retry_enabled: true"
 OFF = "acceleration.enabled: is false, so these have no effect: refresh_sql, refresh_cron"
 NO_JITTER = "acceleration.refresh_jitter_max: has no effect without refresh_jitter_enabled: true"
@@ -207,14 +225,29 @@ NO_JITTER = "acceleration.refresh_jitter_max: has no effect without refresh_jitt
         ("acceleration: {refresh_jitter_enabled: true, refresh_cron: '* * * * *'}", NO_INTERVAL),
         ("acceleration: {enabled: false, refresh_sql: FROM d, engine: arrow, refresh_cron: '* * * * *'}", OFF),
         ("acceleration: {refresh_retry_enabled: false, refresh_retry_max_attempts: 3}", NO_RETRY),
+        ("acceleration: {refresh_retry_enabled: true, refresh_retry_max_attempts: 0}", RETRY_ZERO),
         ("acceleration: {retention_period: 5s}", NO_RETENTION),
         ("acceleration: {primary_key: a, on_conflict: {a: drop}}", NO_CONFLICT),
+        ("acceleration: {on_conflict: {}}", "acceleration.on_conflict: is empty, so it has no effect"),
+        ("acceleration: {indexes: {}}", "acceleration.indexes: is empty, so it has no effect"),
     ],
 )
 def test_a_setting_without_effect_is_a_warning(load_text: Load, fields: str, warning: str) -> None:
     config = load_text(dataset(fields))
 
-    assert [line for line in config.warnings if "no effect" in line] == [f"{config.file}:2: datasets[0].{warning}"]
+    assert [line for line in config.warnings if "datasets[0]" in line] == [f"{config.file}:2: datasets[0].{warning}"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "acceleration: {refresh_retry_max_attempts: 0}",
+        "acceleration: {enabled: false, refresh_timeout: 5s, refresh_retry_max_attempts: 3}",
+        "acceleration: {enabled: false, refresh_retry_enabled: false}",
+    ],
+)
+def test_a_setting_of_the_only_load_has_an_effect(load_text: Load, fields: str) -> None:
+    assert [line for line in load_text(dataset(fields)).warnings if "datasets[0]" in line] == []
 
 
 @pytest.mark.parametrize(

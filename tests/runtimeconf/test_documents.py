@@ -1,12 +1,18 @@
 """`docs/configuration.md` agrees with the schema, and the guide for those who move from ROAPI is one that loads."""
 
+import ast
+import inspect
 import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from runtimeconf.key_texts import KeyField
 from runtimeconf.model import DEFAULT_STATE_DIR, RuntimeConfig
 from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, ROOT, SOCKET_NAME_BYTES
+from runtimeconf.yaml_reader import MAX_FILE_BYTES
 from tests.runtimeconf.configurations import KEY, Load
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -24,6 +30,10 @@ BLOCKS = YAML.findall(PAGE)
 
 def test_every_field_has_a_row_and_every_row_a_field() -> None:
     assert set(ROWS) == {path for path, _ in ROOT.walk("")}
+
+
+def test_the_page_has_the_limit_of_the_file() -> None:
+    assert f"The file must be UTF-8, at most {MAX_FILE_BYTES // 1024**2} MiB" in PAGE
 
 
 def test_each_row_shows_the_expected_value() -> None:
@@ -56,6 +66,62 @@ def test_the_defaults_in_the_rows_match_the_block() -> None:
             if default and default.startswith("`"):
                 name = path.rpartition(".")[2]
                 assert re.search(rf"\b{name}: \"?{re.escape(default.strip('`'))}\"?", DEFAULTS), path
+
+
+def test_the_page_names_every_field_in_which_a_secret_reference_is_resolved() -> None:
+    resolving = {
+        re.sub(r"(?<=\.params)\.\w+$", "", path)
+        for path, field in ROOT.walk("")
+        if isinstance(field, KeyField) or ".resolve(" in inspect.getsource(type(field))
+    }
+    (sentences,) = re.findall(r"References are allowed in (.*?)anywhere else", PAGE, re.DOTALL)
+
+    assert resolving == {
+        *("runtime.auth.api-key.keys[]", "runtime.auth.api-key.named_keys[].key", "runtime.traces.headers"),
+        *("datasets[].params", "runtime.snapshots.params", "runtime.engine.params"),
+    }
+    assert [path for path in resolving if f"`{path}`" not in sentences and "api-key" not in path] == []
+
+
+def constants(node: ast.AST) -> list[str]:
+    return [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+
+
+def assignments(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
+    found: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
+                found.setdefault(target.id, []).append(node.value)
+    return found
+
+
+def warnings_in(file: Path) -> Iterator[str]:
+    """Yield the longest constant part of each sentence that a module warns with, also of one that a variable holds."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        assigned = assignments(tree.body) | assignments(ast.walk(function))
+        for call in ast.walk(function):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "warn":
+                sentence = call.args[-1]
+                names = [node.id for node in ast.walk(sentence) if isinstance(node, ast.Name)]
+                latest = [[one for one in assigned.get(name, ()) if one.lineno < call.lineno][-1:] for name in names]
+                for source in (sentence, *chain(*latest)):
+                    yield max("{}".join(constants(source)).split("{}"), key=len)
+
+
+def test_every_warning_has_a_row_and_every_row_a_warning() -> None:
+    section = PAGE.partition("## Warnings")[2].partition("\n## ")[0]
+    messages = [row.split(" | ")[1] for row in section.splitlines() if row.startswith("| ")][1:]
+    files = [*(DOCS.parent / "runtimeconf").rglob("*.py"), DOCS.parent / "runtime_site" / "startup.py"]
+    warned = {part.strip(" .,:()") for file in files for part in warnings_in(file)}
+    written = "\n".join(part for file in files for part in constants(ast.parse(file.read_text(encoding="utf-8"))))
+
+    assert len(warned) > 15
+    assert sorted(part for part in warned if part not in section) == []
+    for message in messages:
+        parts = [part.strip(" ,:()") for part in re.split(r"\.\.\.|\. |[0-9]+|`|fields mean something", message)]
+        assert max(parts, key=len) in written, message
 
 
 def test_the_longest_state_directory_on_the_page_is_the_real_one() -> None:

@@ -19,6 +19,7 @@ from runtimeconf.fields import (
 )
 from runtimeconf.validation import Validation, YamlPath
 from runtimeconf.yaml_reader import Entry, Mapping, Node, Scalar, Sequence
+from tests.runtimeconf.configurations import NO_REFERENCE
 
 
 def read(field: Field[Any], node: Node, *, is_sensitive: bool = False) -> tuple[Any, list[str]]:
@@ -99,7 +100,7 @@ INVALID: dict[Field[Any], dict[str, tuple[str, ...]]] = {
         "(it is blank)": ("  ",),
         "(it holds a control character)": ("a\nb",),
         "(it is longer than 10 characters)": ("x" * 11,),
-        "(a secret reference is resolved in API keys, dataset params and the headers of traces only)": ("${ env:x }",),
+        NO_REFERENCE: ("${ env:x }",),
     },
 }
 

@@ -1,6 +1,7 @@
 """The store `kubernetes` over real TLS: values, and what stops it. A server on loopback answers as an API server."""
 
 import base64
+import re
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,12 +62,21 @@ def test_a_value_is_that_of_the_secret_in_the_namespace_of_the_pod(server: Vault
     ("name", "said"),
     [
         ("other", "the secret querykeep of Kubernetes has a value for it that is not a text"),
-        ("empty", "secret 'empty' in store k8s is empty"),
-        ("missing", "secret 'missing' was not found; stores asked: k8s"),
+        (
+            "empty",
+            "secret 'empty' in store k8s is empty (looked at: the name empty in the secret querykeep of Kubernetes)",
+        ),
+        (
+            "missing",
+            (
+                "secret 'missing' was not found; stores asked: k8s (looked at: the name missing in the secret "
+                "querykeep of Kubernetes)"
+            ),
+        ),
     ],
 )
 def test_a_value_that_cannot_be_used_is_a_fault(server: VaultServer, tmp_path: Path, name: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"{said}$"):
+    with pytest.raises(ConfigError, match=f"{re.escape(said)}$"):
         loaded(server, tmp_path, name)
 
 
@@ -82,7 +92,13 @@ def answering(status: int, content: object, **headers: str) -> Callable[[Handler
         (answering(200, TOKEN.encode()), "the answer is not what such a server sends (JSONDecodeError)"),
         (answering(200, [TOKEN]), "the answer is not what such a server sends (AttributeError)"),
         (answering(200, {"data": {"api_key": TOKEN}}), "the answer is not what such a server sends (Error)"),
-        (answering(200, {"data": None}), "secret 'api_key' was not found; stores asked: k8s"),
+        (
+            answering(200, {"data": None}),
+            (
+                "secret 'api_key' was not found; stores asked: k8s (looked at: the name api_key in the secret "
+                "querykeep of Kubernetes)"
+            ),
+        ),
     ],
 )
 def test_a_server_that_makes_no_sense_is_a_fault(

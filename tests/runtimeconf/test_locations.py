@@ -6,7 +6,7 @@ import pytest
 
 from runtimeconf.connectors import ABSENT
 from runtimeconf.connectors.tables import table_parts
-from tests.runtimeconf.configurations import SECRET, Fault, Load, dataset_text, load_dataset, required
+from tests.runtimeconf.configurations import NO_REFERENCE, SECRET, Fault, Load, dataset_text, load_dataset, required
 
 DATABASES = ("postgres", "mysql", "mssql", "duckdb", "flightsql", "spark")
 
@@ -159,7 +159,7 @@ INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
         *((source, "(write file: before a path)") for source in ("FILE:a.csv", "data/a.csv", "file")),
         (
             "file:${ env:x }",
-            "(a secret reference is resolved in API keys, dataset params and the headers of traces only)",
+            NO_REFERENCE,
         ),
     ),
 }

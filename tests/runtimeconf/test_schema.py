@@ -46,7 +46,7 @@ runtime:
         - ${ secrets:api_key }
         - 1234567890
   http:   {bind: "127.0.0.1:8091", max_body_bytes: 2048, allowed_hosts: [localhost, 127.0.0.1, "[::1]"],
-           trusted_proxies: [127.0.0.1, 10.0.0.0/255.0.0.0, "FD00::/8"]}
+           trusted_proxies: [127.0.0.1, 10.0.0.0/255.0.0.0, "FD00::/8"], keep_alive: 620s}
   flight: {enabled: false, bind: "127.0.0.1:50052", max_message_bytes: 1MiB}
   tls:    {enabled: false, certificate_file: tls/cert.pem, key_file: /etc/key.pem}
   query:
@@ -70,6 +70,7 @@ datasets:
   - from: file:data/flights.parquet
     name: flights
     on_schema_change: accept
+    on_empty: fail
     required_for_ready: false
     time_column: departed_at
     params: {file_format: parquet}
@@ -103,6 +104,7 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
             max_body_bytes=2048,
             allowed_hosts=("localhost", "127.0.0.1", "[::1]"),
             trusted_proxies=("127.0.0.1/32", "10.0.0.0/8", "fd00::/8"),
+            keep_alive_s=620.0,
         ),
         flight=FlightConfig(enabled=False, bind=Address("127.0.0.1", 50052), max_message_bytes=1024**2),
         tls=TlsConfig(enabled=False, certificate_file=tmp_path / "tls" / "cert.pem", key_file=Path("/etc/key.pem")),
@@ -137,6 +139,7 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
                 required_for_ready=False,
                 location=str(tmp_path / "data" / "flights.parquet"),
                 on_schema_change="accept",
+                on_empty="fail",
                 time_column="departed_at",
                 params={"file_format": "parquet"},
                 acceleration=AccelerationConfig(
@@ -151,7 +154,7 @@ def test_every_field_becomes_a_value(load_text: Load, tmp_path: Path) -> None:
                 yaml_path="datasets[0]",
             ),
         ),
-        views=(ViewConfig(name="delays", sql="SELECT 1", line=51, yaml_path="views[0].sql"),),
+        views=(ViewConfig(name="delays", sql="SELECT 1", line=52, yaml_path="views[0].sql"),),
         warnings=config.warnings,
     )
 
@@ -232,9 +235,11 @@ runtime: {http: {bnid: x}}
 name: "a\\nb"
 => 1: name: must be a name; found 'a\\nb' (it holds a control character)
 runtime: {http: {"a b\\n": x}}
-=> 1: runtime.http.'a b\\n': unknown field; the fields here are: bind, max_body_bytes, allowed_hosts, trusted_proxies
+=> 1: runtime.http.'a b\\n': unknown field; the fields here are: HTTP_FIELDS
 """.replace("ADDRESS", ADDRESS.expected)
+    .replace("HTTP_FIELDS", "bind, max_body_bytes, allowed_hosts, trusted_proxies, keep_alive")
     .replace("NETWORK", NETWORK.expected)
+    .replace("HTTP_FIELDS", "bind, max_body_bytes, allowed_hosts, trusted_proxies, keep_alive")
     .replace("SIZE", "a size in bytes such as 1048576, 128MiB or 1GiB")
 )
 
@@ -309,6 +314,7 @@ def test_c35_http_and_flight_need_two_ports(
     faults: Faults, load_text: Load, http: str, flight: str, *, is_fault: bool
 ) -> None:
     text = f'runtime:\n  http: {{bind: "{http}"}}\n  flight: {{bind: "{flight}"}}\n'
+    text += "  auth: {api-key: {enabled: false}}\n"
 
     if is_fault:
         (only,) = faults(text)
@@ -321,7 +327,7 @@ def test_c35_http_and_flight_need_two_ports(
 
 
 @pytest.mark.parametrize(
-    ("address", "is_warned"),
+    ("address", "is_open"),
     [
         ("127.0.0.1:1", False),
         ("127.8.8.8:1", False),
@@ -335,22 +341,38 @@ def test_c35_http_and_flight_need_two_ports(
         ("example.org:1", True),
     ],
 )
-def test_c30_an_open_listener_that_others_reach_is_a_warning(
-    load_text: Load, yaml_file: Path, address: str, *, is_warned: bool
+def test_c30_an_open_listener_that_others_reach_takes_an_explicit_word(
+    load_text: Load, faults: Faults, yaml_file: Path, address: str, *, is_open: bool
 ) -> None:
     text = f'runtime:\n  http: {{bind: "{address}"}}\n  flight: {{enabled: false, bind: "0.0.0.0:2"}}\n'
-    sentence = f"listens on {address} without authentication: anybody who reaches it can read all data"
+    with_flight = text.replace("enabled: false, bind", "bind")
+    refusal = (
+        f"listens on {address}, which other machines can reach, and authentication is off: add API keys to "
+        "runtime.auth, or write api-key: {enabled: false} there to let anybody read all data"
+    )
 
-    assert load_text(text).warnings == ((f"{yaml_file}:2: runtime.http.bind: {sentence}",) if is_warned else ())
-    off = "  auth: {api-key: {enabled: false}}\n"
-    assert len(load_text(text + off).warnings) == is_warned
-    on = f"  auth: {{api-key: {{enabled: true, keys: [{KEY}]}}}}\n"
-    assert load_text(text + on).warnings == ()
-    both = load_text(text.replace("enabled: false, bind", "bind")).warnings
-    assert [line.partition(": ")[2].partition(": ")[0] for line in both] == [
-        *(["runtime.http.bind"] if is_warned else []),
+    if is_open:
+        assert [str(fault) for fault in faults(text)] == [f"{yaml_file}:2: runtime.http.bind: {refusal}"]
+    else:
+        assert load_text(text).warnings == ()
+    assert [fault.yaml_path for fault in faults(with_flight)] == [
+        *(["runtime.http.bind"] if is_open else []),
         "runtime.flight.bind",
     ]
+
+    off = "  auth: {api-key: {enabled: false}}\n"
+    sentence = f"listens on {address} without authentication: anybody who reaches it can read all data"
+    assert load_text(text + off).warnings == ((f"{yaml_file}:2: runtime.http.bind: {sentence}",) if is_open else ())
+    assert len(load_text(with_flight + off).warnings) == 1 + is_open
+
+    on = f"  auth: {{api-key: {{enabled: true, keys: [{KEY}]}}}}\n"
+    assert load_text(with_flight + on).warnings == ()
+
+
+def test_an_invalid_auth_block_is_the_only_fault_of_an_open_listener(faults: Faults) -> None:
+    text = 'runtime:\n  http: {bind: "0.0.0.0:1"}\n  auth: {api-key: {enabled: nein}}\n'
+
+    assert [fault.yaml_path for fault in faults(text)] == ["runtime.auth.api-key.enabled"]
 
 
 TLS = "runtime:\n  tls:\n    enabled: true\n    certificate_file: {cert}\n    key_file: {key}\n"
@@ -386,10 +408,11 @@ NOT_PEM = f"{KEY_FILE} and the certificate cannot be used: one of them is not va
 @pytest.mark.parametrize(
     ("cert", "key", "message"),
     [
-        ("absent.crt", "a.key", f"{CERTIFICATE} cannot be read: there is no such file"),
-        ("runtime.yaml", "a.key", f"{CERTIFICATE} is not a PEM file"),
-        ("a.crt", "absent.key", f"{KEY_FILE} cannot be read: there is no such file"),
-        ("a.crt", ".", f"{KEY_FILE} cannot be read: it is a directory, not a regular file"),
+        ("absent.crt", "a.key", f"{CERTIFICATE} cannot be read: there is no such file ('absent.crt')"),
+        ("runtime.yaml", "a.key", f"{CERTIFICATE} is not a PEM file ('runtime.yaml')"),
+        ("&a absent.crt", "a.key", f"{CERTIFICATE} cannot be read: there is no such file"),
+        ("a.crt", "absent.key", f"{KEY_FILE} cannot be read: there is no such file ('absent.key')"),
+        ("a.crt", ".", f"{KEY_FILE} cannot be read: it is a directory, not a regular file ('.')"),
         ("a.crt", "b.key", f"{KEY_FILE} does not belong to the certificate"),
         ("a.crt", "a.crt", NOT_PEM),
         ("a.key", "a.key", NOT_PEM),

@@ -92,7 +92,9 @@ def test_listing_stores_replaces_the_default_one(fault: Fault) -> None:
     assert fault(text + with_keys("- ${ env:x }"), {"X": KEY}).endswith(
         "refers to a secret store that is not configured; the stores are: secrets, files"
     )
-    assert fault(text + with_keys("- ${ secrets:x }"), {"X": KEY}).endswith("not found; stores asked: files")
+    assert fault(text + with_keys("- ${ secrets:x }"), {"X": KEY}).endswith(
+        "not found; stores asked: files (looked at: the file /nonexistent/x (no such directory))"
+    )
     assert fault("secrets: []\n" + with_keys("- ${ secrets:x }"), {"X": KEY}).endswith("not found; stores asked: none")
 
 

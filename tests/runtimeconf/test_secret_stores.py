@@ -209,14 +209,27 @@ def test_the_last_defined_store_wins(stores: SecretStores) -> None:
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        pytest.param(("secrets", "absent"), "secret 'absent' was not found; stores asked: two, one", id="C07 anywhere"),
-        pytest.param(("two", "only"), "secret 'only' was not found; stores asked: two", id="C07 in one store"),
+        pytest.param(
+            ("secrets", "absent"),
+            "secret 'absent' was not found; stores asked: two, one "
+            "(looked at: the file DIRECTORY/two/absent; the file DIRECTORY/one/absent)",
+            id="C07 anywhere",
+        ),
+        pytest.param(
+            ("two", "only"),
+            "secret 'only' was not found; stores asked: two (looked at: the file DIRECTORY/two/only)",
+            id="C07 in one store",
+        ),
         pytest.param(
             ("three", "both"),
             "refers to a secret store that is not configured; the stores are: secrets, one, two",
             id="C09 unknown store",
         ),
-        pytest.param(("secrets", "empty"), "secret 'empty' in store two is empty", id="empty, no other asked"),
+        pytest.param(
+            ("secrets", "empty"),
+            "secret 'empty' in store two is empty (looked at: the file DIRECTORY/two/empty)",
+            id="empty, no other asked",
+        ),
         pytest.param(
             ("secrets", "hidden"),
             "secret 'hidden' in store two: its file cannot be read: it is binary, not UTF-8 text",
@@ -225,9 +238,46 @@ def test_the_last_defined_store_wins(stores: SecretStores) -> None:
     ],
 )
 def test_c07_an_error_names_the_secret_and_the_stores(
-    stores: SecretStores, reference: tuple[str, str], message: str
+    tmp_path: Path, stores: SecretStores, reference: tuple[str, str], message: str
 ) -> None:
     with pytest.raises(SecretError) as caught:
         stores.resolve(*reference)
 
-    assert str(caught.value) == message
+    assert str(caught.value) == message.replace("DIRECTORY", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "environ", "dotenv", "message"),
+    [
+        (
+            "api_key",
+            {},
+            "OTHER=canary\n",
+            (
+                "was not found; stores asked: env (looked at: the variables api_key, API_KEY, SPICE_api_key and "
+                "SPICE_API_KEY in the environment, DIRECTORY/.env.local (no such file) and DIRECTORY/.env)"
+            ),
+        ),
+        (
+            "K",
+            {},
+            None,
+            (
+                "was not found; stores asked: env (looked at: the variables K and SPICE_K in the environment, "
+                "DIRECTORY/.env.local (no such file) and DIRECTORY/.env (no such file))"
+            ),
+        ),
+        ("k", {"K": ""}, "K=canary\n", "in store env is empty (looked at: the variable K in the environment)"),
+        ("k", {}, "SPICE_K=\n", "in store env is empty (looked at: the variable SPICE_K in DIRECTORY/.env)"),
+    ],
+)
+def test_an_error_names_the_variables_and_the_files(
+    tmp_path: Path, name: str, environ: dict[str, str], dotenv: str | None, message: str
+) -> None:
+    if dotenv is not None:
+        write(tmp_path / ".env", dotenv)
+
+    with pytest.raises(SecretError) as caught:
+        SecretStores([env_store(tmp_path, environ)]).resolve("secrets", name)
+
+    assert str(caught.value) == f"secret '{name}' {message.replace('DIRECTORY', str(tmp_path))}"

@@ -75,7 +75,9 @@ def test_answers_just_below_and_above_the_size_that_is_streamed() -> None:
         assert answer.body.decode().splitlines() == ["a", *map(str, range(rows))]
 
 
-@pytest.mark.parametrize("accept", ["text/csv", "application/json", "application/vnd.spiceai.sql.v1+json"])
+@pytest.mark.parametrize(
+    "accept", ["text/csv", "application/json", "application/x-ndjson", "application/vnd.spiceai.sql.v1+json"]
+)
 def test_l12_a_late_failure_truncates_the_answer_and_is_logged(accept: str, caplog: pytest.LogCaptureFixture) -> None:
     answer = sql(FAILS_LATE, ("Accept", accept))
 

@@ -78,6 +78,7 @@ def test_a_client_that_keeps_sending_and_a_stopped_watch_report_nothing(connect:
     other.client.close()
 
     assert other.gone.wait(PATIENCE_S)
+    watch.stop()
     assert (one.gone.is_set(), watch.gone) == (False, False)
 
 

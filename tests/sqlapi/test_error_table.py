@@ -86,6 +86,7 @@ def test_internal_errors_reveal_nothing(tmp_path: Any) -> None:
         (authkeys.errors.SaltError(f"{tmp_path}"), "key_salt_error"),
         (datasources.errors.SnapshotError(f"{tmp_path}"), "snapshot_error"),
         (datasources.errors.SchemaChangedError(f"{tmp_path}"), "schema_changed"),
+        (datasources.errors.SourceEmptyError(f"{tmp_path}"), "source_empty"),
         (ValueError(f"{tmp_path}"), INTERNAL_CODE),
         (KeyError("code"), INTERNAL_CODE),
     ]:

@@ -1,14 +1,16 @@
 """The middleware and the checks before every view: ids, common headers, log, Host, cross-site requests."""
 
 import logging
+import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import runtimeconf.state
 import telemetry.state
-from runtimeconf.model import HttpConfig, RuntimeConfig
+from runtimeconf.model import AuthConfig, HttpConfig, RuntimeConfig
 from sqlapi.problems import QUERY_ID, REQUEST_ID
 from telemetry.events import AuthenticationFailuresEvent, Event, RequestsEvent
 from tests.sqlapi.harness import WITH_KEY, Answer, Header, begin, call, environ_of, logged, sql
@@ -225,3 +227,17 @@ def test_anyone_may_call_while_authentication_is_off(auth_off: RuntimeConfig) ->
     for headers in ((), same_origin, *keys):
         assert call("GET", "/v1/catalogs", *headers).status == 200
     assert call("GET", "/nope").status == 404
+
+
+def test_nobody_may_call_a_process_that_other_machines_reach_unless_the_yaml_lets_anybody_in(
+    auth_off: RuntimeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with a WSGI server that is not ours, which binds its port after it has loaded the application."""
+    config = replace(auth_off, file=Path("/srv/elsewhere.yaml"))  # The outcome is kept by file.
+    with socket.create_server(("0.0.0.0", 0)):
+        runtimeconf.state.set_config(config)
+        assert call("GET", "/v1/catalogs").status == 500
+        assert "or write api-key: {enabled: false} there" in caplog.text
+
+        runtimeconf.state.set_config(replace(config, auth=AuthConfig(allows_anybody=True)))
+        assert call("GET", "/v1/catalogs").status == 200

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sqlapi.errors import NotAcceptableError
 from sqlapi.negotiation import OFFERS, choose
 
-PLAIN, JSON, CSV, ARROW, VND = (offer.media_type for offer in OFFERS)
+PLAIN, JSON, CSV, ARROW, VND, NDJSON, JSONL, _ = (offer.media_type for offer in OFFERS)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,8 @@ PLAIN, JSON, CSV, ARROW, VND = (offer.media_type for offer in OFFERS)
         pytest.param("text/csv", CSV, id="csv"),
         pytest.param("application/vnd.apache.arrow.stream", ARROW, id="arrow"),
         pytest.param("application/vnd.spiceai.sql.v1+json", VND, id="vnd"),
+        pytest.param("application/x-ndjson", NDJSON, id="ndjson"),
+        pytest.param("application/jsonl", JSONL, id="its other name"),
         pytest.param("Application/JSON", JSON, id="case"),
         pytest.param(" \ttext/csv\t ", CSV, id="white space"),
         pytest.param("application/json; charset=utf-8", JSON, id="parameters are not looked at"),
@@ -59,7 +61,12 @@ def test_choose(accept: str | None, media_type: str) -> None:
 @pytest.mark.parametrize(
     "accept",
     [
-        *("text/html", "application/xml, image/*", "application/vnd.spiceai.sql.v2+json"),
+        *(
+            "application/vnd.apache.parquet",
+            "text/html",
+            "application/xml, image/*",
+            "application/vnd.spiceai.sql.v2+json",
+        ),
         *("*/*;q=0", "*/*;q=0.000", "application/json;q=0", "text/*;q=0, application/*;q=0.0, */*"),
     ],
 )

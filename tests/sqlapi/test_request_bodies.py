@@ -41,6 +41,52 @@ def test_json_under_another_type_names_the_right_type(content_type: str, body: b
         read(body, content_type)
 
 
+FORM = "application/x-www-form-urlencoded"
+JSON = "application/json"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        pytest.param(
+            "multipart/form-data; boundary=----X",
+            '------X\r\nContent-Disposition: form-data; name="sql"\r\n\r\nSELECT 1\r\n------X--\r\n',
+            id="curl -F sql=...",
+        ),
+        pytest.param(
+            "multipart/form-data; boundary=BoUnDaRyStRiNg",
+            '--BoUnDaRyStRiNg\r\nContent-Disposition: form-data; name="sql"\r\n\r\nSELECT 1\r\n--BoUnDaRyStRiNg--\r\n',
+            id="APIClient.post(path, {'sql': ...})",
+        ),
+        pytest.param(FORM, "sql=SELECT%201", id="curl --data-urlencode sql=..."),
+        pytest.param(FORM, "sql=SELECT 1", id="curl -d sql=..."),
+        pytest.param(FORM, "SELECT%20%2A%20FROM%20t", id="curl --data-urlencode SELECT..."),
+        pytest.param("", "query=SELECT+1&format=csv", id="a form without a type"),
+        pytest.param(JSON, "SELECT 1", id="HTTPie with standard input"),
+        pytest.param(JSON, "-- about\nSELECT 1", id="the same with a comment"),
+        pytest.param(JSON, "FROM t", id="the same without SELECT"),
+    ],
+)
+def test_a_statement_in_a_form_or_under_the_type_of_json_is_told_how_to_send_it(content_type: str, body: str) -> None:
+    with pytest.raises(BodyError, match=r"--data-binary .*@query\.sql .*\{\"sql\": \"SELECT 1\"\}"):
+        read(body.encode(), content_type)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["SELECT 1=1", "select+1", "WITH a AS (SELECT 1) FROM a", "-- sql=1\nSELECT 1", "SELECT '%20'", "FROM a WHERE b=1",
+     "SELECT\n%20", "--BoUnDaRy\nSELECT 1", "(SELECT 1)", "x"],
+)  # fmt: skip
+def test_a_statement_is_not_taken_for_a_form(body: str) -> None:
+    assert read(body.encode(), FORM) == (body, None)
+
+
+@pytest.mark.parametrize("body", ["", "true", "null", "[1]", '"SELECT 1"', "12", "{", "tru", "{}"])
+def test_json_that_is_none_gets_the_error_of_json(body: str) -> None:
+    with pytest.raises(InvalidJsonError, match="JSON"):
+        read(body.encode(), JSON)
+
+
 def test_a_body_without_a_content_type_is_sql_text() -> None:
     assert read_sql_request(environ_of(b"FROM t"), LIMIT) == ("FROM t", None)
 

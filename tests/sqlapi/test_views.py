@@ -95,6 +95,8 @@ def test_each_format_of_an_answer(content_type: str, read: Callable[[bytes], Any
     [
         ("format=csv", "text/csv; charset=utf-8", b"a\n1\n"),
         ("format=json", "application/json", b'[{"a":1}]'),
+        ("format=ndjson", "application/x-ndjson", b'{"a":1}\n'),
+        ("format=jsonl", "application/jsonl", b'{"a":1}\n'),
         ("other=1", "application/vnd.apache.arrow.stream", None),
     ],
 )
@@ -113,6 +115,7 @@ def test_the_format_parameter_overrides_accept(query: str, content_type: str, bo
         ({"sql": "SELECT 1 AS a"}, [{"a": 1}]),
         ({"sql": "SELECT ? + 1 AS a", "parameters": [41]}, [{"a": 42}]),
         ({"sql": "SELECT $1 AS a, $2 AS b", "parameters": ["x", None]}, [{"a": "x", "b": None}]),
+        ({"sql": "SELECT :foo + 1 AS a", "parameters": {"foo": 41}}, [{"a": 42}]),
         ({"sql": "SELECT $n AS a", "parameters": {"n": "'; DROP TABLE orders"}}, [{"a": "'; DROP TABLE orders"}]),
     ],
 )

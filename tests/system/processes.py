@@ -1,5 +1,8 @@
-"""What a runtime's processes are and hold, as /proc shows it."""
+"""What a runtime's processes are and hold, as /proc shows it. One that has ended holds nothing."""
 
+import os
+import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,6 +76,27 @@ def memory_bytes(pid: int, field: str) -> int:
     return 0
 
 
+def shown(pid: int, name: str) -> bytes:
+    """Return the content of a file of /proc on a process; nothing if it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""
+
+
+def send(how: signal.Signals, *pids: int) -> None:
+    """Send a signal to processes; some may have ended."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, how)
+
+
+def contents(directory: Path) -> Iterator[tuple[Path, os.stat_result, bytes]]:
+    """Yield the files and directories below a directory that is in use, and what a file holds."""
+    for path in (directory, *directory.rglob("*")):
+        with suppress(FileNotFoundError):  # it was replaced meanwhile
+            yield path, path.stat(), path.read_bytes() if path.is_file() else b""
+
+
 def busy_engine_workers(pid: int) -> list[int]:
     """Return the engine workers that run a statement now. One that starts uses the CPU as well, and is not meant."""
     return [worker for worker in engine_workers(pid) if state_of(worker).phase == "busy"]
@@ -81,8 +105,8 @@ def busy_engine_workers(pid: int) -> list[int]:
 def in_memory(pid: int, *texts: str) -> set[str]:
     """Return which of *texts* the memory of a process holds."""
     found: set[str] = set()
-    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+    with suppress(FileNotFoundError, ProcessLookupError), Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for line in shown(pid, "maps").decode().splitlines():
             span, rights = line.split()[:2]
             if "w" not in rights:
                 continue

@@ -25,7 +25,7 @@ from tests.queryengine.heartbeats import state_of
 from tests.queryengine.remote.clusters import ENDLESS, UNSTOPPABLE
 from tests.queryengine.remote.kubernetes import SailCluster
 from tests.system.harness import K1, KEYED, Server, wait_for
-from tests.system.processes import engine_workers, family
+from tests.system.processes import engine_workers, family, send
 from tests.system.test_cluster import server_on
 
 
@@ -147,8 +147,7 @@ class Trial:
             self.cluster.pods.kill()
             self.cluster.start()
         elif victim == "runtime":
-            for pid in family(self.server.process.pid):
-                os.kill(pid, signal.SIGKILL)
+            send(signal.SIGKILL, *family(self.server.process.pid))
             self.server.process.wait()
             self.server.launch()
         else:

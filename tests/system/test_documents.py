@@ -10,11 +10,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand
 
+from authkeys.credentials import Reason
+from authkeys.keys import FINGERPRINT_DIGITS
+from datasources.control import DatasetStatus, RefreshStatus
+from datasources.errors import INTERRUPTED
 from tests.system.harness import PATIENCE_S, clean_environ, free_port, wait_for
 from tests.system.harness import REPOSITORY as ROOT
 
@@ -149,6 +154,25 @@ def test_only_options_that_exist_are_named() -> None:
     ]
 
     assert unknown == []
+
+
+def test_the_words_for_states_and_reasons_are_those_of_the_code() -> None:
+    http, operations = ((ROOT / "docs" / name).read_text() for name in ("http.md", "operations.md"))
+    (dataset, refresh) = re.findall(r"^\| `status` \| (`(?:Initializing|queued)`.*) \|$", http, re.MULTILINE)
+    (reasons,) = re.findall(r"^\| `reason` \| (.*) \|$", operations, re.MULTILINE)
+
+    assert set(re.findall("`([A-Z][a-z]+)`", dataset)) == set(get_args(DatasetStatus))
+    assert set(re.findall("`([a-z]+)`", refresh)) == set(get_args(RefreshStatus))
+    assert set(re.findall("`([a-z_]+)`", reasons)) == {reason.value for reason in Reason}
+    assert f"or `{INTERRUPTED}` if" in http
+
+
+def test_fingerprints_have_the_digits_of_the_code() -> None:
+    shown = re.findall(r"\bfingerprint\W{1,3}([0-9a-f]{4,})\b", ALL_TEXT)
+
+    assert shown
+    assert {len(one) for one in shown} == {FINGERPRINT_DIGITS}
+    assert f"{FINGERPRINT_DIGITS} hexadecimal digits" in (ROOT / "docs" / "security.md").read_text()
 
 
 def test_every_direct_dependency_is_decided() -> None:

@@ -77,6 +77,10 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_statement_that_no_interrupt_stops_ends_in_time_and_disturbs_nobody(limited: Server, name: str) -> None:
+    def workers() -> int:
+        return sum(row.get("workers_alive", 0) for row in limited.listed("/v1/status"))
+
+    wait_for(lambda: workers() == WORKERS, "the worker that the statement before has cost")
     with probing(limited) as seconds:
         answer = limited.sql(ENDLESS[name])
         wait_for(lambda: seconds, "a first look at the others")

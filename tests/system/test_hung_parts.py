@@ -18,7 +18,7 @@ from tests.clients.runtime import FlightServer, endpoint_of
 from tests.flightapi.endpoint import Refused, bearer
 from tests.system.callers import asking
 from tests.system.harness import K1, K2, KEYED, wait_for
-from tests.system.processes import busy_engine_workers, engine_workers, family, is_alive, is_stopped, part
+from tests.system.processes import busy_engine_workers, engine_workers, family, is_alive, is_stopped, part, shown
 from tests.system.test_reload import accepts, reload, runtime, set_keys
 
 #: Seconds until a hung process must be replaced.
@@ -232,7 +232,7 @@ def test_systemd_hears_of_the_start_and_the_stop_and_that_the_supervisor_works(t
         with server:
             told = [systemd.recvmsg(100, 100) for _ in range(5)]
             for pid in family(server.process.pid):
-                assert (b"NOTIFY_SOCKET" in Path(f"/proc/{pid}/environ").read_bytes()) is False
+                assert b"NOTIFY_SOCKET" not in shown(pid, "environ")
             server.process.send_signal(signal.SIGTERM)
             wait_for(lambda: systemd.recv(100) == b"STOPPING=1", "the news of the stop")
     assert [data for data, *_ in told] == [b"READY=1", *[b"READY=1\nWATCHDOG=1"] * 4]

@@ -4,12 +4,10 @@ Check R02: everything is killed at random moments of refreshes while six readers
 A few kills are a part of every run of the tests; `make soak` does fifty, and prints what it saw.
 """
 
-import os
 import random
 import signal
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -21,7 +19,7 @@ import pytest
 
 from queryengine.manifest import read_manifest
 from tests.system.harness import PATIENCE_S, Server, wait_for
-from tests.system.processes import family
+from tests.system.processes import family, send
 
 ROWS = 100_000
 READERS = 6
@@ -86,9 +84,7 @@ def read(server: Server, seen: Seen, stop: threading.Event) -> None:
 
 
 def kill_everything(server: Server) -> None:
-    for pid in family(server.process.pid):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    send(signal.SIGKILL, *family(server.process.pid))
     server.process.wait(PATIENCE_S)
 
 

@@ -21,7 +21,7 @@ from flightapi.protocol import messages
 from tests.clients.runtime import FlightServer, endpoint_of
 from tests.flightapi.endpoint import Refused, bearer, descriptor, table_of, ticket_of
 from tests.system.harness import K1, K2, NO_ROOTS, PATIENCE_S, clean_environ, wait_for
-from tests.system.processes import family
+from tests.system.processes import contents, family, shown
 
 ROWS = 2_000_000
 LIMIT = 600  # requests a minute
@@ -42,11 +42,11 @@ def connected(stack: ExitStack, running: FlightServer) -> httpx.Client:
 
 def kept(running: FlightServer) -> Iterator[bytes]:
     """Yield what is in the files, log, command lines and environments of a runtime."""
-    files = [running.file, running.log, *(running.directory / ".runtime").rglob("*")]
-    yield from (file.read_bytes() for file in files if file.is_file() and "snapshots" not in file.parts)
-    for process in (running.process.pid, *family(running.process.pid)):
+    yield from (file.read_bytes() for file in (running.file, running.log))
+    yield from (held for file, _, held in contents(running.directory / ".runtime") if "snapshots" not in file.parts)
+    for process in family(running.process.pid):
         for name in ("cmdline", "environ"):
-            yield Path("/proc", str(process), name).read_bytes()
+            yield shown(process, name)
 
 
 def test_nothing_that_a_runtime_keeps_opens_it(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Whole runtimes that share snapshots: `runtime.snapshots`."""
 
-import os
 import signal
 import threading
 import time
@@ -14,7 +13,7 @@ import pytest
 
 from tests.datasources.sharing.storage_server import BUCKET, KEYS, SharedStorage, storage_in_thread, storage_process
 from tests.system.harness import KEYED, PATIENCE_S, Server, free_port, run_program, wait_for, write_orders
-from tests.system.processes import family
+from tests.system.processes import family, send, shown
 
 ROWS = 1000
 #: Seconds for which the storage does not answer.
@@ -207,8 +206,7 @@ def test_through_kills_and_an_outage_of_the_storage_no_answer_is_wrong(tmp_path:
             callers.have_moved_on(*servers)
             first = wait_for(lambda: publisher_of(servers), "a publisher")
             others = [server for server in servers if server is not first]
-            for member in family(first.process.pid):
-                os.kill(member, signal.SIGKILL)
+            send(signal.SIGKILL, *family(first.process.pid))
             killed = time.monotonic()
             wait_for(lambda: publisher_of(others), "another publisher")
             moved_s = time.monotonic() - killed
@@ -248,7 +246,6 @@ def _has_no_secret(server: Server) -> None:
     secret = KEYS["s3_secret"]
     assert secret not in server.output()
     for process in family(server.process.pid):
-        proc = Path(f"/proc/{process}")
-        assert secret.encode() not in (proc / "cmdline").read_bytes()
+        assert secret.encode() not in shown(process, "cmdline")
         if process != server.process.pid:
-            assert secret.encode() not in (proc / "environ").read_bytes()
+            assert secret.encode() not in shown(process, "environ")

@@ -38,7 +38,7 @@ from tests.system.harness import (
     wait_for,
     write_orders,
 )
-from tests.system.processes import MIB, descriptors, engine_workers, family, is_alive
+from tests.system.processes import MIB, descriptors, engine_workers, family, is_alive, send
 
 #: How often the runtime is reloaded and killed; `make soak` has more.
 RELOADS = int(os.environ.get("RELOADS", "5"))
@@ -242,8 +242,7 @@ def test_whatever_dies_in_a_reload_leaves_one_whole_runtime(tmp_path: Path) -> N
                 pid for pid in members if whom == "reload" and pid != server.process.pid
             ]
             victim = server.process.pid if whom == "serve" else chance.choice(targets)
-            with suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
+            send(signal.SIGKILL, victim)
             if whom == "serve":
                 server.process.wait(PATIENCE_S)
                 wait_for(partial(are_gone, members), "the end of its parts")

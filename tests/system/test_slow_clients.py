@@ -16,6 +16,7 @@ from statistics import median
 
 import pytest
 
+from system.process_limits import raise_soft_limit
 from tests.httpserver.web_tier import WebTier
 from tests.system.harness import K1, PATIENCE_S, Server, probing, raw_request, status_of, wait_for
 from tests.system.impatient_worker import ImpatientWorker
@@ -109,7 +110,8 @@ def have_ended(clients: list[SlowClient]) -> bool:
 
 def impatient(directory: Path, application: str = "runtime", **more: object) -> WebTier:
     name = f"{ImpatientWorker.__module__}.{ImpatientWorker.__qualname__}"
-    return WebTier(directory, application, {"worker_class": name, "workers": 1, "keepalive": 1}, **more)  # type: ignore[arg-type]
+    settings = {"worker_class": name, "workers": 1}
+    return WebTier(directory, application, settings, {"keep_alive": "1s"}, **more)  # type: ignore[arg-type]
 
 
 def test_h10_h12_each_limit_of_a_slow_client(tmp_path: Path) -> None:
@@ -151,6 +153,7 @@ def test_a_tls_handshake_has_a_deadline(tmp_path: Path, tls_files: tuple[Path, P
 
 @pytest.mark.exhaustive
 def test_h10_h12_more_than_a_thousand_slow_clients_cost_nobody_anything(serve: Server) -> None:
+    raise_soft_limit()
     clients = slow_clients(heads=200, bodies=100, silent=1000, idle=10)
     everybody = [client for group in clients.values() for client in group]
     unread = SlowClient(UNREAD)

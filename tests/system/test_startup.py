@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,20 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.system.harness import K1, K2, MODES, Mode, Server, free_port, taken_port, wait_for
-from tests.system.processes import family, is_alive
+from tests.system.harness import (
+    K1,
+    K2,
+    MODES,
+    PATIENCE_S,
+    Mode,
+    Server,
+    free_port,
+    run_program,
+    taken_port,
+    wait_for,
+)
+from tests.system.processes import contents, family, is_alive
+from tests.system.test_serve import Activated
 
 
 def yaml_text(port: int, more: str) -> str:
@@ -94,7 +107,8 @@ def test_c32_the_yaml_is_read_at_startup_only_and_sigterm_ends_with_zero(tmp_pat
 @pytest.mark.exhaustive
 def test_c30_an_open_server_on_all_addresses_warns(tmp_path: Path) -> None:
     port = free_port()
-    text = f'runtime:\n  http: {{bind: "0.0.0.0:{port}"}}\n  flight: {{enabled: false}}\n'
+    said = "  auth: {api-key: {enabled: false}}\n"
+    text = f'runtime:\n  http: {{bind: "0.0.0.0:{port}"}}\n  flight: {{enabled: false}}\n{said}'
 
     with Server(tmp_path, port=port, text=text) as server:
         assert "WARNING" in server.output()
@@ -104,6 +118,60 @@ def test_c30_an_open_server_on_all_addresses_warns(tmp_path: Path) -> None:
         assert server.sql("SELECT 1", None, Origin="https://attacker.test").status_code == 403
         assert "Flight    off" in server.output()
         assert not any("runflight" in command for command in family(server.process.pid).values())
+
+
+@pytest.mark.parametrize(
+    ("mode", "address"),
+    [
+        ("gunicorn", "0.0.0.0:{}"),
+        ("runserver", "0:{}"),
+        *(
+            pytest.param(mode, address, marks=pytest.mark.exhaustive)
+            for mode, address in [("gunicorn", "[::]:{}"), ("gunicorn", ":{}"), ("runserver", "[::]:{}")]
+        ),
+    ],
+)
+def test_an_open_address_of_the_command_line_is_refused_unless_the_yaml_allows_it(
+    tmp_path: Path, mode: Mode, address: str
+) -> None:
+    bind = address.format(port := free_port())
+    server = Server(tmp_path, mode=mode, port=port, text="runtime: {flight: {enabled: false}}\n")
+    server.arguments = ("-b", bind) if mode == "gunicorn" else (bind,)
+
+    code, output = server.refuses_to_start()
+
+    assert code == 1
+    assert f"runtime.yaml: runtime.http: listens on {bind}, which other machines can reach" in output
+    assert "or write api-key: {enabled: false} there" in output
+    assert "Traceback" not in output
+
+    server.text = "runtime: {flight: {enabled: false}, auth: {api-key: {enabled: false}}}\n"
+    with server:
+        assert "without authentication: anybody who reaches it can read all data" in server.output()
+        assert server.rows("SELECT 1 AS a", None) == [{"a": 1}]
+
+
+@pytest.mark.exhaustive
+def test_an_open_socket_of_systemd_is_refused_at_the_start_and_at_a_reload(tmp_path: Path) -> None:
+    with socket.create_server(("0.0.0.0", 0), backlog=128) as listener:
+        port = listener.getsockname()[1]
+        server = Activated(tmp_path, port=port, text="runtime: {flight: {enabled: false}}\n")
+        server.listener = listener
+        server.write()
+        server.launch()
+        assert server.process.wait(PATIENCE_S) == 1
+        refusal = f"runtime.http: listens on 0.0.0.0:{port}, which other machines can reach, and authentication is off"
+        assert refusal in server.output()
+
+        keys = f"  auth: {{api-key: {{enabled: true, keys: [{K1}]}}}}\n"
+        server.text = f"runtime:\n  flight: {{enabled: false}}\n{keys}"
+        with server:
+            server.text = "runtime: {flight: {enabled: false}}\n"
+            server.write()
+            refused = run_program("manage.py", "reload", "--config", str(server.file))
+            assert refused.returncode == 1
+            assert refusal in refused.stdout + refused.stderr
+            assert server.sql("SELECT 1", None).status_code == 401
 
 
 @pytest.mark.exhaustive
@@ -148,9 +216,8 @@ def test_a_state_directory_with_something_else_in_it_is_named(tmp_path: Path) ->
 def test_state_files_are_private_and_hold_no_key(serve: Server) -> None:
     state = serve.directory / ".runtime"
 
-    for path in (state, *state.rglob("*")):
-        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
-        content = path.read_bytes() if path.is_file() else b""
+    for path, found, content in contents(state):
+        assert stat.S_IMODE(found.st_mode) == (0o700 if stat.S_ISDIR(found.st_mode) else 0o600), path
         assert K1.encode() not in content
         assert K2.encode() not in content
     assert K1 not in serve.output()

@@ -34,7 +34,7 @@ from tests.system.harness import (
     free_port,
     wait_for,
 )
-from tests.system.processes import family, in_memory
+from tests.system.processes import family, in_memory, shown
 from tests.telemetry.collectors import Collector, attributes, collecting
 
 TOKEN = "collector-Zq8vT3mN6bX9cL2pR5sW7yD0fG4h"
@@ -197,6 +197,15 @@ def test_a_reload_changes_the_share_and_the_collector_and_a_killed_exporter_lose
         wait_for(lambda: "statement" in spans_of(other, trace_id), "what was sent meanwhile")
         change(server, endpoint=collector.url, sample=0)
         reload(server)
+        asked: list[str] = []
+
+        def arrives() -> bool:
+            trace_id, traceparent = caller()
+            asked.append(trace_id)
+            server.sql("SELECT 1", traceparent=traceparent)
+            return any("statement" in spans_of(collector, one) for one in asked)
+
+        wait_for(arrives, "spans at the first collector again")  # What exports them follows a little later.
 
 
 @pytest.mark.exhaustive
@@ -206,10 +215,7 @@ def test_only_the_exporter_knows_the_headers_and_has_the_sdk(server: FlightServe
     # The engine before the last reload may still be ending.
     wait_for(lambda: sum("runengine" in text for text in family(server.process.pid).values()) == 5, "one engine")
     for pid, text in family(server.process.pid).items():
-        try:
-            environ, found = Path(f"/proc/{pid}/environ").read_bytes(), in_memory(pid, TOKEN, sdk)
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # The loader ends after a while without work.
+        environ, found = shown(pid, "environ"), in_memory(pid, TOKEN, sdk)
         assert TOKEN.encode() not in environ, text
         if "runtraces" in text:
             assert found == {TOKEN, sdk}
@@ -306,7 +312,7 @@ def test_no_request_waits_for_a_collector_and_the_log_tells_it_once(tmp_path: Pa
             print(f"{kind:>7}: p50 {p50} ms, p99 {p99} ms, worst {worst} ms, {len(took)} requests")
         # A wait for a collector would take 3 s or more; what a loaded machine adds is far less.
         assert all(took[-1] < 2.0 for took in seconds.values())
-        limit_s = 3 * seconds["off"][int(0.99 * len(seconds["off"]))] + 0.05
+        limit_s = 3 * seconds["off"][int(0.99 * len(seconds["off"]))] + 0.5
         assert {kind: took[int(0.99 * len(took))] < limit_s for kind, took in seconds.items()} == dict.fromkeys(
             servers, True
         )

@@ -17,6 +17,7 @@ from telemetry.events import (
     BUCKETS_S,
     AuthenticationFailuresEvent,
     DroppedEvent,
+    EmptiedEvent,
     RefreshEvent,
     RequestsEvent,
     StatementEvent,
@@ -73,6 +74,18 @@ def test_statements_are_counted_by_all_that_they_are() -> None:
         assert found["querykeep_statement_seconds_sum", phase] == pytest.approx(2 * milliseconds / 1000)
 
 
+def test_a_caller_that_leaves_early_is_no_error() -> None:
+    counters = Counters()
+
+    counters.take([replace(STATEMENT, code=code) for code in ("ok", "client_closed_request", "sql_error")])
+
+    found = shown(counters)
+    assert found["querykeep_statements_total", "http", "client_closed_request"] == 1
+    assert found["querykeep_key_statements_total", "app", "ok"] == 2
+    assert found["querykeep_key_statements_total", "app", "error"] == 1
+    assert samples(page(aliases(counters.series()), TEXT).decode())["query_failures",] == 1
+
+
 def test_a_statement_that_only_waited_counts_in_queue_and_total() -> None:
     counters = Counters()
 
@@ -95,6 +108,8 @@ def test_everything_else_is_counted_too() -> None:
     )
     counters.take([AuthenticationFailuresEvent("unknown_key", 3), WorkerLostEvent("time", -14, ""), DroppedEvent(2)])
     counters.take([RefreshEvent("orders", "succeeded", 1.0, 0.2, 5), RefreshEvent("orders", "failed", 1.0, 9, None)])
+    assert shown(counters)["querykeep_dataset_emptied_total", "orders"] == 0
+    counters.take([EmptiedEvent("orders")])
 
     found = shown(counters)
     assert found["querykeep_http_requests_total", "/v1/sql", "5xx"] == 3
@@ -111,6 +126,7 @@ def test_everything_else_is_counted_too() -> None:
     }
     assert outcomes == {"succeeded": 1, "unchanged": 0, "failed": 1}
     assert found["querykeep_dataset_refresh_seconds_count",] == 1
+    assert found["querykeep_dataset_emptied_total", "orders"] == 1
 
 
 def test_series_are_bounded_even_if_a_label_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

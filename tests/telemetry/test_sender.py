@@ -21,6 +21,7 @@ from telemetry.errors import TelemetryUnavailableError
 from telemetry.events import (
     AuthenticationFailuresEvent,
     DroppedEvent,
+    EmptiedEvent,
     Event,
     RefreshEvent,
     RequestsEvent,
@@ -43,6 +44,7 @@ EVENTS: list[Event] = [
     AuthenticationFailuresEvent("unknown_key", 3),
     WorkerLostEvent("time", -14, "q1"),
     RefreshEvent("orders", "failed", 2.5, 0.25, None),
+    EmptiedEvent("orders"),
     DroppedEvent(4),
 ]
 

@@ -154,15 +154,17 @@ def test_a_collector_that_fails_is_told_once_and_once_when_it_recovers(
     caplog.set_level(logging.INFO)
     with collecting() as collector:
         reason = failing(collector, kind)
-        with exporting(pipe, collector.url):
+        with exporting(pipe, collector.url, timeout_s=0.3 if kind == "silent" else 2.0):
             wait_for(lambda: send() or len(collector.requests) > 2, "three requests")
             wait_for(lambda: DOWN in messages(caplog), "the warning")
             collector.status, collector.delay_s, collector.body = 200, 0.0, b""
             wait_for(lambda: send() or UP in messages(caplog), "the recovery")
 
-    assert messages(caplog) == [DOWN, UP]
-    assert records(caplog)[0].fields == {"endpoint": collector.url, "error": reason}  # type: ignore[attr-defined]
-    assert records(caplog)[1].fields["dropped"] >= 1  # type: ignore[attr-defined]
+    # The exporter of another test, which is ending, may log about its own collector.
+    down, up = (one for one in records(caplog) if vars(one)["fields"].get("endpoint", collector.url) == collector.url)
+    assert (down.getMessage(), up.getMessage()) == (DOWN, UP)
+    assert vars(down)["fields"] == {"endpoint": collector.url, "error": reason}
+    assert vars(up)["fields"]["dropped"] >= 1
     assert collector.spans
 
 
@@ -171,9 +173,9 @@ def test_a_collector_that_fails_is_told_once_and_once_when_it_recovers(
 def test_an_answer_without_an_end_is_left_unread(
     pipe: int, body: bytes, pause_s: float, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with collecting() as collector, exporting(pipe, collector.url):
+    with collecting() as collector, exporting(pipe, collector.url, timeout_s=2.0):
         collector.status, collector.body, collector.is_endless, collector.pause_s = status, body, True, pause_s
-        wait_for(lambda: send() or len(collector.requests) > 2, "three requests", 10.0)
+        wait_for(lambda: send() or len(collector.requests) > 2, "three requests")
         collector.is_endless = False
 
     assert messages(caplog) == ([] if status == 200 else [DOWN])
@@ -241,8 +243,7 @@ def test_a_collector_that_is_too_slow_is_told_once(
 
     with collecting() as collector, exporting(pipe, collector.url, timeout_s=5.0):
         collector.delay_s = 0.2
-        wait_for(lambda: send() or len(collector.requests) > 4, "requests")
-        assert messages(caplog) == [DOWN]
+        wait_for(lambda: send() or messages(caplog), "the warning")
         assert records(caplog)[0].fields["error"] == "it is too slow"  # type: ignore[attr-defined]
         collector.delay_s = 0.0
         wait_for(lambda: UP in messages(caplog), "the recovery")
@@ -299,3 +300,15 @@ def test_libraries_that_are_not_all_there_are_named_with_what_installs_them(tmp_
 
     assert "opentelemetry.sdk" in done.stdout, done.stderr
     assert "python -m pip install 'opentelemetry-exporter-otlp-proto-http" in done.stdout
+
+
+def test_an_unusable_file_of_root_certificates_is_named(
+    pipe: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
+
+    with exporting(pipe, "https://127.0.0.1:1"):
+        wait_for(lambda: send() or DOWN in messages(caplog), "the warning")
+
+    fields: Any = records(caplog)[0].__dict__["fields"]
+    assert fields["error"] == "the root certificate file in SSL_CERT_FILE cannot be used"

@@ -35,6 +35,15 @@ def test_statements_of_one_digest_are_counted_together_for_each_key() -> None:
     assert rows(statistics, "") == []
 
 
+def test_a_caller_that_leaves_early_is_no_error() -> None:
+    statistics = Statistics()
+    statistics.take([statement(code=code) for code in ("client_closed_request", "query_cancelled", "ok", "sql_error")])
+
+    (row,) = rows(statistics)
+
+    assert (row["calls"], row["errors"]) == (4, 2)
+
+
 def test_a_phase_without_times_has_no_mean() -> None:
     statistics = Statistics()
     statistics.take([statement(cache="hit")])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from queryengine.errors import SqlSyntaxError, StatementNotAllowedError
-from queryengine.gate.lexer import lower
+from queryengine.gate.lexer import check_number, lower
 
 #: Around what `binding.bound` replaces: a statement with a NUL is refused, so no caller can write it.
 MARK: Final = "\0"
@@ -104,6 +104,8 @@ def check_size(sql: str) -> None:
             depth += 1 if group == 1 else -1
             if depth > MAX_NESTING:
                 raise SqlSyntaxError(f"The statement is nested too deep: {MAX_NESTING} brackets at most.")
+        elif sql[match.start()].isdecimal():
+            check_number(match.end() - match.start())
 
 
 def check_generated(text: str, words: Container[str]) -> None:

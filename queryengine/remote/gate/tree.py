@@ -278,7 +278,9 @@ class Reading:
             node.set("this", str(number))
             self.parameters.add(str(number))
         if len({name.isdigit() for name in self.parameters}) > 1:
-            raise ParameterError("A statement has parameters either with names ($name) or without (?, $1), not both.")
+            raise ParameterError(
+                "A statement has parameters either with names ($name, :name) or without (?, $1), not both."
+            )
 
 
 def find_relation(path: Sequence[str], declared: frozenset[str]) -> str:

@@ -1,13 +1,15 @@
 """`manage.py check`: Django's checks, and those of YAML, data and machine."""
 
+import io
 import os
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from itertools import groupby
 from typing import Any
 
 from django.core import checks
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandParser, OutputWrapper, SystemCheckError
 from django.core.management.commands import check
 
 import runtimeconf.state
@@ -40,6 +42,11 @@ class Command(check.Command):
         super().add_arguments(parser)
         add_config_option(parser)
 
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run on the command line, where a YAML that is not there is an error. `manage.py test` calls `handle`."""
+        os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(config_path(os.environ))
+        super().run_from_argv(argv)
+
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the checks of every command, and those that look at machine and data."""
         use_config(options["config"])
@@ -53,6 +60,38 @@ class Command(check.Command):
             runtimeconf.state.set_config(error)
         checks.register(check_runtime)
         super().handle(*args, **options)
+
+    def check(self, *args: Any, **options: Any) -> None:
+        """Print what the checks find as Django does, but in the order of the file."""
+        said, stderr = io.StringIO(), self.stderr
+        self.stderr = OutputWrapper(said)
+        try:
+            super().check(*args, **options)
+        except SystemCheckError as error:
+            raise SystemCheckError(in_line_order(str(error))) from None
+        finally:
+            self.stderr = stderr
+        if said.getvalue():
+            self.stderr.write(in_line_order(said.getvalue()), lambda text: text, ending="")
+
+
+#: The file and the line of a message that Django has printed.
+_PLACE = re.compile(r"\?: \([\w.]+\) (.+?):([0-9]+): ")
+
+
+def in_line_order(text: str) -> str:
+    """Return *text* with its messages by file and line: Django sorts them as texts, line 10 before line 2."""
+    lines: list[str] = []
+    for is_message, group in groupby(text.split("\n"), lambda line: "?: (" in line):
+        block = list(group)
+        lines += sorted(block, key=_place) if is_message else block
+    return "\n".join(lines)
+
+
+def _place(line: str) -> tuple[bool, str, int]:
+    """Return the key of a message. One about no line, such as a count, comes after the others."""
+    match = _PLACE.search(line)
+    return (True, "", 0) if match is None else (False, match[1], int(match[2]))
 
 
 def _table(uses: Sequence[Use]) -> Iterator[str]:
@@ -79,9 +118,14 @@ def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
         *(checks.Error(text, id="runtime_site.E003") for text in _start_problems(config)),
         *(checks.Warning(text, id="runtime_site.W002") for text in startup.machine_warnings(config)),
     ]
-    with suppress(ConfigError):  # Another check reports it.
+    try:
         config = startup.with_checked_statements(config)
         found = dry_run(config)
+    except ConfigError:
+        pass  # Another check reports it.
+    except StateDirectoryError as error:
+        messages.append(checks.Error(str(error), id="runtime_site.E003"))
+    else:
         messages += [checks.Error(str(fault), id="runtime_site.E002") for fault in found.errors]
         messages += [checks.Warning(str(fault), id="runtime_site.W001") for fault in found.warnings]
     return messages

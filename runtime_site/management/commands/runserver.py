@@ -11,11 +11,14 @@ from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands import runserver
 from django.core.servers import basehttp
 
+import runtimeconf.state
 from httpserver.truncation_guard import GuardedChunks
 from runtime_site import startup
 from runtime_site.management.part import add_config_option, use_config
+from runtimeconf.errors import ConfigError
+from runtimeconf.exposure import check_listener
 from sqlapi.body import CLOSE_CONNECTION, MAX_SKIPPED_BYTES
-from system.addresses import wait_until_bindable
+from system.addresses import Address, wait_until_bindable
 from system.lock import PREDECESSOR_WAIT_S
 
 
@@ -74,6 +77,8 @@ class Command(runserver.Command):
 
     help = "Starts the runtime on Django's development server (one process, reloads on code changes, no TLS)."
     server_cls = Server
+    addr: str
+    port: str
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -110,6 +115,16 @@ class Command(runserver.Command):
             # The reloader does the same: SIGTERM exits in an orderly way, which stops the engine.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         super().handle(*args, **options)
+
+    def run(self, **options: Any) -> None:
+        """Serve on the address of the command line or of the YAML, unless other machines reach it uninvited."""
+        config = runtimeconf.state.get_config()
+        try:
+            check_listener(Address(self.addr.lower(), int(self.port)), config.auth, config.file)
+        except ConfigError as error:
+            self.stderr.write(str(error))
+            sys.exit(1)
+        super().run(**options)
 
     def get_handler(self, *args: Any, **options: Any) -> Any:
         """Return the application behind `guard`."""

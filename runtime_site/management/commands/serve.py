@@ -12,12 +12,14 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 import authkeys.state
+import runtimeconf.state
 from runtime_site import parts, startup
 from runtime_site.management.part import PartBase
 from runtime_site.reloading import Generations, Report
 from runtime_site.supervisor import Supervisor
+from runtimeconf.exposure import check_listener
 from runtimeconf.model import RuntimeConfig
-from system.addresses import activated, listen, wait_until_bindable
+from system.addresses import activated, bound_address, listen, wait_until_bindable
 from system.errors import StateDirectoryError
 from system.lock import PREDECESSOR_WAIT_S, SUPERVISOR_LOCK_NAME, StateLock
 from system.process_limits import give_memory_back
@@ -52,10 +54,18 @@ class Command(PartBase):
         )
 
     def handed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what to print when the runtime is ready, two descriptors, and the address of the service manager."""
+        """
+        Return what to print when the runtime is ready, two descriptors, and the address of the service manager.
+
+        Raises:
+            ConfigError: The socket that systemd passed is open to other machines, and the YAML does not allow that.
+        """
         environment = parts.keep_environment()
         os.set_inheritable(environment, True)
         listener = activated(os.environ)
+        if listener is not None and (address := bound_address(listener)) is not None:
+            config = runtimeconf.state.get_config()
+            check_listener(address, config.auth, config.file)
         return {
             "ready_message": options["ready_message"],
             "environment": environment,

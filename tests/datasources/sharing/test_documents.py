@@ -105,7 +105,9 @@ def test_a_manifest_with_two_snapshots_of_one_dataset_or_file_is_refused(change:
         SharedManifest.decode(json.dumps(fields).encode())
 
 
-@pytest.mark.parametrize("change", [{"mode": "fast"}, {"jitter_max_s": -1}, {"jitter_max_s": "NaN"}, {"sql": 1}])
+@pytest.mark.parametrize(
+    "change", [{"mode": "fast"}, {"jitter_max_s": -1}, {"jitter_max_s": "NaN"}, {"sql": 1}, {"caller": "x" * 1001}]
+)
 def test_a_request_with_other_values_is_refused(change: dict[str, Any]) -> None:
     fields = json.loads(DOCUMENTS[4].encode()) | change
 

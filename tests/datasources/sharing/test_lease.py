@@ -89,6 +89,36 @@ def test_a_holder_whose_renewal_was_answered_too_late_keeps_the_lease(
     assert Holder.decode(shared.document(LEASE)).node == "first"
 
 
+def test_a_holder_that_cannot_renew_knows_before_another_node_can_have_the_lease(
+    shared: SharedStorage, storage: ObjectStorage
+) -> None:
+    clock, others = Clock(), Clock()
+    first, second = Lease(storage, "first", own_now=clock), Lease(storage, "second", others)
+    assert first.valid_s == 0.0
+    first.acquire()
+    assert first.valid_s == EXPIRY_S
+    second.acquire()  # It sees the lease no earlier than it was written.
+    for kind in ("down", "lost"):
+        clock.time = others.time = others.time + EXPIRY_S / 3
+        shared.fault(kind)
+        with pytest.raises(SharedStorageError):
+            first.renew()
+        shared.fault()
+    assert first.valid_s == pytest.approx(EXPIRY_S / 3)
+
+    first.renew()  # It finds the renewal whose answer was lost, which is older than this call.
+    assert first.valid_s == pytest.approx(EXPIRY_S / 3)
+    first.renew()
+    assert first.valid_s == EXPIRY_S
+
+    second.acquire()
+    for step_s in (EXPIRY_S / 2, EXPIRY_S / 2):
+        assert (first.valid_s > 0, second.valid_s) == (True, 0.0)
+        clock.time = others.time = others.time + step_s
+    second.acquire()
+    assert (first.epoch, first.valid_s, second.valid_s > 0) == (1, 0.0, True)
+
+
 def test_a_lease_that_was_deleted_is_lost(shared: SharedStorage, storage: ObjectStorage) -> None:
     lease = Lease(storage, "first")
     lease.acquire()

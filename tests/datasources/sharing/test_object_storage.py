@@ -134,10 +134,10 @@ def test_a_bucket_that_does_not_exist_is_named_as_the_cause(shared: SharedStorag
 
 
 def test_a_storage_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_storage, "QUICK_S", 0.3)
     with storage_process() as (shared, process):
+        ObjectStorage(shared.config()).put("a", b"content")
+        monkeypatch.setattr(object_storage, "QUICK_S", 0.3)
         storage = ObjectStorage(shared.config())
-        storage.put("a", b"content")
         process.send_signal(signal.SIGSTOP)
 
         with pytest.raises(SharedStorageError, match="does not answer"):

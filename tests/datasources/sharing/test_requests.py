@@ -5,13 +5,13 @@ from datasources.sharing.requests import Requests
 
 def test_a_request_stays_until_it_is_removed(storage: ObjectStorage) -> None:
     requests = Requests(storage)
-    run = requests.add("d", "FROM d", "append", 2.5)
+    run = requests.add("d", "FROM d", "append", 2.5, "reports")
     storage.put("requests/something-else", b"")
 
     assert run.status == "queued"
     assert requests.ids() == {run.id}
     assert requests.get(run.id) == RefreshRequest(
-        dataset="d", requested_at=run.requested_at, sql="FROM d", mode="append", jitter_max_s=2.5
+        dataset="d", requested_at=run.requested_at, sql="FROM d", mode="append", jitter_max_s=2.5, caller="reports"
     )
     requests.remove({run.id})
     assert requests.ids() == set()

@@ -245,7 +245,6 @@ LATE_FIELD = b"a,b\n" + b"x,y\n" * 3000 + b"x,y,z\n"
         pytest.param(LATE_FIELD, {"csv_quote": "", "csv_escape": "\\"}, "a row has more fields than the first line."),
         pytest.param(b'"a\nb",c\r\n1,2\r\n', {}, ", line 1: it has a line end in quotes that differs from"),
         pytest.param(b"sep=;\na;b\n1;2\n", {}, "it names the delimiter, as Excel has it: set params.skip_rows."),
-        pytest.param(b"a;b\n1;31.12.2026\n2;1.1.26\n", {}, "the column 'b' has years of two and of four digits: set"),
     ],
 )  # fmt: skip
 def test_what_a_description_does_not_fit_is_refused(
@@ -268,18 +267,80 @@ def test_names_with_line_ends_can_be_skipped(tmp_path: Path) -> None:
     assert loaded(tmp_path, "file:t.csv", skip_rows=2, csv_has_header="false") == [(1.5, "x"), (2.0, "x\ny")]
 
 
-def test_dates_of_several_files_that_could_have_several_orders_are_refused(tmp_path: Path) -> None:
+def test_dates_of_several_files_that_could_have_several_orders_are_text(tmp_path: Path) -> None:
     put(tmp_path, "d/a.csv", "day\n03/14/2026\n")
     put(tmp_path, "d/b.csv", "day\n03/04/2026\n")
-    put(tmp_path, "e/a.csv", "day\n2026-03-14\n")
-    put(tmp_path, "e/b.csv", "day\n14.03.2026\n")
+    put(tmp_path, "e/a.csv", "day\n03/14/2026\n")
+    put(tmp_path, "e/b.csv", "day\n03/15/2026\n")
 
-    said = refusal_of(tmp_path, declared(tmp_path, "file:d", {}))
-
-    assert "'d/b.csv' could have another order of day, month and year than those of 'd/a.csv'" in said
+    assert loaded(tmp_path, "file:d") == [("03/14/2026",), ("03/04/2026",)]
     described = loaded(tmp_path, "file:d", date_format="%m/%d/%Y")
     assert described == [(date(2026, 3, 14),), (date(2026, 3, 4),)]
-    assert loaded(tmp_path, "file:e") == [(date(2026, 3, 14),)] * 2
+    assert loaded(tmp_path, "file:e") == [(date(2026, 3, 14),), (date(2026, 3, 15),)]
+
+
+def test_a_described_date_is_read_as_described_or_not_at_all(tmp_path: Path) -> None:
+    put(tmp_path, "t.csv", "a;b;c\n03/04/26;infinity;05/06/26\n31/12/26;03/04/26;epoch\n")
+
+    found = loaded(tmp_path, "file:t.csv", date_format="%d/%m/%y")
+
+    assert found == [(date(2026, 4, 3), "infinity", "05/06/26"), (date(2026, 12, 31), "03/04/26", "epoch")]
+
+
+def test_files_in_any_order_of_columns_have_one_type_for_each(tmp_path: Path) -> None:
+    put(tmp_path, "d/a.csv", "n,at\n9007199254740993,2026-01-01 00:00:00.123456789\n")
+    put(tmp_path, "d/b.csv", "AT,n\n2026-01-02 00:00:00,1.5\n")
+
+    found = types_of(tmp_path, declared(tmp_path, "file:d", {}))
+
+    assert found == {"n": "DECIMAL(38,1)", "at": "TIMESTAMP_NS"}
+
+
+@pytest.mark.parametrize(
+    ("value", "params", "type_", "text"),
+    [
+        ("1,23456789012345678901", {"decimal_separator": ","}, "DECIMAL(38,20)", "1.23456789012345678901"),
+        ("1.234.567.890.123.456.789.012", {"thousands_separator": ".", "decimal_separator": ","}, "HUGEINT", None),
+        ("1.234.567.890.123.456,75", {"thousands_separator": ".", "decimal_separator": ","}, "DECIMAL(38,2)", None),
+        ("1.234,50", {"thousands_separator": ".", "decimal_separator": ","}, "DOUBLE", "1234.5"),
+    ],
+)
+def test_digits_of_described_numbers_are_kept(
+    tmp_path: Path, value: str, params: dict[str, Any], type_: str, text: str | None
+) -> None:
+    put(tmp_path, "t.csv", f"v;w\n{value};x\n")
+
+    snapshot = build(tmp_path, declared(tmp_path, "file:t.csv", params))
+
+    assert snapshot.columns[0].type == type_
+    expected = text or value.replace(".", "").replace(",", ".")
+    assert rows(tmp_path, snapshot, "SELECT v::VARCHAR FROM d") == [(expected,)]
+
+
+@pytest.mark.parametrize(
+    ("values", "params", "said"),
+    [
+        pytest.param(["1,5", "2"], {}, "looks like numbers with a comma", id="decimal comma"),
+        pytest.param(["1.234,50"], {}, "looks like numbers with a comma", id="grouped by points"),
+        pytest.param(["1,234,567.5"], {}, "looks like numbers with a comma", id="grouped by commas"),
+        pytest.param(["1,5"], {"decimal_separator": "."}, None, id="said to be text"),
+        pytest.param(["1,5", "x"], {}, None, id="not all are numbers"),
+        pytest.param(["1,2,3"], {}, None, id="a list"),
+        pytest.param(["03/04/2026"], {}, "looks like dates", id="two readings"),
+        pytest.param(["31.12.26"], {}, "looks like dates", id="two digits of a year"),
+        pytest.param(["31.12.2026"], {}, None, id="one reading"),
+        pytest.param(["x"], {}, None, id="words"),
+    ],
+)
+def test_a_column_that_a_parameter_would_describe_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, values: list[str], params: dict[str, str], said: str | None
+) -> None:
+    put(tmp_path, "t.csv", "id;v\n" + "".join(f"{at};{value}\n" for at, value in enumerate(values)))
+
+    with caplog.at_level(logging.WARNING):
+        read(tmp_path, declared(tmp_path, "file:t.csv", params))
+
+    assert [f"The column 'v' of 't.csv' {said}" in message for message in caplog.messages] == [True] * bool(said)
 
 
 @pytest.mark.parametrize("content", [b"not zstd", pa.compress(b"a,b\n" + b"1,2\n" * 9999, "zstd", asbytes=True)[:-9]])

@@ -60,6 +60,32 @@ def test_old_timestamps_of_spark_are_read_whatever_the_year(tmp_path: Path) -> N
     assert found == [(moment,) for moment in moments]
 
 
+@pytest.mark.parametrize(
+    ("year", "nanoseconds"),
+    [(2024, 1), (2024, 999), (1969, 1), (2024, 1000)],
+)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_an_old_timestamp_below_microseconds_is_refused(
+    tmp_path: Path, year: int, nanoseconds: int, is_nested: bool
+) -> None:
+    since_1970 = (year - 1970) * 365 * 86_400_000_000_000
+    values = pa.array([None, *[since_1970] * 20_000, since_1970 + nanoseconds], pa.int64()).view(pa.timestamp("ns"))
+    kind: Any = "timestamp"
+    if is_nested:
+        kind = {"type": "struct", "fields": [field("x", "timestamp")]}
+        values = pa.StructArray.from_arrays([values], ["x"])
+    made = HandMade(tmp_path / "t", [field("at", kind)])
+    old = {"use_deprecated_int96_timestamps": True}
+    made.commit(made.add("a.parquet", pa.table({"at": values}), options=old))
+
+    if nanoseconds % 1000:
+        assert refusal(tmp_path, delta(tmp_path)) == (
+            "The file 'a.parquet' of 't' cannot be read: the column 'at' has a time with digits below microseconds."
+        )
+    else:
+        assert load(tmp_path, delta(tmp_path), "SELECT count(*) FROM d") == [(len(values),)]
+
+
 def test_values_of_partitions_come_from_the_log(tmp_path: Path) -> None:
     kinds = {"l": "long", "d": "date", "e": "decimal(10,2)", "t": "timestamp", "s": "string"}
     fields = [field("n", "long"), *(field(name, kind) for name, kind in kinds.items())]

@@ -24,6 +24,40 @@ def test_every_connector_has_a_page() -> None:
     assert {name for names in PAGES.values() for name in names} == set(CONNECTORS)
 
 
+#: What README calls the source of each page.
+IN_README = {
+    "abfs": "Azure Storage",
+    "delta": "Delta Lake",
+    "duckdb": "DuckDB",
+    "file": "local",
+    "flightsql": "Flight SQL",
+    "ftp": "FTP",
+    "gcs": "Google Cloud Storage",
+    "graphql": "GraphQL",
+    "http": "web",
+    "iceberg": "Iceberg",
+    "mssql": "SQL Server",
+    "mysql": "MySQL, MariaDB",
+    "postgres": "PostgreSQL",
+    "s3": "S3",
+    "sftp": "SFTP",
+    "spark": "Spark",
+    "sqlite": "SQLite",
+}
+
+
+def test_the_lists_of_sources_name_every_connector_and_no_other() -> None:
+    (listed,) = re.findall(r"Querykeep reads files (.*?): see", " ".join((ROOT / "README.md").read_text().split()))
+    table = (ROOT / "docs" / "datasets.md").read_text().partition("| `from:` |")[2].partition("\n\n")[0]
+
+    assert PAGES.keys() == IN_README.keys()
+    assert [page for page, name in IN_README.items() if name not in listed] == []
+    named = sorted(IN_README.values(), key=len, reverse=True)
+    others = set(re.findall(r"\w+", re.sub("|".join(map(re.escape, named)), "", listed)))
+    assert others == {"from", "and", "servers", "answers", "of", "tables"}
+    assert set(re.findall(r"`([a-z_0-9]+):`", table)) == set(CONNECTORS)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_has_every_parameter_what_to_install_and_examples_that_load(page: str, tmp_path: Path) -> None:
     text = (DIRECTORY / f"{page}.md").read_text(encoding="utf-8")

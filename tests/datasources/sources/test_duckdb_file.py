@@ -10,7 +10,7 @@ import pytest
 from datasources.sources.registry import source_of
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources import loads
-from tests.datasources.sources.loads import has_changed, held, load, types, version
+from tests.datasources.sources.loads import check_values, has_changed, held, load, types, version
 from tests.datasources.support import new_load, refusal
 
 
@@ -81,6 +81,33 @@ def test_types_stay_as_they_are_and_an_empty_table_keeps_its_columns(tmp_path: P
         "n": "UNION(x INTEGER, y VARCHAR)",
     }
     assert load(tmp_path, declare(tmp_path)) == []
+
+
+#: For each type, values with the engine's text of them.
+VALUES = {
+    "HUGEINT": ["-170141183460469231731687303715884105728"],
+    "UHUGEINT": ["340282366920938463463374607431768211455"],
+    "BIGNUM": ["1234567890123456789012345678901234567890123"],
+    "DATE": ["infinity", "0044-03-15 (BC)", "5881580-07-10"],
+    "TIME": ["24:00:00", "12:34:56.123456"],
+    "TIME_NS": ["12:34:56.123456789"],
+    "TIMESTAMP_S": ["2024-01-31 10:00:00"],
+    "TIMESTAMP": ["-infinity", "294246-12-31 23:59:59.999999"],
+    "TIMESTAMP_NS": ["2024-01-31 10:00:00.123456789", "infinity"],
+    "TIMESTAMPTZ_NS": ["2024-01-31 10:00:00.123456789+00"],
+    "TIME WITH TIME ZONE": ["12:34:56.123456+15:59"],
+    "DOUBLE": ["nan", "-inf", "5e-324"],
+}
+
+
+def test_values_of_each_type_arrive_as_they_are(tmp_path: Path) -> None:
+    columns = ", ".join(f"c{index} {kind}" for index, kind in enumerate(VALUES))
+    inserts = [
+        f"INSERT INTO t (c{index}) VALUES ('{text}')" for index, texts in enumerate(VALUES.values()) for text in texts
+    ]
+    put(tmp_path, f"CREATE TABLE t ({columns})", *inserts)
+
+    check_values(tmp_path, declare(tmp_path), [(kind, kind, texts) for kind, texts in VALUES.items()])
 
 
 def test_the_log_of_a_dead_writer_is_read_and_kept(tmp_path: Path) -> None:

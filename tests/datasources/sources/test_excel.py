@@ -301,3 +301,63 @@ def test_a_missing_library_is_named_when_a_directory_holds_workbooks(
     said = refusal_of(tmp_path, declared(tmp_path, "file:d", {}))
 
     assert said == "'d/t.xlsx' needs a library (the extra sources has it): python -m pip install 'openpyxl~=3.1'."
+
+
+# --- exact values -----------------------------------------------------------------------------------------------------
+
+
+def of_cells(*cells: str) -> bytes:
+    """Return a workbook with a column v of *cells*, written as XML."""
+    content, changed = io.BytesIO(by_openpyxl(("v",))), io.BytesIO()
+    below = "".join(f"<row>{cell}</row>" for cell in cells)
+    with zipfile.ZipFile(content) as old, zipfile.ZipFile(changed, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name).replace(b"</sheetData>", f"{below}</sheetData>".encode()))
+    return changed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        pytest.param("_x005F_x000D_", "_x000D_", id="an underscore that is escaped"),
+        pytest.param("a_x000D_b", "a\rb", id="a control character"),
+        pytest.param("_x0041__x00e9_", "Aé", id="any character"),
+        pytest.param("_xD83D__xDE00_", "\U0001f600", id="a pair of halves"),
+        pytest.param("_xD83D_", "_xD83D_", id="half a character"),
+        pytest.param("_x005F_x005F_x0041_", "_x005FA", id="one escape after another"),
+        pytest.param("x_x41_", "x_x41_", id="no escape"),
+    ],
+)
+def test_escapes_of_texts_are_decoded_once(tmp_path: Path, written: str, text: str) -> None:
+    put(tmp_path, "t.xlsx", of_cells(f'<c t="inlineStr"><is><t>{written}</t></is></c>'))
+    put(tmp_path, "s.xlsx", of_cells(f'<c t="str"><v>{written}</v></c>'))
+
+    assert read(tmp_path, declared(tmp_path, "file:t.xlsx", {})) == [(text,)]
+    assert read(tmp_path, declared(tmp_path, "file:s.xlsx", {})) == [(text,)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "type_", "texts"),
+    [
+        (["<v>9007199254740993</v>", "<v>1</v>"], "HUGEINT", ["9007199254740993", "1"]),
+        (["<v>9007199254740993</v>", "<v>1.5</v>"], "VARCHAR", ["9007199254740993", "1.5"]),
+        (["<v>1E+20</v>", "<v>1</v>"], "DOUBLE", ["1e+20", "1.0"]),
+        (["<v>2026-01-31T10:00:00.123456</v>"], "TIMESTAMP", ["2026-01-31 10:00:00.123456"]),
+        (["<v>2026-01-31T10:00:00.1234567</v>"], "VARCHAR", ["2026-01-31T10:00:00.1234567"]),
+        (["<v>2026-01-31T10:00:00+02:00</v>"], "VARCHAR", ["2026-01-31T10:00:00+02:00"]),
+        (["<v>2026-01-31</v>", "<v>2026-02-01</v>"], "DATE", ["2026-01-31", "2026-02-01"]),
+        (["<v>2026-02-01T10:00Z</v>"], "TIMESTAMP", ["2026-02-01 10:00:00"]),
+        (["<v>10:00:00.5</v>"], "TIME", ["10:00:00.5"]),
+        (["<v>PT1H</v>"], "INTERVAL", ["01:00:00"]),
+    ],
+)  # fmt: skip
+def test_cells_of_other_programs_keep_their_digits(
+    tmp_path: Path, cells: list[str], type_: str, texts: list[str]
+) -> None:
+    is_date = "-" in cells[0] or ":" in cells[0] or "P" in cells[0]
+    put(tmp_path, "t.xlsx", of_cells(*(f'<c t="{"d" if is_date else "n"}">{cell}</c>' for cell in cells)))
+
+    snapshot = build(tmp_path, declared(tmp_path, "file:t.xlsx", {}))
+
+    assert snapshot.columns[0].type == type_
+    assert rows(tmp_path, snapshot, "SELECT v::VARCHAR FROM d") == [(text,) for text in texts]

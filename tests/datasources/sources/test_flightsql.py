@@ -81,6 +81,8 @@ TYPES = [
     ("TIMESTAMP", "TIMESTAMP", ["2024-01-01 00:00:00.000001", "-infinity"]),
     ("TIMESTAMP_S", "TIMESTAMP_S", ["2024-01-01 00:00:01"]),
     ("TIMESTAMP_NS", "TIMESTAMP_NS", ["2024-01-01 00:00:00.000000001"]),
+    ("TIME_NS", "TIME_NS", ["12:34:56.123456789"]),
+    ("TIMESTAMPTZ_NS", "TIMESTAMPTZ_NS", ["2024-01-01 00:00:00.123456789+00"]),
     ("TIMESTAMPTZ", "TIMESTAMP WITH TIME ZONE", ["2023-12-31 22:00:00+00", "infinity"]),
     ("INTERVAL", "VARCHAR", ["-1 month 2 days -03:04:05.6"]),
     ("INTEGER[]", "INTEGER[]", ["[1, NULL]", "[]"]),
@@ -125,19 +127,19 @@ class Plain(pyarrow.flight.FlightServerBase):  # type: ignore[misc]  # its packa
     def __init__(self, **more: Any) -> None:
         super().__init__("grpc://127.0.0.1:0", **more)
         self.endpoints: list[tuple[bytes, list[str]]] = [(b"t", [])]
+        self.rows = pa.table({"n": [1, 2]})
         self.asked: list[bytes] = []
         self.fetched: list[bytes] = []
 
     def get_flight_info(self, _context: Any, what: Any) -> Any:
         self.asked.append(what.command)
-        schema = pa.schema([("n", pa.int64())])
         endpoints = [pyarrow.flight.FlightEndpoint(*endpoint) for endpoint in self.endpoints]
-        return pyarrow.flight.FlightInfo(schema, what, endpoints, -1, -1)
+        return pyarrow.flight.FlightInfo(self.rows.schema, what, endpoints, -1, -1)
 
     def do_get(self, _context: Any, ticket: Any) -> Any:
         self.fetched.append(ticket.ticket)
-        name = "other" if ticket.ticket == b"other columns" else "n"
-        return pyarrow.flight.RecordBatchStream(pa.table({name: [1, 2]}))
+        is_other = ticket.ticket == b"other columns"
+        return pyarrow.flight.RecordBatchStream(pa.table({"other": [1, 2]}) if is_other else self.rows)
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +151,7 @@ def plain_server() -> Iterator[Plain]:
 @pytest.fixture
 def plain(plain_server: Plain) -> Plain:
     plain_server.endpoints = [(b"t", [])]
+    plain_server.rows = pa.table({"n": [1, 2]})
     plain_server.asked.clear()
     plain_server.fetched.clear()
     return plain_server
@@ -382,6 +385,40 @@ def test_endpoints_with_other_columns_are_an_error(tmp_path: Path, plain: Plain)
     assert refusal(tmp_path, declare_plain(plain)) == (
         "The Flight SQL server: its endpoints do not agree on the columns."
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        ([1000, None, -2000], pa.duration("ns"), "00:00:00.000001"),
+        ([(1, 2, 3000), None], pa.month_day_nano_interval(), "1 month 2 days 00:00:00.000003"),
+        ([1], pa.time64("ns"), "00:00:00.000000001"),
+        ([1], pa.timestamp("ns"), "1970-01-01 00:00:00.000000001"),
+    ],
+)
+def test_values_that_only_other_servers_send_arrive_as_they_are(
+    tmp_path: Path, plain: Plain, values: list[object], kind: pa.DataType, expected: str
+) -> None:
+    plain.rows = pa.table({"n": pa.array(values, kind)})
+
+    assert load(tmp_path, declare_plain(plain), "SELECT n::VARCHAR FROM d")[0] == (expected,)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1000, None, 1001], pa.duration("ns")),
+        pa.array([(1, 2, 3000), None, (0, 0, -1)], pa.month_day_nano_interval()),
+        pa.array([[], None, [-1]], pa.list_(pa.duration("ns"))),
+        pa.array([{"a": 1}], pa.struct([("a", pa.duration("ns"))])),
+        pa.array([[("k", 1)]], pa.map_(pa.string(), pa.duration("ns"))),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_an_interval_below_a_microsecond_is_an_error(tmp_path: Path, plain: Plain, values: pa.Array) -> None:
+    plain.rows = pa.table({"n": values})
+
+    assert "'n' has a value that the engine would change: an interval with" in refusal(tmp_path, declare_plain(plain))
 
 
 # --- a server that is away, slow or dead ------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from datasources.errors import SourceError
+from datasources.sources.json_files import with_long_numbers_quoted
 from datasources.sources.registry import source_of
 from queryengine.manifest import Column
 from runtimeconf.model import DatasetConfig
-from tests.datasources.sources.loads import types
+from tests.datasources.sources.loads import build, types
 from tests.datasources.sources.test_files import put, put_parquet
-from tests.datasources.support import declare, new_load
+from tests.datasources.support import declare, new_load, rows
 
 
 def load(directory: Path, text: str) -> list[tuple[Any, ...]]:
@@ -124,7 +125,9 @@ def test_csv_files_of_a_directory_may_order_and_type_their_columns_as_they_like(
         pytest.param("\na,b\n1,2\n", "has no columns: its first line must name them", id="blank first line"),
         pytest.param("a,a\n1,2\n", "has the column 'a' twice", id="repeated column"),
         pytest.param("a,A\n1,2\n", "has the columns 'a' and 'A', alike but for case", id="repeated but for case"),
-        pytest.param("a,,column1\n1,2,3\n", "has the column 'column1' twice", id="repeated made-up name"),
+        pytest.param(
+            "a,,column1\n1,2,3\n", "'column1' twice; a column without a name is called", id="repeated made-up name"
+        ),
         pytest.param("a,b\n1," + "x" * 3_000_000 + "\n", "longer than 2 MB", id="long line"),
         pytest.param("a" * 3_000_000, "the line is longer than 2 MB", id="long header"),
         pytest.param('"' + "a" * 200_000 + '",b\n1,2\n', "line 1: it does not name columns", id="long name"),
@@ -190,7 +193,13 @@ def test_r06_json_cut_short_anywhere_is_refused(tmp_path: Path, cut: int) -> Non
         pytest.param('{"a":1}\n{"a":', "the JSON was cut short", id="R06 half-written"),
         pytest.param('{"a":1}\nnot json\n', "the JSON is malformed", id="malformed"),
         pytest.param('{"a":1,"a":2}\n', "an object has the same key twice", id="repeated key"),
-        pytest.param('[{"a":1,"A":2}]', "has the columns 'A' and 'a', alike but for case", id="repeated but for case"),
+        pytest.param(
+            '[{"a":1,"A":2}]',
+            "has the columns 'A' and 'a', alike but for case; rename one of the keys",
+            id="repeated but for case",
+        ),
+        pytest.param('{"a":1}\n{"":2}', "an object has a key without characters, which cannot name a", id="empty key"),
+        pytest.param('{"o":{"x":1,"X":2}}', "objects in a column have the key 'X' twice, alike but", id="inner keys"),
         pytest.param(b'{"a":"\xff"}\n', "it is not UTF-8", id="R06 not UTF-8"),
         pytest.param("[]", "it has no columns", id="empty array"),
         pytest.param("[1,2]", "it has no columns", id="no objects"),
@@ -214,6 +223,45 @@ def test_json_files_of_a_directory_are_read_together_and_a_damaged_one_is_named(
 
     put(tmp_path, "d/3.json", '{"a":')
     assert "'d/3.json'" in refusal(tmp_path, "d")
+
+
+NUMBERS = (
+    b'[{"v": 0.1234567890123456789012, "t": ", 0.1234567890123456789012 \\" -1"}, {"v":-1e400,"t":"\\\\"},\n'
+    b'{"v":1.5,"w":[-12345678901234567.25,9007199254740993,1.000000000000000056e-01]}]'
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11, 1000])
+def test_only_numbers_that_a_double_changes_become_strings(size: int) -> None:
+    expected = NUMBERS.replace(b'": 0.1234567890123456789012', b'": "0.1234567890123456789012"')
+    for number in (b"-1e400", b"-12345678901234567.25", b"1.000000000000000056e-01"):
+        expected = expected.replace(number, b'"' + number + b'"')
+
+    found = b"".join(with_long_numbers_quoted(NUMBERS[at : at + size] for at in range(0, len(NUMBERS), size)))
+
+    assert found == expected
+    assert json.loads(found)[0]["t"] == ', 0.1234567890123456789012 " -1'
+
+
+def test_json_values_in_lists_and_objects_are_exact(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "t.json.gz",
+        gzip.compress(
+            b'[{"o":{"until":"infinity","at":["2024-03-01T10:00:00.123456789Z"]},"n":[0.1234567890123456789]},\n'
+            b'{"o":{"until":"2024-01-05","at":[]},"n":[1, 1000000000000000000]},{"o":{"until":"epoch"},"n":null}]'
+        ),
+    )
+    dataset = declare(tmp_path, "t.json.gz")
+
+    assert types(tmp_path, dataset) == {
+        "o": 'STRUCT("until" VARCHAR, "at" TIMESTAMPTZ_NS[])',
+        "n": "DECIMAL(38,19)[]",
+    }
+    found = rows(tmp_path, build(tmp_path, dataset), "SELECT o.until, o.at::VARCHAR, n FROM d")
+    assert [until for until, _, _ in found] == ["infinity", "2024-01-05", "epoch"]
+    assert [at for _, at, _ in found] == ["['2024-03-01 10:00:00.123456789+00']", "[]", None]
+    assert [n for _, _, n in found] == [[Decimal("0.1234567890123456789")], [Decimal(1), Decimal(10**18)], None]
 
 
 # --- Parquet ----------------------------------------------------------------------------------------------------------
@@ -244,6 +292,34 @@ def test_parquet_files_of_a_directory_get_the_widest_type_if_they_fit_together(t
 
     put_parquet(tmp_path, "d/3.parquet", a=[1])
     assert "'d/3.parquet' has other columns than 'd/1.parquet': it lacks 'b'." in refusal(tmp_path, "d")
+
+
+def test_parquet_files_whose_values_would_change_in_a_common_type_are_refused(tmp_path: Path) -> None:
+    put_parquet(tmp_path, "d/1.parquet", a=[2**53], b=[{"c": 1}])
+    put_parquet(tmp_path, "d/2.parquet", a=[1.5], b=[{"c": 2}])
+    assert load(tmp_path, "d") == [(2.0**53, {"c": 1}), (1.5, {"c": 2})]
+
+    put_parquet(tmp_path, "d/3.parquet", a=[2**53 + 1], b=[{"c": 3}])
+    said = refusal(tmp_path, "d")
+    assert said.startswith("'d/3.parquet': some values of the column 'a' (BIGINT) would change as DOUBLE, its type in")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        pytest.param(pa.array([None, 1001], pa.timestamp("ns")), "', row 2: the column 't' has nanoseconds", id="row"),
+        pytest.param(pa.array([[0, 1001]], pa.list_(pa.timestamp("ns"))), "': the column 't' has nano", id="list"),
+        pytest.param(pa.array([1000, None], pa.timestamp("ns")), None, id="microseconds"),
+        pytest.param(pa.array([253_402_214_400_000_005], pa.timestamp("us")), None, id="year 9999"),
+    ],
+)
+def test_nanoseconds_of_the_old_type_of_parquet_are_refused(tmp_path: Path, values: pa.Array, said: str | None) -> None:
+    pq.write_table(pa.table({"t": values}), tmp_path / "t.parquet", use_deprecated_int96_timestamps=True)
+
+    if said is None:
+        assert len(load(tmp_path, "t.parquet")) == len(values)
+    else:
+        assert said in refusal(tmp_path, "t.parquet")
 
 
 def test_parquet_is_refused(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def answering(*answers: bytes, **more: Any) -> Iterator[WebServer]:
     ("answer", "reason"),
     [
         (b"<html>", "does not answer with JSON (status 200)"),
-        (b'{"data": {"people": {"nodes": [{"id": 1e999}]}}}', "does not answer with JSON"),
+        (b'{"data": {"people": {"nodes": [{"id": "\\ud83d"}]}}}', "a text that is not Unicode"),
         (b'{"data": {"people": {"nodes": [{"id": NaN}]}}}', "does not answer with JSON"),
         (b"[" * 100_000, "does not answer with JSON"),
         (b"[]", "refuses params.graphql_query"),
@@ -210,6 +210,20 @@ def answering(*answers: bytes, **more: Any) -> Iterator[WebServer]:
 def test_an_answer_of_another_kind_is_refused(tmp_path: Path, answer: bytes, reason: str) -> None:
     with answering(answer) as web:
         assert reason in refused(tmp_path, f"{web.url}/graphql", PAGED)
+
+
+def test_numbers_and_times_keep_their_digits(tmp_path: Path) -> None:
+    nodes = (
+        b'{"id": 1000000000000000000001, "height": 0.1234567890123456789, "at": "2024-03-01T10:00:00.123456789Z"},'
+        b'{"id": 1, "height": 1e400, "at": null}'
+    )
+    with answering(b'{"data": {"people": {"nodes": [' + nodes + b"]}}}") as web:
+        source = f"graphql:{web.url}/graphql"
+        dataset = declared(tmp_path, source, params("{ people { nodes { id height at } } }", "/data/people/nodes"))
+        found = loads.load(tmp_path, dataset, "SELECT COLUMNS(*)::VARCHAR FROM d")
+
+    assert found[0] == ("1000000000000000000001", "0.1234567890123456789", "2024-03-01 10:00:00.123456789+00")
+    assert found[1][1].lower() == "1e+400"
 
 
 def test_credentials_go_to_no_other_server(tmp_path: Path) -> None:

@@ -445,12 +445,16 @@ def test_https_is_read_when_the_certificate_is_trusted(
     assert "does not speak TLS as this program does" in refused(tmp_path, f"https://localhost:{web.port}/a.csv")
 
 
-def test_an_unusable_root_certificate_is_reported(tmp_path: Path) -> None:
+def test_an_unusable_root_certificate_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text.pem").write_text("no certificate")
 
-    for name, said in (("absent.pem", "No such file"), ("text.pem", "it is not a PEM certificate")):
-        sentence = refused(tmp_path, "https://localhost/a.csv", http_tls_root_certificate_file=name)
-        assert sentence.startswith(f"The file of root certificates cannot be used: {said}")
+    cases = {"absent.pem": "No such file", "text.pem": "it is not a PEM certificate", ".": "Is a directory"}
+    for name, said in cases.items():
+        for_source = refused(tmp_path, "https://localhost/a.csv", http_tls_root_certificate_file=name)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / name))
+        for_all = refused(tmp_path, "https://localhost/a.csv")
+        assert for_source.startswith(f"The file of root certificates cannot be used: {said}")
+        assert f"named by SSL_CERT_FILE in the environment of the runtime, cannot be used: {said}" in for_all
 
 
 def test_the_proxy_from_the_environment_is_used_except_for_loopback(
@@ -467,14 +471,11 @@ def test_the_proxy_from_the_environment_is_used_except_for_loopback(
     assert "cannot be resolved" in refused(tmp_path, "http://data.example/a.csv")
 
 
-def test_an_unusable_proxy_is_reported_without_its_password(
-    web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unusable_proxy_hides_its_password(web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", f"http://user:{TOKEN}@127.0.0.1:{web.port}")
     monkeypatch.setenv("http_proxy", f"socks5://user:{TOKEN}@127.0.0.1:1")
 
-    no_tunnel = refused(tmp_path, "https://data.example/a.csv")
-    no_url = refused(tmp_path, "http://data.example/a.csv")
+    no_tunnel, no_url = (refused(tmp_path, f"{scheme}://data.example/a.csv") for scheme in ("https", "http"))
 
     assert "the proxy from the environment refuses the connection" in no_tunnel
     assert no_url == "The proxy from the environment cannot be used: give an http:// or https:// URL."
@@ -496,5 +497,4 @@ def test_a_dataset_follows_its_file_and_outlives_its_server(web: WebServer, tmp_
     wait_for(lambda: sum(run.status == "failed" for run in refresher.history("d")) >= 3, "three failures")
     assert (state(refresher).status, state(refresher).rows) == ("Error", 2)
     web.files["/a.csv"] = File(b"a,b\n7,z\n")
-    wait_for(lambda: state(refresher).status == "Ready", "the server that is back")
-    assert served(tmp_path) == [(7, "z")]
+    wait_for(lambda: served(tmp_path) == [(7, "z")], "the server that is back")

@@ -142,13 +142,13 @@ def without_last_zeros(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 REFUSED = [
-    ("date", "'0000-00-00'", "The column 'v' has a date that is not in the calendar, such as 0000-00-00: read a view"),
+    ("date", "'0000-00-00'", "Row 1 of the column 'v' has a date that is not in the calendar, such as 0000-00-00: "),
     ("date", "'2024-01-00'", "NULLIF(v, 0) does, or that has CAST(v AS CHAR)."),
-    ("datetime", "'2024-00-01 10:00:00'", "The column 'v' has a date that is not in the calendar"),
-    ("timestamp", "0", "The column 'v' has a date that is not in the calendar"),
-    ("time", "'24:00:00'", "The column 'v' has a time below 00:00:00 or from 24:00:00: read a view that has CAST(v"),
+    ("datetime", "'2024-00-01 10:00:00'", "Row 1 of the column 'v' has a date that is not in the calendar"),
+    ("timestamp", "0", "Row 1 of the column 'v' has a date that is not in the calendar"),
+    ("time", "'24:00:00'", "Row 1 of the column 'v' has a time below 00:00:00 or from 24:00:00: read a view "),
     ("time(3)", "'-00:00:00.5'", "TIME_TO_SEC(v)."),
-    ("time", "'838:59:59'", "The column 'v' has a time"),
+    ("time", "'838:59:59'", "Row 1 of the column 'v' has a time"),
     (
         "point",
         "POINT(1, 2)",

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from datasources.errors import SourceError
+from datasources.sources.databases import converted
 from datasources.sources.mysql_types import column_of
 
 
@@ -34,3 +35,13 @@ def test_an_unknown_type_is_refused_once_it_is_asked_for(declared: str) -> None:
     assert column.convert is not None
     with pytest.raises(SourceError, match="The column 'c' has the type"):
         column.convert(pa.array([], pa.binary()))
+
+
+@pytest.mark.parametrize("unfit", [0, 1, 17, 99])
+def test_the_row_of_an_unfit_value_is_counted_over_all_batches(unfit: int) -> None:
+    days = [b"2024-01-01"] * unfit + [b"0000-00-00"] * 2 + [None] * 10
+    batches = [pa.record_batch({"d": pa.array(part, pa.binary())}) for part in ([b"2024-01-01"] * 50, days)]
+    reader = converted(pa.RecordBatchReader.from_batches(batches[0].schema, batches), [column_of("d", "date")])
+
+    with pytest.raises(SourceError, match=rf"^Row {51 + unfit} of the column 'd' has a date that is not in the calend"):
+        reader.read_all()

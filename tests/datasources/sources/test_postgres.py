@@ -26,6 +26,7 @@ from tests.datasources.sources.loads import (
     time_out_repeatedly,
     types,
 )
+from tests.datasources.sources.pgbouncer import fill, pgbouncer
 from tests.datasources.sources.postgres_server import PASSWORD, PostgresServer
 from tests.datasources.support import builder, deadline, refusal, rows, wait_for
 
@@ -69,7 +70,16 @@ TYPES = [
     ("numeric(3,-2)", "DECIMAL(5,0)", {"12345": "12300"}),
     ("numeric(2,5)", "DECIMAL(5,5)", {"0.00012": ".00012"}),
     ("numeric(40,2)", "VARCHAR", {"1.25": "1.25", "'NaN'": "NaN"}),
-    ("numeric", "VARCHAR", {"12345678901234567890123456789012345678.9": "12345678901234567890123456789012345678.9"}),
+    (
+        "numeric",
+        "VARCHAR",
+        {
+            "12345678901234567890123456789012345678.9": "12345678901234567890123456789012345678.9",
+            "'-Infinity'": "-Infinity",
+            "'NaN'": "NaN",
+            "1e50": f"1{'0' * 50}",
+        },
+    ),
     ("text", "VARCHAR", {"'é''\"\\'": "é'\"\\", "''": ""}),
     ("varchar(3)", "VARCHAR", {"'abc'": "abc"}),
     ("char(3)", "VARCHAR", {"'a'": "a  "}),
@@ -129,8 +139,26 @@ TYPES = [
     ("text[]", "VARCHAR[]", {"'{a,NULL,\"\"}'": "[a, NULL, '']"}),
     ("numeric(5,2)[]", "DECIMAL(5,2)[]", {"'{1.5,null}'": "[1.50, NULL]"}),
     ("numeric[]", "VARCHAR[]", {"'{1.5,NaN}'": "[1.5, NaN]"}),
-    ("date[]", "DATE[]", {"'{2024-01-01,infinity}'": "[2024-01-01, infinity]"}),
-    ("timestamptz[]", "TIMESTAMP WITH TIME ZONE[]", {"'{2024-01-01 00:00+02}'": "['2023-12-31 22:00:00+00']"}),
+    ("date[]", "DATE[]", {"'{2024-01-01,infinity,0044-03-15 BC}'": "[2024-01-01, infinity, '0044-03-15 (BC)']"}),
+    (
+        "timestamp[]",
+        "TIMESTAMP[]",
+        {
+            "'{0044-03-15 10:00 BC,12345-01-01 00:00,NULL,-infinity}'": (
+                "['0044-03-15 (BC) 10:00:00', '12345-01-01 00:00:00', NULL, -infinity]"
+            )
+        },
+    ),
+    (
+        "timestamptz[]",
+        "TIMESTAMP WITH TIME ZONE[]",
+        {
+            "'{2024-01-01 00:00+02}'": "['2023-12-31 22:00:00+00']",
+            "'{0044-03-15 10:00:00.5+00 BC,2024-01-01 00:00+00}'": (
+                "['0044-03-15 (BC) 10:00:00.5+00', '2024-01-01 00:00:00+00']"
+            ),
+        },
+    ),
     ("interval[]", "INTERVAL[]", {"'{-1 mon +1 day}'": "[-1 month 1 day]"}),
     ("uuid[]", "UUID[]", {"'{}'": "[]"}),
     ("mood[]", "VARCHAR[]", {"'{sad,NULL}'": "[sad, NULL]"}),
@@ -159,11 +187,10 @@ def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, table: Table) ->
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("'NaN'::numeric(10,2)", "the column 'v': a value does not fit DECIMAL(10,2)"),
-        ("'infinity'::interval", "the column 'v': a value does not fit INTERVAL"),
-        ("'{infinity}'::interval[]", "the column 'v': a value does not fit INTERVAL[]"),
-        ("'{0044-03-15 BC}'::date[]", "the column 'v': a value does not fit DATE[]"),
-        ("'294246-01-01'::timestamp", "The column 'v' has a time after the year 294245"),
+        ("'NaN'::numeric(10,2)", "the column 'v' in row 1: a value does not fit DECIMAL(10,2)"),
+        ("'infinity'::interval", "the column 'v' in row 1: a value does not fit INTERVAL"),
+        ("'{infinity}'::interval[]", "the column 'v' in row 1: a value does not fit INTERVAL[]"),
+        ("'294246-01-01'::timestamp", "Row 1 of the column 'v' has a time after the year 294245"),
         ("'{{1,2},{3,4}}'::int[]", "an array of several dimensions in the column 'v'"),
         ("'{{1,2},{3,4}}'::numeric[]", "an array of several dimensions in the column 'v'"),
         ("1 / (g - 1)", "PostgreSQL broke off while t was read"),
@@ -313,6 +340,31 @@ def test_the_environment_has_no_effect(tmp_path: Path, table: Table, monkeypatch
 
     assert "asks for a password" in refusal(tmp_path, without_password)
     assert load(tmp_path, dataset) == [(1,)]
+
+
+# --- a pooler ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_loads_through_pgbouncer_find_their_own_transaction(
+    tmp_path: Path, table: Table, postgres: PostgresServer, mode: str
+) -> None:
+    with pgbouncer(postgres, mode) as params:
+        dataset = table("t", "CREATE TABLE t AS SELECT g AS a, 'x' AS b FROM generate_series(1, 3) g", **params)
+
+        for _ in range(3):
+            fill(params)
+            assert load(tmp_path, dataset) == [(1, "x"), (2, "x"), (3, "x")]
+
+
+def test_a_pool_without_transactions_is_refused(tmp_path: Path, table: Table, postgres: PostgresServer) -> None:
+    with pgbouncer(postgres, "statement") as params:
+        dataset = table("t", "CREATE TABLE t AS SELECT 1 AS a", **params)
+
+        assert refusal(tmp_path, dataset) == (
+            "The PostgreSQL server cannot be reached: its PgBouncer allows no transactions: connect to a pool in "
+            "transaction or session mode."
+        )
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------

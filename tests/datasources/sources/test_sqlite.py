@@ -2,17 +2,23 @@
 
 import os
 import sqlite3
-import time
+import tempfile
 from contextlib import closing
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
+import duckdb
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from datasources.errors import SnapshotError
 from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
+from datasources.sources.registry import source_of
 from datasources.sources.source import Bound
-from runtimeconf.model import DatasetConfig
+from runtimeconf.model import AccelerationConfig, DatasetConfig
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import (
     check_values,
@@ -24,7 +30,7 @@ from tests.datasources.sources.loads import (
     types,
     version,
 )
-from tests.datasources.support import builder, deadline, refusal
+from tests.datasources.support import builder, deadline, new_load, refusal, rows
 
 
 def put(directory: Path, script: str, name: str = "s.db") -> Path:
@@ -52,7 +58,11 @@ TYPES = [
     ("NUMERIC(10,2)", "DOUBLE", {"10.25": "10.25", "9007199254740992": "9007199254740992.0"}),
     ("DECIMAL", "DOUBLE", {"'1.50'": "1.5"}),
     ("BOOLEAN", "BOOLEAN", {"0": "false", "1": "true"}),
-    ("DATE", "DATE", {"'2024-02-29'": "2024-02-29"}),
+    (
+        "DATE",
+        "DATE",
+        {"'2024-02-29'": "2024-02-29", "'2024-1-5'": "2024-01-05", "'2024-01-31T00:00:00.000'": "2024-01-31"},
+    ),
     (
         "DATETIME",
         "TIMESTAMP",
@@ -60,11 +70,25 @@ TYPES = [
             "'2024-01-01 12:34:56'": "2024-01-01 12:34:56",
             "'2024-01-01T12:34:56.789'": "2024-01-01 12:34:56.789",
             "'2024-01-01 12:00:00+00:00'": "2024-01-01 12:00:00",
+            "'2024-01-01T12:00Z'": "2024-01-01 12:00:00",
+            "'2024-01-01'": "2024-01-01 00:00:00",
+            "'9999-12-31 23:59:59.9999990'": "9999-12-31 23:59:59.999999",
         },
     ),
-    ("TIMESTAMP", "TIMESTAMP", {"CURRENT_DATE || ' 00:00:00'": time.strftime("%Y-%m-%d 00:00:00", time.gmtime())}),
-    ("TIME", "TIME", {"'12:34:56'": "12:34:56"}),
-    ("UUID", "VARCHAR", {"'00-0a'": "00-0a"}),
+    (
+        "DATETIME2",
+        "TIMESTAMP_NS",
+        {
+            "'2024-03-01 10:00:00'": "2024-03-01 10:00:00",
+            "'2024-03-01T10:00:00.123456789Z'": "2024-03-01 10:00:00.123456789",
+            "'2024-03-01 10:00:00.1234567'": "2024-03-01 10:00:00.1234567",
+            "'2024-03-01 10:00:00.1234568'": "2024-03-01 10:00:00.1234568",
+        },
+    ),
+    ("TIMESTAMP", "TIMESTAMP", {"date('2024-01-01') || ' 00:00:00'": "2024-01-01 00:00:00"}),
+    ("TIME", "TIME", {"'12:34:56'": "12:34:56", "'1:02'": "01:02:00", "'24:00:00'": "24:00:00"}),
+    ("TIME(7)", "TIME_NS", {"'1:00:00.0000001'": "01:00:00.0000001", "'10:00:00.123456789'": "10:00:00.123456789"}),
+    ("UUID", "VARCHAR", {"'00-0a'": "00-0a", "0.1 + 0.2": "0.30000000000000004", "0.3": "0.3"}),
     ("JSON", "VARCHAR", {"'{\"a\": 1}'": '{"a": 1}'}),
     ("", "VARCHAR", {"1": "1", "2.5": "2.5", "'x'": "x"}),
     ("INTEGER GENERATED ALWAYS AS (c9 + 1)", "BIGINT", {"0": "1", "1": "2"}),
@@ -100,7 +124,6 @@ def test_values_of_each_declaration_arrive_as_they_are(tmp_path: Path) -> None:
         ("BOOLEAN", "2"),
         ("DATE", "19000"),
         ("DATETIME", "1700000000"),
-        ("DATETIME", "'2024-01-01 12:00:00+02:00'"),
     ],
 )
 def test_a_value_that_is_not_what_its_column_declares_is_an_error_with_its_row(
@@ -119,11 +142,111 @@ def test_a_value_that_is_not_what_its_column_declares_is_an_error_with_its_row(
     assert len(load(tmp_path, declare(tmp_path, sqlite_types="text"), "SELECT v FROM d WHERE v IS NOT NULL")) == 1
 
 
+#: By declaration, the type in which the texts would change, or cannot be told what they mean.
+CHANGED = {
+    ("DATE", "DATE"): (
+        *("2024-01-31 10:20:30", "2024-01-31T10:20", "2024-01-31 00:00:00+02:00", "2024-01-31 24:00", "24-01-05"),
+        *("infinity", "-infinity", "epoch", "now", "today", "31/12/2024", "2024/12/31", "2024-01-31 (BC)"),
+        *("-0044-03-15", "", " ", "x", "2024-01-31 ", "\u0662024-01-31", "2024-01-31\n"),
+    ),
+    ("DATETIME", "TIMESTAMP"): (
+        *("2024-01-01 12:00:00+02:00", "2024-01-01 12:00:00-00:30", "2024-01-01 12:00:00 Europe/Berlin"),
+        *("2024-01-01 24:00:00", "2024-01-01 23:59:60", "infinity", "epoch", "now", "12:34:56", "31/12/2024 10:00"),
+        *("2024-01-01 10", "", "2024-01-01 10:00:00 (BC)"),
+    ),
+    ("TIMESTAMP", "TIMESTAMP_NS"): ("2024-03-01 10:00:00.1234567891", "2024-03-01 10:00:00.0000000001"),
+    ("TIME", "TIME"): (
+        *("2024-01-31 12:34:56", "2024-01-31", "12:34:56+02", "12:34:56Z", "24:00:01", "25:00:00", "-01:00:00"),
+        *("10:20:30 PM", "now", ""),
+    ),
+    ("TIME(9)", "TIME_NS"): ("10:00:00.1234567891",),
+}
+
+
+@pytest.mark.parametrize(("declared", "kind"), CHANGED)
+def test_a_text_that_its_type_would_change_is_an_error_with_its_row(tmp_path: Path, declared: str, kind: str) -> None:
+    path = put(tmp_path, f"CREATE TABLE t (v {declared}); INSERT INTO t VALUES (NULL), (NULL)")
+    said = f"'t', row 2: the value of 'v' cannot be kept exactly as {kind}; sqlite_types: text reads every value."
+
+    with closing(sqlite3.connect(path)) as writer:
+        for text in CHANGED[declared, kind]:
+            writer.execute("UPDATE t SET v = ? WHERE rowid = 2", (text,))
+            writer.commit()
+            assert (text, refusal(tmp_path, declare(tmp_path))) == (text, said)
+
+    assert load(tmp_path, declare(tmp_path, sqlite_types="text")) == [(None,), (CHANGED[declared, kind][-1],)]
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> tuple[str, str]:
+    """A text of a time, and how the engine writes it."""
+    day = draw(st.dates(min_value=date(1678, 1, 1), max_value=date(2261, 12, 31)))
+    hour, minute, second = (draw(st.integers(0, most)) for most in (23, 59, 59))
+    fraction = draw(st.from_regex("(?:[.][0-9]{0,9}0{0,3})?", fullmatch=True))
+    day_text = draw(st.sampled_from((f"{day}", f"{day.year}-{day.month}-{day.day}")))
+    end = draw(st.sampled_from(("", "Z", "+00", "+00:00", " +0000", "-00:00")))
+    text = f"{day_text}{draw(st.sampled_from('T '))}{hour:02}:{minute:02}:{second:02}{fraction}{end}"
+    return text, f"{day} {hour:02}:{minute:02}:{second:02}{fraction}".rstrip("0" if fraction else "").rstrip(".")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(moments(), min_size=10, max_size=50))
+def test_every_text_of_a_time_is_exact(values: list[tuple[str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        path = put(directory, "CREATE TABLE t (v DATETIME)")
+        with closing(sqlite3.connect(path)) as writer:
+            writer.executemany("INSERT INTO t VALUES (?)", [(text,) for text, _ in values])
+            writer.commit()
+        with source_of(declare(directory)).open(new_load(directory)) as opened, duckdb.connect() as connection:
+            arrived = connection.execute(f"SELECT v::VARCHAR FROM {opened.bind(connection)}").fetchall()
+
+    assert arrived == [(expected,) for _, expected in values]
+
+
+def test_the_first_faulty_row_of_any_batch_is_named(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "CREATE TABLE t (a INTEGER, v DATE); "
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 40000) "
+        "INSERT INTO t SELECT n, '2024-01-31' FROM r; "
+        "INSERT INTO t VALUES (1, 'epoch'), ('x', '2024-01-31'), (1, 'now')",
+    )
+
+    assert refusal(tmp_path, declare(tmp_path)).startswith("'t', row 40001: the value of 'v' cannot be kept")
+
+
+def test_a_row_that_is_newer_by_nanoseconds_is_appended(tmp_path: Path) -> None:
+    path = put(tmp_path, "CREATE TABLE t (seen DATETIME); INSERT INTO t VALUES ('2024-03-01 10:00:00.1234561')")
+    appending = AccelerationConfig(refresh_mode="append")
+    dataset = replace(declare(tmp_path), time_column="seen", acceleration=appending)
+    made = builder(tmp_path)
+    first = made.build(Order(dataset), deadline())
+
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("INSERT INTO t VALUES ('2024-03-01 10:00:00.1234569'), ('2024-03-01 10:00:00.1234561')")
+        writer.commit()
+    second = made.build(Order(dataset, served=first), deadline())
+
+    found = rows(tmp_path, second, "SELECT seen::VARCHAR FROM d ORDER BY seen")
+    assert found == [("2024-03-01 10:00:00.1234561",), ("2024-03-01 10:00:00.1234569",)]
+
+
 def test_invalid_dates_and_invalid_utf_8_are_reported(tmp_path: Path) -> None:
-    put(tmp_path, "CREATE TABLE t (v DATE); INSERT INTO t VALUES ('2024-01-01'), ('soon')")
+    put(tmp_path, "CREATE TABLE t (v DATE); INSERT INTO t VALUES ('2024-01-01'), ('2024-02-30')")
+    put(
+        tmp_path,
+        "CREATE TABLE t (v TIME, moment DATETIME); INSERT INTO t VALUES ('1:00', '1600-01-01 0:00:00.0000001')",
+        "n.db",
+    )
     put(tmp_path, "CREATE TABLE t (v TEXT); INSERT INTO t VALUES (CAST(x'ff' AS TEXT))", "u.db")
 
-    assert refusal(tmp_path, declare(tmp_path)) == ("The engine cannot read the column 'v': a value does not fit DATE.")
+    assert refusal(tmp_path, declare(tmp_path)) == (
+        "The engine cannot read the column 'v' in row 2: a value does not fit DATE."
+    )
+    assert refusal(tmp_path, declare(tmp_path, name="n.db")) == (
+        "The engine cannot read the column 'moment' in row 1: a value does not fit TIMESTAMP_NS."
+    )
     assert refusal(tmp_path, declare(tmp_path, name="u.db")) == (
         "The source sent damaged data in the column 'v': a text is not UTF-8."
     )

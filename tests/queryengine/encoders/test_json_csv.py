@@ -178,6 +178,20 @@ def test_s30_every_type_at_once_with_its_extremes(connection: duckdb.DuckDBPyCon
             strict_json(body)
 
 
+def test_ndjson_has_the_objects_of_json_on_a_line_each(connection: duckdb.DuckDBPyConnection) -> None:
+    texts = r"""SELECT * FROM (VALUES ('{"a":' || chr(10) || '1}', chr(13)), (NULL, '')) t("line\nbreak", v)"""
+    for sql in (
+        "SELECT * FROM test_all_types()",
+        texts,
+        "SELECT range AS i FROM range(100000)",
+        "SELECT 1 AS a LIMIT 0",
+    ):
+        lines = answer(connection, sql, "ndjson").decode().split("\n")
+
+        assert lines.pop() == ""
+        assert "[" + ",".join(lines) + "]" == answer(connection, sql, "json").decode()
+
+
 # CSV
 
 

@@ -55,7 +55,7 @@ def test_many_rows_are_joined_as_few_are(data: st.DataObject, null: str) -> None
     assert bytes(row_bytes(fragments, literals, null)) == bytes(value_bytes(joined_rows(fragments, literals, null)))
 
 
-@pytest.mark.parametrize("encoding", ["json", "csv", "vnd"])
+@pytest.mark.parametrize("encoding", ["json", "ndjson", "csv", "vnd"])
 def test_large_batches_give_what_small_ones_do_in_order(encoding: Encoding) -> None:
     large = [mixed(50_000, seed) for seed in range(0, 150_000, 50_000)]
     small = [whole.slice(first, 500) for whole in large for first in range(0, whole.num_rows, 500)]

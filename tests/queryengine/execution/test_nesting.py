@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queryengine.errors import StatementError
+from queryengine.errors import EngineWorkerDiedError, StatementError
 from queryengine.pool.client import EngineClient
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import config_of
@@ -46,8 +46,6 @@ def test_what_is_admitted_runs(engine: EngineClient, sql: str) -> None:
 @pytest.mark.parametrize(
     "sql",
     [
-        pytest.param(f"SELECT ({LISTS})::JSON::VARIANT", id="cast"),
-        pytest.param(f"SELECT TRY_CAST(({OBJECTS})::JSON AS STRUCT(a VARIANT[]))", id="cast inside a type"),
         pytest.param(f"SELECT to_variant(({LISTS})::JSON)", id="to_variant"),
         pytest.param(f"SELECT to_variant([{{'a': ({OBJECTS})::JSON}}])", id="to_variant of a list"),
         pytest.param(f"SELECT variant_group_array(({LISTS})::JSON)", id="variant_group_array"),
@@ -61,8 +59,23 @@ def test_what_is_admitted_runs(engine: EngineClient, sql: str) -> None:
     ],
 )
 def test_a_value_that_is_too_deep_is_refused(engine: EngineClient, sql: str) -> None:
-    with pytest.raises(StatementError, match=r"to_variant\(x\)|arrays and objects|structure|recursion depth of 128"):
+    with pytest.raises(StatementError, match=r"arrays and objects|structure|recursion depth of 128"):
         rows(engine, sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param(f"SELECT ({LISTS})::JSON::VARIANT", id="cast"),
+        pytest.param(f"SELECT TRY_CAST([({OBJECTS})::JSON] AS VARIANT)", id="cast of a list"),
+    ],
+)
+def test_a_cast_of_a_deep_value_to_variant_costs_its_statement_only(engine: EngineClient, sql: str) -> None:
+    for _ in range(2):
+        with pytest.raises(EngineWorkerDiedError):
+            rows(engine, sql)
+
+        assert rows(engine, "SELECT '[1]'::JSON::VARIANT AS v") == [{"v": [1]}]
 
 
 def test_values_as_they_are_mostly_are_taken(engine: EngineClient) -> None:
@@ -77,3 +90,9 @@ def test_values_as_they_are_mostly_are_taken(engine: EngineClient) -> None:
         "SELECT json_structure('[1]'::JSON) AS a, json_structure('{\"b\": null}') AS b, json_structure({'c': 1}) AS c,"
         " json_structure(NULL) AS d, (SELECT json_group_structure(v) FROM (VALUES ('[1]'::JSON), (NULL)) t (v)) AS e",
     ) == [{"a": '["UBIGINT"]', "b": '{"b":"NULL"}', "c": '{"c":"UBIGINT"}', "d": None, "e": '["UBIGINT"]'}]
+    assert rows(
+        engine,
+        "SELECT 1::VARIANT AS a, [1::VARIANT, 'x'::VARIANT] AS b, {'s': CAST([1] AS VARIANT)} AS c, v.k::INTEGER AS d,"
+        " TRY_CAST($1 AS VARIANT) AS e, $2::JSON::VARIANT AS f FROM (SELECT {'k': 5}::VARIANT AS v)",
+        parameters=[[1, "x"], '{"b": [1.5, null], "a": "é"}'],
+    ) == [{"a": 1, "b": [1, "x"], "c": {"s": [1]}, "d": 5, "e": ["1", "x"], "f": {"b": [1.5, None], "a": "é"}}]

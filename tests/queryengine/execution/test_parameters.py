@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from queryengine.errors import ParameterError
-from queryengine.execution.parameters import MAX_DEPTH, MAX_PARAMETERS, bind
+from queryengine.execution.parameters import MAX_DEPTH, MAX_PARAMETERS, bind, nulls
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,10 @@ def test_s29_values_may_be_nested_up_to_a_depth(mapping: bool) -> None:
         bind(("1",), [deeper])
     with pytest.raises(ParameterError, match="more than 64 levels"):
         bind(("a",), {"a": deeper})
+
+
+def test_values_for_a_description_are_bounded() -> None:
+    assert nulls({"2"}) == [None, None]
+    assert nulls({"b", "a"}) == {"a": None, "b": None}
+    with pytest.raises(ParameterError, match=r"10,000 parameters at most, and \$4000000000 is one of them"):
+        nulls({"4000000000"})

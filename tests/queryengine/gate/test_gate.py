@@ -114,6 +114,8 @@ def test_s24_a_common_table_expression_hides_a_table_of_the_engine_for_both(
         ("SELECT $2, $1, $1", set(), {"1", "2"}),
         ("SELECT $name, $other FROM flights WHERE id = $name", {"flights"}, {"name", "other"}),
         ("EXPLAIN SELECT $x", set(), {"x"}),
+        ("EXPLAIN SELECT :x", set(), {"x"}),
+        ("PIVOT flights ON carrier USING sum(id + :x)", {"flights"}, {"x"}),
         ("PIVOT flights ON carrier USING sum(id + $x)", {"flights"}, {"x"}),
         ('SELECT \'$1\', "$2" FROM (SELECT 1 AS "$2")', set(), set()),
     ],

@@ -8,7 +8,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queryengine.errors import SqlSyntaxError
-from queryengine.gate.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS, Kind, lower, scan
+from queryengine.gate.lexer import (
+    MAX_GROUPS,
+    MAX_NESTING,
+    MAX_NUMBER_CHARACTERS,
+    MAX_PREFIX_RUN,
+    MAX_TOKENS,
+    Kind,
+    lower,
+    scan,
+)
 
 #: What text is made of where lexers disagree.
 _VISIBLE = r"""
@@ -123,6 +132,36 @@ def test_what_cannot_be_split_safely_is_refused(sql: str, message: str) -> None:
     with pytest.raises(SqlSyntaxError, match=message):
         scan(sql)
     assert scan("a " * MAX_TOKENS).size == MAX_TOKENS
+
+
+@pytest.mark.parametrize("number", ["{}", "1.{}", "1e{}", "-{}", "1_{}", ".{}", "{}::BIGNUM", "1 LIMIT {}", "${}"])
+def test_the_digits_of_a_number_are_bounded(number: str) -> None:
+    scan("SELECT " + number.format("9" * (MAX_NUMBER_CHARACTERS - 2)))
+    with pytest.raises(SqlSyntaxError, match="number in the statement is too long: 1,000 characters at most"):
+        scan("SELECT " + number.format("9" * (MAX_NUMBER_CHARACTERS + 1)))
+
+    scan(f"SELECT '{'9' * 400_000}'::BIGNUM")
+
+
+@pytest.mark.parametrize(
+    "clause",
+    [
+        pytest.param("SELECT 1 FROM t GROUP BY {}", id="plain"),
+        pytest.param("SELECT 1 FROM t GROUP BY a, rollup({}), b", id="rollup"),
+        pytest.param("SELECT 1 FROM t GROUP BY t.order, a COLLATE nocase, $having, {}", id="names like reserved words"),
+        pytest.param("SELECT (SELECT 1 FROM t group /**/ by {} HAVING true)", id="subquery"),
+        pytest.param("SELECT 1 FROM t GROUP BY f((SELECT 1 GROUP BY 1 ORDER BY 1)), {}", id="after a subquery"),
+    ],
+)
+def test_groups_are_bounded(clause: str) -> None:
+    scan(clause.format(", ".join(["a"] * (MAX_GROUPS - 5))))
+    with pytest.raises(SqlSyntaxError, match="More than 1,000 expressions in GROUP BY"):
+        scan(clause.format(", ".join(["a"] * (MAX_GROUPS + 1))))
+
+    values = ", ".join(["1"] * 2 * MAX_GROUPS)
+    scan(f"SELECT {values} FROM t GROUP BY a, b IN ({values}) ORDER BY {values}")
+    scan(f"SELECT 1 GROUP BY a UNION ALL SELECT {values}")
+    scan(f"SELECT {', '.join(['(SELECT 1 GROUP BY a)'] * 300)}, {values}")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from queryengine.errors import SqlError, SqlSyntaxError, StatementNotAllowedError
 from queryengine.gate.node_kinds import EXPRESSIONS, NODES
-from queryengine.gate.parse_tree import Reading, decode
+from queryengine.gate.parse_tree import MAX_NAME_PARTS, Reading, decode
 from tests.queryengine.execution.instances import gate
 from tests.queryengine.statements import DECLARED
 
@@ -117,6 +117,13 @@ def test_beside_a_pivot_common_table_expressions_have_no_names_of_the_engine() -
 def test_values_of_a_pivot_see_no_common_table_expression() -> None:
     with pytest.raises(SqlError, match="Table 'x' does not exist"):
         Reading(DECLARED).judge(tree("WITH x AS (SELECT 1) PIVOT flights ON id IN (0, abs((FROM x))) USING count(*)"))
+
+
+def test_the_parts_of_a_name_are_bounded() -> None:
+    Reading(DECLARED).judge(tree("SELECT id" + ".b" * (MAX_NAME_PARTS - 1) + " FROM flights"))
+
+    with pytest.raises(SqlSyntaxError, match="A name has more than 100 parts"):
+        Reading(DECLARED).judge(tree("SELECT id" + ".b" * MAX_NAME_PARTS + " FROM flights"))
 
 
 json_values = st.recursive(

@@ -127,7 +127,7 @@ def heartbeat() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bare_engine.Engine]:
-    """An engine whose worker the tests kill, which loses its coverage data."""
+    """An engine whose worker the tests kill."""
     directory = tmp_path_factory.mktemp("mortal")
     Publisher(directory).publish(flights=FLIGHTS)
     with bare_engine.running(directory, constants={"GRACE_S": REAL_GRACE_S}, memory_limit_bytes=256 * MIB) as started:

@@ -27,10 +27,11 @@ from queryengine.pool.arbiter import (
     STUCK_S,
     Respawns,
     _is_stuck,
+    can_answer,
     kill_if,
 )
 from queryengine.pool.client import EngineClient
-from queryengine.pool.worker_state import WorkerState, read_state, write_state
+from queryengine.pool.worker_state import Phase, WorkerState, read_state, write_state
 from system.heartbeat import Pulse
 from telemetry.collector import Collector
 from telemetry.events import WorkerLostEvent
@@ -228,6 +229,18 @@ def test_time_without_a_check_does_not_count_against_a_worker() -> None:
     assert pulse.quiet_s == 2.0
     pulse.look(2.0, 1000.5)
     assert pulse.quiet_s == 0.0
+
+
+def test_a_worker_without_an_engine_cannot_answer_while_it_refuses_a_statement() -> None:
+    unfit: set[int] = set()
+    phases: list[tuple[Phase, bool]] = [
+        *(("busy", True), ("idle", True), ("busy", True)),
+        *(("unfit", False), ("busy", False), ("busy", False)),
+        *(("idle", True), ("busy", True)),
+    ]
+
+    assert [can_answer(WorkerState(phase=phase), 1, unfit) for phase, _ in phases] == [can for _, can in phases]
+    assert can_answer(WorkerState(phase="busy"), 2, {1})
 
 
 def test_stuck_workers() -> None:

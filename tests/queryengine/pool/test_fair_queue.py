@@ -6,9 +6,12 @@ from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineBusyError, QueryCancelledError
+from queryengine.pool import fair_queue
 from queryengine.pool.fair_queue import Admission, EntryState, FairQueue, QueueEntry
 from runtimeconf.model import QueryConfig
 from tests.queryengine.asking import begin
@@ -46,6 +49,7 @@ def admission_of(*, several_keys: bool = True, **limits: Any) -> Admission:
         pytest.param(1, "", True, id="without a key, one slot"),
         pytest.param(2, "", True, id="without a key"),
         pytest.param(2, "k", False, id="the only key"),
+        pytest.param(2, "k", True, id="the only key in use"),
         pytest.param(1, "k", True, id="a key, one slot"),
     ],
 )
@@ -63,6 +67,72 @@ def test_who_may_hold_every_slot(slots: int, key: str, several_keys: bool) -> No
         leave()
     assert admission.queue.running == 0
     admission.enter(key, Interruption())()
+
+
+def test_a_slot_is_kept_for_another_key_only_while_that_is_active(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = FairQueue(slots=2, max_queued=8)
+    decided: list[str] = []
+
+    def join(name: str) -> QueueEntry:
+        return queue.join(name.rstrip("0123456789"), partial(decided.append, name))
+
+    other = join("other")
+    first, second = join("k1"), join("k2")
+    assert second.state is EntryState.QUEUED, "another key runs a statement"
+    queue.leave(other)
+    queue.admit_due()
+    assert second.state is EntryState.QUEUED, "another key has just run a statement"
+
+    monkeypatch.setattr(fair_queue, "ALONE_S", 0.0)
+    queue.admit_due()
+    assert decided == ["k2"]
+    assert queue.holder_of_all == "k"
+
+    waiting, third = join("other"), join("k3")
+    assert waiting.state is third.state is EntryState.QUEUED
+    queue.leave(first)
+    assert decided == ["k2", "other"], "the slot passes to the key that waits"
+    assert not queue.holder_of_all
+    queue.leave(second)
+    assert decided == ["k2", "other", "k3"]
+    assert join("k4").state is EntryState.QUEUED
+
+
+def ignore() -> None:
+    """Take a decision on a queued entry."""
+
+
+def test_a_limit_of_its_own_holds_for_a_key_that_is_alone() -> None:
+    queue = FairQueue(slots=3, max_queued=8)
+
+    entries = [queue.join("k", ignore, most=2) for _ in range(3)]
+
+    assert [entry.state.name for entry in entries] == ["ADMITTED", "ADMITTED", "QUEUED"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["enter", "leave", "wait"]), st.integers(0, 3)), max_size=60))
+def test_a_key_that_comes_back_takes_a_slot_from_one_that_holds_all(steps: list[tuple[str, int]]) -> None:
+    queue = FairQueue(slots=3, max_queued=1000)
+    entries: list[QueueEntry] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for step, number in steps:
+            patch.setattr(fair_queue, "ALONE_S", 0.0 if step == "wait" else 1000.0)
+            queue.admit_due()
+            if step == "enter":
+                entries.append(queue.join(f"key {number}", ignore))
+            elif step == "leave" and entries:
+                queue.leave(entries.pop(number % len(entries)))
+
+        patch.setattr(fair_queue, "ALONE_S", 1000.0)
+        newcomer = queue.join("newcomer", ignore)
+        for _ in range(3):  # What the scheduler does, as often as there are slots at most.
+            if (holder := queue.holder_of_all) is None:
+                break
+            newest = [one for one in entries if one.key == holder and one.state is EntryState.ADMITTED][-1]
+            queue.leave(newest)
+
+    held = [one.key for one in entries if one.state is EntryState.ADMITTED]
+    assert newcomer.state is EntryState.ADMITTED or len(set(held)) > 1, "one key never keeps another out"
 
 
 def test_a_patient_statement_blocks_no_slot_for_another_key() -> None:
@@ -169,6 +239,24 @@ def test_a_waiting_thread_that_the_server_ends_leaves_the_queue(monkeypatch: pyt
     assert admission.queue.waiting == 0
     leave()
     admission.enter("three", Interruption())()
+
+
+def test_a_thread_takes_a_slot_from_a_key_that_holds_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair_queue, "RECLAIM_S", 0.0)
+    admission = admission_of(workers=2)
+    older, newer = Interruption(), Interruption()
+    admission.enter("flood", older)
+    leave = admission.enter("flood", newer)
+
+    newcomer = queued(admission, "other")
+    wait_until(lambda: newer.stopped)
+
+    assert not older.stopped
+    with pytest.raises(EngineBusyError, match="another key needed one: try again in 1 s"):
+        newer.check()
+    leave()
+    newcomer.result(10)()
+    assert not older.stopped
 
 
 def test_reserved_slots_are_for_short_statements() -> None:

@@ -8,11 +8,20 @@ import duckdb
 import pytest
 
 from queryengine.engine import Query
-from queryengine.errors import EngineUnavailableError, QueryError, QueryTimeoutError, SqlError
+from queryengine.errors import (
+    EngineUnavailableError,
+    QueryError,
+    QueryTimeoutError,
+    ResourceLimitError,
+    SqlError,
+    StatementNotAllowedError,
+)
 from queryengine.execution.instance import EngineInstance
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.errors import ConfigError
+from runtimeconf.model import MIB
 from tests.open_files import open_files
+from tests.operating_system.full_disk import no_room
 from tests.queryengine.asking import ask, begin
 from tests.queryengine.conftest import FLIGHTS, MakeEngine
 from tests.queryengine.publishing import ENDLESS, Publisher, wait_until
@@ -54,11 +63,38 @@ def test_the_lock_holds_behind_the_gate(engine: InProcessEngine, tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["data.csv"]
 
 
+@pytest.mark.parametrize("cast", ["1::VARIANT", "TRY_CAST([1] AS variant[])", "NULL::STRUCT(a VARIANT)"])
+def test_a_cast_to_variant_is_refused(engine: InProcessEngine, cast: str) -> None:
+    with pytest.raises(StatementNotAllowedError, match=r"write to_variant\(x\), or use the command serve"):
+        ask(engine, f"SELECT {cast} AS v")
+
+    assert ask(engine, "SELECT to_variant([1]) AS v") == b'[{"v":[1]}]'
+
+
 def test_a_view_that_cannot_be_made_stops_the_start(publisher: Publisher, make_engine: MakeEngine) -> None:
     with pytest.raises(ConfigError, match=r"views\[0\]\.sql"):
         make_engine(views={"bad": "DELETE FROM flights"})
 
     assert not (publisher.state_dir / "tmp").exists()
+
+
+def test_without_room_for_scratch_statements_run_and_only_a_spill_fails(
+    publisher: Publisher, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher.publish(flights=FLIGHTS)
+    spilled = "SELECT hash(i)::VARCHAR || repeat('x', 200) AS s FROM range(2000000) t(i) ORDER BY s"
+    spills = f"SELECT count(*) AS n FROM ({spilled})"
+    with no_room(monkeypatch):
+        engine = make_engine(memory_limit_bytes=192 * MIB)
+    publisher.publish(flights="SELECT 7 AS id")
+
+    assert ask(engine, "SELECT id FROM flights") == b'[{"id":7}]', "also in the session over newer data"
+    with pytest.raises(ResourceLimitError, match=r"more (temporary space|memory) than there is"):
+        ask(engine, spills)
+    assert engine.is_alive()
+    assert engine._runner.scratch.keep()
+    assert ask(engine, spills) == b'[{"n":2000000}]'
+    assert engine._runner.scratch.path.is_dir()
 
 
 def test_duckdbs_own_clock_is_a_time_limit_too(make_engine: MakeEngine) -> None:

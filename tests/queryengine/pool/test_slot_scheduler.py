@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from queryengine.pool import slot_scheduler
+from queryengine.pool import fair_queue, slot_scheduler
 from queryengine.pool.slot_scheduler import MISSED_CHECKS
 from tests.queryengine.pool.broker_bench import Bench, MakeBench, admitted, busy, listed, runs
 
@@ -24,6 +24,8 @@ def no_quantum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_full_queue_evicts_for_another_key(bench: Bench) -> None:
     flood, other = bench.client(), bench.client()
+    other.enter("o0", "other")
+    other.leave("o0")
     for number in range(5):
         flood.enter(f"f{number}", "flood")
     assert other.enter("o1", "other") == [admitted("o1")], "the flood leaves one slot"
@@ -46,6 +48,42 @@ def test_a_full_queue_evicts_for_another_key(bench: Bench) -> None:
     assert flood.leave("f2") == [admitted("f6")]
     flood.leave("f6")
     assert bench.broker.is_idle
+
+
+def test_a_key_that_is_alone_holds_every_slot_until_another_waits(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench(workers=2)
+    flood, other = bench.client(), bench.client()
+    assert flood.enter("f1", "flood") == [admitted("f1")]
+    assert flood.enter("f2", "flood") == [admitted("f2")]
+    assert flood.enter("f3", "flood") == []
+
+    assert other.enter("o1", "other") == []
+    assert flood.recalled() == {"f1"}, "no statement of the key begins in a slot that the other key should have"
+    assert flood.heard() == [], "a statement has some time to end"
+    monkeypatch.setattr(fair_queue, "RECLAIM_S", 0.0)
+    assert flood.heard() == [{"is": "reclaimed", "id": "f2"}]
+    assert flood.heard() == [], "one is enough"
+
+    assert flood.leave("f2") == []
+    assert other.heard() == [admitted("o1")]
+    assert flood.leave("f1") == [admitted("f3")], "the key keeps the other slot"
+
+
+def test_another_statement_is_stopped_if_the_first_does_not_end(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_queue, "RECLAIM_S", 0.0)
+    monkeypatch.setattr(slot_scheduler, "RECLAIM_AGAIN_S", 0.0)
+    bench = make_bench(workers=3)
+    flood, other = bench.client(), bench.client()
+    for number in range(3):
+        flood.enter(f"f{number}", "flood")
+
+    other.enter("o", "other")
+
+    assert flood.heard() == [{"is": "reclaimed", "id": f"f{number}"} for number in (2, 1, 0)]
 
 
 def test_a_statement_that_waits_too_long_is_refused(make_bench: MakeBench) -> None:

@@ -105,6 +105,12 @@ def test_an_error_of_the_connection_shows_nothing_of_its_text(code: grpc.StatusC
     assert "10.1.2.3" not in str(found)
 
 
+def test_a_cluster_that_is_late_is_not_called_unreachable() -> None:
+    assert str(translated(CallError(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"))).startswith(
+        "The cluster does not answer in time, because it is busy or hangs"
+    )
+
+
 @pytest.mark.parametrize(
     "text", ["[INVALID_HANDLE.SESSION_CLOSED] The handle x is invalid.", "invalid argument: session x is not running"]
 )

@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from datasources.control import DatasetState
+from datasources.deadline import Deadline
+from datasources.errors import DatasetError, SharedStorageError, SnapshotError, SourceError, not_written
+from datasources.loading.loading_engine import TOO_LARGE
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Manifest, write_manifest
 from runtime_site.doctor import findings, machine, running, state_files
 from runtime_site.doctor.findings import duration, ok, run, size
@@ -79,9 +83,12 @@ def test_a_directory_in_place_of_the_yaml(tmp_path: Path) -> None:
     assert "it is a directory, not a regular file" in shown(found, level="error")[0]
 
 
+OPEN = "  auth: {api-key: {enabled: false}}\n  http: {bind: '0.0.0.0:0'}\n  flight: {enabled: false}\n"
+
+
 @pytest.mark.exhaustive
 def test_warnings_matter_with_strict(tmp_path: Path) -> None:
-    file = write(tmp_path, runtime=SMALL + "  http: {bind: '0.0.0.0:0'}\n  flight: {enabled: false}\n")
+    file = write(tmp_path, runtime=SMALL + OPEN)
 
     assert examine(file)[0] == 0
     code, found = examine(file, strict=True)
@@ -302,11 +309,37 @@ def test_limits(tmp_path: Path) -> None:
     )
 
 
+STATE = DatasetState(
+    from_="", name="d", acceleration_enabled=True, status="Error", rows=1, refreshed_at=None, snapshot=None,
+    error="No.", checked_at=None, next_refresh_at=None, age_s=400, bytes=1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("failure", "remedy"),
+    [
+        (SourceError("'a.csv' does not exist."), "Correct its source"),
+        (not_written("The snapshot", "No space left on device"), "Make room on the disk of the state directory"),
+        (SnapshotError(TOO_LARGE), "Raise the limit"),
+        (SharedStorageError("The storage of shared snapshots does not answer, or fails."), "See params of"),
+    ],
+)
+def test_what_to_do_about_a_refresh_that_failed_depends_on_the_cause(failure: DatasetError, remedy: str) -> None:
+    (found,) = shown(list(running._judged(replace(STATE, error=str(failure)), None)))
+
+    assert found.startswith(f"warning dataset d: Its last refresh failed: {failure} {remedy}")
+
+
+def test_a_load_beyond_its_time_is_not_blamed_on_the_source() -> None:
+    with pytest.raises(SnapshotError) as late:
+        Deadline(0.0, threading.Event()).check()
+
+    (found,) = shown(list(running._judged(replace(STATE, error=str(late.value)), None)))
+    assert "Raise refresh_timeout" in found
+
+
 def test_old_data() -> None:
-    state = DatasetState(
-        from_="", name="d", acceleration_enabled=True, status="Error", rows=1, refreshed_at=None, snapshot=None,
-        error="No.", checked_at=None, next_refresh_at=None, age_s=400, bytes=1,
-    )  # fmt: skip
+    state = STATE
     dataset = DatasetConfig(
         name="d", from_="", acceleration=AccelerationConfig(enabled=True, refresh_check_interval_s=100.0)
     )
@@ -413,6 +446,7 @@ def doctor_at_work(file: Path, *options: str) -> Iterator[subprocess.Popen[str]]
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
+        silent.settimeout(60)
         with file.open("a") as text:
             text.write(f"datasets: [{{from: 'http://127.0.0.1:{silent.getsockname()[1]}/a.csv', name: a}}]\n")
         doctor = doctor_to(subprocess.DEVNULL, file, *options)

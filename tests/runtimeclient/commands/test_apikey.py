@@ -40,15 +40,19 @@ def check(file: Path, text: str) -> Called:
 
 
 def test_a_new_key_is_printed_once_and_its_entry_opens_the_runtime(tmp_path: Path) -> None:
-    made = call("apikey", "create", "dashboard", "--expires=90d", "--datasets", "orders", "--rights=query,refresh")
+    limits = ("--requests-per-minute=600", "--concurrent", "4", "--timeout=1.5m")
+    rights = ("--datasets", "orders", "--rights=query,refresh")
+    made = call("apikey", "create", "dashboard", "--expires=90d", *rights, *limits)
 
     key = made.out.removesuffix("\n")
     assert re.fullmatch(key_format.PATTERN, key)
     assert key not in made.err
+    assert "named_keys, and run querykeep reload. The key is shown only now:\n" in made.err
     (entry,) = yaml.safe_load(made.err.partition("\n")[2])
     assert entry["sha256"] == sha256(key.encode()).hexdigest()
     assert (entry["datasets"], entry["rights"]) == (["orders"], ["query", "refresh"])
     assert abs(entry["expires"] - datetime.now(UTC) - timedelta(days=90)) < timedelta(minutes=2)
+    assert entry["limits"] == {"requests_per_minute": 600, "concurrent": 4, "timeout": "1.5m"}
     entry["expires"] = entry["expires"].isoformat()
     assert check(configured(tmp_path, entry), f"{key}\r\n").out.startswith("dashboard, fingerprint ")
     assert call("apikey", "create", "dashboard").out != made.out
@@ -69,6 +73,11 @@ def test_a_new_key_is_printed_once_and_its_entry_opens_the_runtime(tmp_path: Pat
         ("create a --rights=,", 2, "--rights is empty: leave it out for the default."),
         ("create a --datasets=a,b]", 2, "Each of --datasets must be a name of letters, digits and _"),
         ("create a --datasets=main", 2, "(the engine reserves this name)"),
+        ("create a --requests-per-minute=0", 2, "--requests-per-minute must be a whole number from 1 to 1000000."),
+        ("create a --concurrent=many", 2, "--concurrent must be a whole number from 1 to 10000."),
+        ("create a --timeout=5", 2, "--timeout must be a duration such as 30s"),
+        ("create a --timeout=", 2, "--timeout must be a duration such as 30s"),
+        ("list --requests-per-minute=1", 2, "list does not take --requests-per-minute."),
         ("create a --config=runtime.yaml", 2, "create does not take --config."),
         ("list --expires=90d", 2, "list does not take --expires."),
         ("check --rights=query", 2, "check does not take --rights."),
@@ -110,13 +119,36 @@ def test_keys_are_listed_with_their_last_use(tmp_path: Path) -> None:
         "name": "dashboard",
         "fingerprint": "",
         "expires": "3000-01-01T00:00:00.000Z",
+        "expired": False,
         "datasets": ["orders"],
         "rights": ["query"],
+        "limits": {},
     }
     table = call("apikey", "list", environ={"RUNTIME_CONFIG": str(file)})
     assert table.status == 0
     assert re.search(r"dashboard +\| +\w{12} +\| 3000-01-01T00:00:00.000Z \| orders +\| query", table.out)
     assert K1 not in table.out
+
+
+def test_the_list_shows_limits_and_marks_what_has_expired(tmp_path: Path) -> None:
+    limits = {"requests_per_minute": 1_000_000, "concurrent": 4, "timeout": "90s"}
+    old: Mapping[str, object] = {
+        "name": "old", "sha256": sha256(K2.encode()).hexdigest(), "expires": "2020-01-01", "limits": limits
+    }  # fmt: skip
+    file = str(configured(tmp_path, old))
+
+    table, as_json, as_csv = (
+        call("apikey", "list", "--config", file, "--format", format_).out for format_ in ("table", "json", "csv")
+    )
+
+    shown = "1000000 per minute, 4 at once, timeout 90s"
+    assert re.search(rf"old +\| +\w{{12}} +\| 2020-01-02T00:00:00.000Z \(expired\) \|.*\| {shown} +\|", table)
+    assert "expired |" not in table.splitlines()[0]
+    (first, last) = json.loads(as_json)
+    assert (first["expired"], first["limits"], last["expired"]) == (False, {}, True)
+    assert last["limits"] == {"requests_per_minute": 1_000_000, "concurrent": 4, "timeout_s": 90.0}
+    assert as_csv.splitlines()[0] == "name,fingerprint,expires,expired,datasets,rights,limits,last_use"
+    assert f',2020-01-02T00:00:00.000Z,true,all,query,"{shown}",' in as_csv
 
 
 def test_a_key_is_told_by_its_entry(tmp_path: Path) -> None:

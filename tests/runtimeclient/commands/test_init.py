@@ -14,6 +14,7 @@ from runtimeconf.loader import load
 from runtimeconf.model import RuntimeConfig
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT
+from tests.runtimeclient.remote import Remote, problem
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +36,10 @@ def test_a_configuration_and_a_key_are_written_for_a_file() -> None:
     assert done.status == 0
     assert done.out == (
         "querykeep serve\n"
-        "sed 's/^/X-API-Key: /' api_key | curl -H @- -d 'SELECT count(*) AS n FROM \"orders\"' "
+        'curl -H "X-API-Key: $(cat api_key)" -d \'SELECT count(*) AS n FROM "orders"\' '
         "http://127.0.0.1:8090/v1/sql\n"
     )
+    assert done.err.endswith(' set the key in this shell: export RUNTIME_API_KEY="$(cat api_key)"\n')
     config, key = configured(), Path("api_key").read_text().removesuffix("\n")
     assert [(dataset.name, dataset.location) for dataset in config.datasets] == [
         ("orders", str(Path("orders.parquet").absolute()))
@@ -119,11 +121,175 @@ def test_nothing_is_overwritten(name: str, is_link: bool) -> None:
     else:
         Path(name).write_text("mine")
 
-    done = call("init", "orders.csv")
+    without = call("init")
+    done = without if name == "runtime.yaml" else call("init", "orders.csv")
 
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith(f"Error: {name} exists here, and nothing is overwritten: move it away")
     assert {file.name for file in Path().iterdir()} == {"orders.csv", name}
+    assert Path(name).is_symlink() or Path(name).read_text() == "mine"
+
+
+def test_several_files_make_several_datasets_with_different_names() -> None:
+    Path("b").mkdir()
+    for file in ("orders.csv", "orders.parquet", "Orders.json", "b/x.csv"):
+        Path(file).touch()
+
+    done = call("init", "orders.csv", "orders.parquet", "Orders.json", "b/x.csv")
+
+    assert (done.status, len(done.out.splitlines())) == (0, 2)
+    assert 'FROM "orders"' in done.out
+    assert [(dataset.name, dataset.from_) for dataset in configured().datasets] == [
+        ("orders", "file:orders.csv"),
+        ("orders_2", "file:orders.parquet"),
+        ("Orders_3", "file:Orders.json"),
+        ("x", "file:b/x.csv"),
+    ]
+
+
+def test_a_file_is_added_to_a_configuration() -> None:
+    for file in ("orders.csv", "items.csv", "more.json"):
+        Path(file).touch()
+    call("init", "orders.csv")
+    Path("runtime.yaml").chmod(0o640)
+    key, before = Path("api_key").read_text(), Path("runtime.yaml").read_text()
+
+    done = call("init", "items.csv", "more.json")
+
+    assert done.status == 0
+    assert done.out == (
+        "querykeep reload\n"
+        'curl -H "X-API-Key: $(cat api_key)" -d \'SELECT count(*) AS n FROM "items"\' '
+        "http://127.0.0.1:8090/v1/sql\n"
+    )
+    assert "Added to runtime.yaml: items (from items.csv), more (from more.json).\n" in done.err
+    assert [dataset.name for dataset in configured().datasets] == ["orders", "items", "more"]
+    assert Path("runtime.yaml").read_text().startswith(before)
+    assert Path("api_key").read_text() == key
+    assert stat.S_IMODE(Path("runtime.yaml").stat().st_mode) == 0o640
+    assert {file.name for file in Path().iterdir()} == {
+        "runtime.yaml",
+        "api_key",
+        "orders.csv",
+        "items.csv",
+        "more.json",
+    }
+
+
+MINE = """\
+# Mine.
+runtime: {http: {bind: "127.0.0.1:8099"}}   # flow
+
+datasets:
+- from: file:a.csv   # the first
+  name: a
+
+# A view.
+views:
+  - {name: b, sql: SELECT * FROM a}
+"""
+
+
+def test_the_text_and_the_comments_of_a_configuration_are_kept() -> None:
+    for file in ("a.csv", "b.csv"):
+        Path(file).touch()
+    Path("runtime.yaml").write_text(MINE)
+    new = "- from: file:b.csv\n  name: b_2\n  acceleration:\n    enabled: true\n"
+    new += "    refresh_check_interval: 10s  # a changed file is loaded again\n"
+
+    done = call("init", "b.csv")
+
+    assert (done.status, done.out) == (0, "querykeep reload\n")  # without api_key, no query to paste
+    assert Path("runtime.yaml").read_text() == MINE.replace("  name: a\n", f"  name: a\n{new}")
+    Path("api_key").touch()
+    Path("c.csv").touch()
+    assert " http://127.0.0.1:8099/v1/sql\n" in call("init", "c.csv").out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("datasets: [{from: 'file:a.csv', name: a}]\n", "datasets is not a list in block style, with a dash before"),
+        ("{name: x}\n", "its top level is not a mapping in block style"),
+        ("name: x\n...\n", "its end is marked with ..."),
+        ("datasets: &all\n  - {from: 'file:a.csv', name: a}\n", "datasets is not a list in block style"),
+    ],
+)
+def test_a_configuration_that_cannot_be_extended_is_not_changed(text: str, said: str) -> None:
+    for file in ("a.csv", "b.csv"):
+        Path(file).touch()
+    Path("runtime.yaml").write_text(text)
+
+    done = call("init", "b.csv")
+
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("- from: file:b.csv\n  name: b\n")
+    assert f"Error: runtime.yaml was not changed, because {said}" in done.err
+    assert Path("runtime.yaml").read_text() == text
+    assert {file.name for file in Path().iterdir()} == {"a.csv", "b.csv", "runtime.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (("a.csv",), "a.csv is a dataset of runtime.yaml already: a.\n"),
+        (("link.csv",), "link.csv is a dataset of runtime.yaml already: a.\n"),
+        (("b.csv", "./b.csv"), "b.csv is given twice.\n"),
+        (("b.csv", "absent.csv"), "absent.csv is not a file.\n"),
+        (("${ secrets:x }.csv",), "runtime.yaml was not changed, because the runtime would refuse it: "),
+    ],
+)
+def test_a_file_that_cannot_be_added_changes_nothing(tmp_path: Path, files: tuple[str, ...], said: str) -> None:
+    for file in ("a.csv", "b.csv", "${ secrets:x }.csv"):
+        Path(file).touch()
+    Path("link.csv").symlink_to("a.csv")
+    Path("runtime.yaml").write_text(MINE)
+    before = set(Path().iterdir())
+
+    done = call("init", *files)
+
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(f"Error: {said}")
+    assert ".part" not in done.err
+    assert Path("runtime.yaml").read_text() == MINE
+    assert set(Path().iterdir()) == before
+
+
+@pytest.mark.parametrize("text", ["mine", "datasets:\n  - nane: a\n", b"\xff"])
+def test_nothing_is_added_to_a_configuration_that_is_not_valid(text: str | bytes) -> None:
+    Path("b.csv").touch()
+    Path("runtime.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    done = call("init", "b.csv")
+
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("Error: runtime.yaml exists, but datasets cannot be added to it: ")
+
+
+def test_a_configuration_behind_a_link_is_not_replaced() -> None:
+    for file in ("a.csv", "b.csv"):
+        Path(file).touch()
+    Path("real.yaml").write_text(MINE)
+    Path("runtime.yaml").symlink_to("real.yaml")
+
+    done = call("init", "b.csv")
+
+    assert (done.status, done.err) == (1, "Error: runtime.yaml was not written: it is a symbolic link.\n")
+    assert Path("real.yaml").read_text() == MINE
+
+
+def test_a_client_without_a_key_is_told_of_the_key_beside_it(remote: Remote) -> None:
+    remote.on("GET", "/v1/status", problem(401, "unauthorized", "No."))
+    hint = ' The file api_key here may have it: export RUNTIME_API_KEY="$(cat api_key)"\n'
+
+    without = remote.call("status")
+    call("init")
+    beside, wrong = remote.call("status"), remote.call("status", "--api-key", "wrong")
+
+    assert (without.status, beside.status, wrong.status) == (4, 4, 4)
+    assert without.err.endswith(" requires an API key: use --api-key-file, RUNTIME_API_KEY or the command login.\n")
+    assert beside.err == without.err.removesuffix("\n") + hint
+    assert "api_key" not in wrong.err
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,44 @@ def test_status_reports_the_last_obstacle_after_the_time_limit(remote: Remote) -
     assert remote.call("status", "--wait", "0").status == 2
 
 
+def test_status_is_1_when_a_dataset_is_in_error(remote: Remote) -> None:
+    def dataset(name: str, status: str, error: str | None = None) -> dict[str, Any]:
+        return DATASET | {"name": name, "status": status, "error": error}
+
+    remote.on("GET", "/v1/ready", READY)
+    remote.on("GET", "/v1/status", components("Ready"))
+    fine = [dataset("a", "Ready"), dataset("b", "Initializing"), dataset("c", "Refreshing"), dataset("d", "Disabled")]
+    failed = [dataset("e", "Error", "No file."), dataset("f", "Refreshing", "No file."), dataset("g", "Error")]
+    many = [dataset(f"d{number}", "Error", "No.") for number in range(7)]
+
+    for datasets, line, said in (
+        ([], None, ""),
+        (fine, "datasets: 4, 0 in error", ""),
+        (fine + failed, "datasets: 7, 3 in error", "3 of 7 datasets are in error (e, f, g)"),
+        (failed[:1], "datasets: 1, 1 in error", "1 of 1 dataset is in error (e)"),
+        (many, "datasets: 7, 7 in error", "7 of 7 datasets are in error (d0, d1, d2, d3, d4 and 2 more)"),
+    ):
+        remote.on("GET", "/v1/datasets", as_reply(datasets))
+        for arguments in ((), ("--wait",), ("--format", "json"), ("--format", "csv")):
+            done = remote.call("status", *arguments)
+            assert done.status == (1 if said else 0)
+            assert done.err == (f"Error: {said}: querykeep datasets shows why.\n" if said else "")
+            if "--format" not in arguments:
+                assert done.out.splitlines()[4:] == ([line] if line else [])
+
+
+def test_status_shows_the_components_if_the_datasets_cannot_be_listed(remote: Remote) -> None:
+    remote.on("GET", "/v1/datasets", problem(503, "not_ready", "Not yet."))
+    remote.on("GET", "/v1/status", in_turn(components("Error"), components("Ready")))
+
+    both, only = remote.call("status"), remote.call("status")
+
+    assert (both.status, both.err) == (1, "Error: Not ready: http is Error.\n")
+    assert (only.status, only.err) == (1, "Error: Not yet. [not_ready, request r-1]\n")
+    assert "http" in both.out
+    assert "http" in only.out
+
+
 @pytest.mark.parametrize(
     ("path", "reply", "status"),
     [

@@ -59,7 +59,7 @@ def test_x01_the_key_comes_from_standard_input(remote: Remote) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert (empty.returncode, empty.stderr) == (2, "Error: The API key on standard input is empty.\n")
-    assert [request.headers["X-API-Key"] for request in remote.requests] == [API_KEY]
+    assert {request.headers["X-API-Key"] for request in remote.requests} == {API_KEY}
 
 
 def test_standard_input_is_statements_run_in_order(remote: Remote) -> None:
@@ -69,6 +69,14 @@ def test_standard_input_is_statements_run_in_order(remote: Remote) -> None:
 
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{ONE_TABLE}\n{ONE_TABLE}", "")
     assert remote.statements == ["SELECT ';'", "-- nothing;\nSELECT 'a\r\nb'"]
+
+
+def test_standard_output_by_its_name_is_written_into_a_pipe(remote: Remote) -> None:
+    remote.on_sql(ONE)
+
+    done = in_shell('"$@" | cat', "sql", "SELECT 1", "-o", "/dev/stdout", "--http-endpoint", remote.url)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, ONE_TABLE, "")
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """What `querykeep` prints for shells and for `man`, and what it imports."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from runtimeclient import COMMANDS
+from runtimeclient import COMMANDS, SERVER_COMMANDS
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import run_python
@@ -17,8 +18,26 @@ def test_completion_scripts_have_every_command_and_option(shell: str) -> None:
     done = call("completion", shell)
 
     assert (done.status, done.err) == (0, "")
-    assert all(name in done.out for name in COMMANDS)
+    assert all(name in done.out for name in (*COMMANDS, *SERVER_COMMANDS))
     assert all(option in done.out for option in ("max-rows", "api-key-file", "continue-on-error", "chart-file"))
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("help",)])
+def test_the_help_lists_every_command_once(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as left:
+        call(*arguments)
+
+    shown = re.findall(r"^ {4}([a-z]+)(?= {2,}\S|$)", capsys.readouterr().out, re.MULTILINE)
+    assert (left.value.code, shown) == (0, [*COMMANDS, *SERVER_COMMANDS])
+
+
+def test_help_shows_the_options_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        call("help", "init")
+
+    assert capsys.readouterr().out.startswith("usage: querykeep init ")
+    assert call("help", "absent").status == 2
+    assert call("help", "serve").err.startswith("Error: querykeep serve needs the extra server: ")
 
 
 def test_bash_completes(tmp_path: Path) -> None:
@@ -52,6 +71,7 @@ def test_the_manual_describes_every_command_and_option() -> None:
     assert all(f'.SH "QUERYKEEP {name.upper()}"' in page for name in COMMANDS)
     assert r"\fB\-\-max\-rows\fR" in page
     assert "QUERYKEEP_PROFILE" in page
+    assert all(f".TP\n.B {name}\n" in page for name in SERVER_COMMANDS)
     assert all(rf".B \&.{name}" in page for name in DOT_COMMANDS)
     assert r"\etiming" in page
     # A line that begins with a dot is a request of roff: each is one that the page means.

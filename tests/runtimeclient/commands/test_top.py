@@ -93,8 +93,10 @@ def test_history_is_a_table_or_all_fields(remote: Remote) -> None:
     assert "| query_timeout | 1.2 s " in table.out
     assert "12.3 kB" in table.out
     assert "1c9f0e2d9a483705" in without_text.out
+    assert without_text.err.endswith(" runtime.history: {sql: true} in its YAML keeps their SQL.\n")
+    assert remote.call("history", "--quiet").err == as_json.err == ""
     assert json.loads(as_json.out) == [with_text, FINISHED]
-    assert [request.path.partition("?")[2] for request in remote.requests] == ["limit=20", "limit=7", "limit=20"]
+    assert [request.path.partition("?")[2] for request in remote.requests] == ["limit=20", "limit=7", *["limit=20"] * 2]
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "x", "1.5"])

@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ import trustme
 from runtimeclient.client import RuntimeClient, Timeouts
 from runtimeclient.errors import ConnectionFailedError, UsageError
 from runtimeclient.http.answers import CSV
+from tests.runtimeclient.calling import call
 from tests.runtimeclient.http.raw_server import speaking
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, serve
 
@@ -193,3 +195,77 @@ def test_a_root_file_that_cannot_be_used_is_a_usage_error(tmp_path: Path, conten
 
     with pytest.raises(UsageError, match=r"root certificate file .*root\.pem cannot be used"):
         RuntimeClient("https://127.0.0.1:8090", tls_root_certificate_file=file)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("SSL_CERT_FILE", "absent", "The root certificate file {}, named by SSL_CERT_FILE, cannot be used: No such"),
+        ("SSL_CERT_FILE", ".", "The root certificate file {}, named by SSL_CERT_FILE, cannot be used: Is a dir"),
+        (
+            "SSL_CERT_FILE",
+            "text",
+            "The root certificate file {}, named by SSL_CERT_FILE, cannot be used: it is not a PEM",
+        ),
+        ("SSL_CERT_DIR", "absent", "SSL_CERT_DIR cannot be used: {} is not a directory."),
+        ("SSL_CERT_DIR", "text", "SSL_CERT_DIR cannot be used: {} is not a directory."),
+        ("SSLKEYLOGFILE", "absent/log", "The file {}, named by SSLKEYLOGFILE, cannot be written: No such file"),
+        ("SSLKEYLOGFILE", ".", "The file {}, named by SSLKEYLOGFILE, cannot be written: Is a directory"),
+    ],
+)
+def test_a_tls_variable_that_cannot_be_used_is_a_usage_error_of_each_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
+) -> None:
+    (tmp_path / "text").write_text("no certificate")
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / value))
+    connection = ("--api-key", API_KEY, "--http-endpoint", "https://127.0.0.1:1")
+
+    for command in (
+        ("sql", "SELECT 1"),
+        ("status",),
+        ("datasets",),
+        ("refresh", "d"),
+        ("queries",),
+        ("cancel", "x"),
+        ("history",),
+        ("top", "--once"),
+        ("login",),
+    ):
+        called = call(*command, *connection)
+
+        assert (called.status, called.out) == (2, "")
+        assert called.err.startswith(f"Error: {said.format(tmp_path / value)}")
+        assert called.err.count("\n") == 1
+
+
+def test_a_tls_variable_does_not_matter_where_it_is_not_used(
+    remote: Remote, authority: trustme.CA, root_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
+    monkeypatch.setenv("SSL_CERT_DIR", "/nonexistent")
+    remote.on("GET", "/v1/status", Reply(body=b"[]"))
+
+    with RuntimeClient(remote.url, API_KEY) as client:
+        assert client.status() == ()
+    with (
+        serve_tls(authority.issue_cert("127.0.0.1")) as secure,
+        RuntimeClient(secure.url, API_KEY, tls_root_certificate_file=root_file) as client,
+    ):
+        assert client.status() == ()
+
+
+def test_x08_a_directory_of_roots_from_the_environment(
+    authority: trustme.CA, root_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The name under which OpenSSL looks for a certificate.
+    subject = subprocess.run(
+        ["openssl", "x509", "-hash", "-noout", "-in", str(root_file)], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    root_file.rename(root_file.with_name(f"{subject}.0"))
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", f"/nonexistent:{root_file.parent}")
+
+    with serve_tls(authority.issue_cert("127.0.0.1")) as remote, RuntimeClient(remote.url, API_KEY) as client:
+        assert client.status() == ()

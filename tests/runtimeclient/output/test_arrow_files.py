@@ -1,4 +1,5 @@
 import io
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,19 @@ def test_arrow_and_parquet_files_hold_the_result(remote: Remote, tmp_path: Path)
     written = pq.ParquetFile(parquet).metadata
     assert (written.num_rows, written.num_row_groups) == (300_000, 3)
     assert {request.headers["Accept"] for request in remote.requests if request.method == "POST"} == {ARROW}
+
+
+def test_files_are_written_into_pipes(remote: Remote) -> None:
+    for format_ in ("arrow", "parquet"):
+        reader, writer = os.pipe()
+        try:
+            done = ask(remote, Path(f"/dev/fd/{writer}"), stream_of(TABLE), "--format", format_)
+            content = io.BytesIO(os.read(reader, 1 << 16))
+        finally:
+            os.close(reader)
+            os.close(writer)
+        read = pa.ipc.open_file(content).read_all() if format_ == "arrow" else pq.read_table(content)
+        assert (done, read.to_pydict()) == (Called(0, "", ""), TABLE.to_pydict())
 
 
 def patched(body: bytes, offset: int, value: bytes) -> bytes:

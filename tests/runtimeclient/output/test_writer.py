@@ -50,7 +50,7 @@ def test_a_full_disk_is_an_output_error_and_a_closed_pipe_is_none(is_pipe: bool,
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-@pytest.mark.parametrize("name", ["/dev/stdout", "log"])
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "log"])
 def test_a_file_that_standard_output_is_redirected_to_is_written_directly(tmp_path: Path, name: str) -> None:
     program = (
         "import pathlib, sys; from runtimeclient.output.writer import output_file\n"

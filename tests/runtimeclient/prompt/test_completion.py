@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -115,13 +116,22 @@ def test_the_catalog_is_refreshed_after_its_maximum_age(remote: Remote) -> None:
 def test_the_catalog_of_a_busy_runtime_is_requested_again(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtimeclient.prompt.catalog._RETRY_S", 0.0)
     answers = iter([problem(503, "engine_busy", "Later."), rows(COLUMNS)])
-    remote.on_sql(lambda _: next(answers))
+    may_answer = threading.Event()
+    may_answer.set()
+
+    def answer(_: object) -> Reply:
+        assert may_answer.wait(30)
+        return next(answers)
+
+    remote.on_sql(answer)
     with RuntimeClient(remote.url, API_KEY) as client:
         names = Catalog(client)
         names.refresh()
         wait(names)
 
+        may_answer.clear()
         assert offered(names, "FROM ord") == []
+        may_answer.set()
         wait(names)
         assert offered(names, "FROM ord") == ["orders", "order_lines"]
 

@@ -1,7 +1,9 @@
 import io
 import os
+import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -181,7 +183,8 @@ def test_a_statement_is_repeated_until_ctrl_c(
         if end := next(pauses):
             raise end
 
-    monkeypatch.setattr("runtimeclient.prompt.repl.time.sleep", pause)
+    # Its own name only: other threads of this process sleep too.
+    monkeypatch.setattr("runtimeclient.prompt.repl.time", SimpleNamespace(sleep=pause, strftime=time.strftime))
     talk = Conversation(*typed, "SELECT 2;")
 
     assert talk.run(runtime) == ONE_TABLE * (len(statements(runtime)))
@@ -189,8 +192,9 @@ def test_a_statement_is_repeated_until_ctrl_c(
     assert talk.told[-1].endswith("every 0.01 s; press Ctrl-C to stop.")
 
 
-def test_the_last_statement_can_be_edited_and_is_run(runtime: Remote) -> None:
-    talk = Conversation("SELECT 1;", r"\e", "SELECT 8;", editor="sed -i s/1/2/")
+@pytest.mark.parametrize("editor", ["sed -i s/1/2/", "NEW=2; sed -i s/1/$NEW/", "sed -i 's/;/ + 1;/; s/1 + 1/2/'"])
+def test_the_last_statement_can_be_edited_and_is_run(runtime: Remote, editor: str) -> None:
+    talk = Conversation("SELECT 1;", r"\e", "SELECT 8;", editor=editor)
 
     assert talk.run(runtime) == ONE_TABLE * 3
     assert statements(runtime) == ["SELECT 1", "SELECT 2", "SELECT 8"]
@@ -200,7 +204,7 @@ def test_the_last_statement_can_be_edited_and_is_run(runtime: Remote) -> None:
 @pytest.mark.parametrize(
     ("editor", "offered", "told"),
     [
-        pytest.param("sed -i s/;//", "SELECT 1", [], id="without its semicolon it waits at the prompt"),
+        pytest.param("sed -i 's/;//'", "SELECT 1", [], id="without its semicolon it waits at the prompt"),
         pytest.param("true", "", ["No changes."], id="unchanged"),
         pytest.param("sh -c 'echo \"SELECT 2;\" > $0; false'", "", ["No changes."], id="given up"),
         pytest.param(

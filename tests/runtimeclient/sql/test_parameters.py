@@ -60,6 +60,8 @@ def test_an_invalid_parameter_is_a_usage_error(arguments: list[str], said: str) 
         ("SELECT $2 + $1", {"1", "2"}),
         ("SELECT '$a', \"$b\", $$ $c $$, $t$ ? $t$ -- $d\n, /* ? */ $e", {"e"}),
         ("SELECT x$y, e'\\'$a', $é", {"é"}),
+        ("SELECT :a + :b_2, (:C), [:d], x LIKE :e, -:f, :é", {"a", "b_2", "C", "d", "e", "f", "é"}),
+        ("SELECT ':a', \":b\", /* :c */ {'d':e, f:g}, x[:n], x[1:m], y::int, z(k := 1) -- :h", set()),
     ],
 )
 def test_parameter_names_are_outside_literals_and_comments(statement: str, names: set[str]) -> None:

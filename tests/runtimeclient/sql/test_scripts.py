@@ -1,13 +1,20 @@
 """`sql` with a script, and where its answers go."""
 
+import io
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from runtimeclient.client import RuntimeClient
+from runtimeclient.output.console import Console, Streams
 from runtimeclient.output.pager import pager_command
+from runtimeclient.output.style import Style
+from runtimeclient.sql.runner import StatementRunner
+from runtimeclient.sql.statements import Statement
 from tests.runtimeclient.calling import Called, Screen, call
 from tests.runtimeclient.remote import ONE, ONE_TABLE, Remote, Reply, Request, problem, with_schema
 
@@ -124,6 +131,40 @@ def test_a_device_is_written_directly(runtime: Remote, tmp_path: Path) -> None:
     assert (full.status, absent.status) == (1, 1)
     assert "No space left on device" in full.err
     assert "cannot be written: No such file or directory." in absent.err
+    assert runtime.call("sql", "x", "-o", str(tmp_path)).err.endswith("cannot be written: Is a directory.\n")
+
+
+@pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}", "fifo", "link to a fifo"])
+def test_a_pipe_is_written_directly(runtime: Remote, tmp_path: Path, name: str) -> None:
+    fifo, link = tmp_path / "fifo", tmp_path / "link"
+    os.mkfifo(fifo)
+    link.symlink_to(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(fifo, os.O_WRONLY)
+    path = {"fifo": str(fifo), "link to a fifo": str(link)}.get(name, name.format(writer))
+
+    try:
+        assert runtime.call("sql", "x", "-o", path) == Called(0, "", "")
+        assert os.read(reader, 1 << 16).decode() == ONE_TABLE
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert sorted(tmp_path.iterdir()) == [fifo, link]
+    assert link.is_symlink()
+
+
+def test_a_descriptor_that_is_not_open_is_an_error(runtime: Remote) -> None:
+    done = runtime.call("sql", "x", "-o", "/dev/fd/987")
+
+    assert (done.status, done.err) == (1, "Error: /dev/fd/987 cannot be written: Bad file descriptor.\n")
+    assert runtime.statements == []
+
+
+def test_a_file_may_have_the_longest_name(runtime: Remote, tmp_path: Path) -> None:
+    file = tmp_path / ("é" * 127)
+
+    assert runtime.call("sql", "x", "-o", str(file)) == Called(0, "", "")
+    assert file.read_text() == ONE_TABLE
 
 
 def test_parameters_go_to_the_statements_that_use_them(runtime: Remote, tmp_path: Path) -> None:
@@ -191,15 +232,73 @@ def test_a_long_result_goes_to_the_pager_which_does_not_get_the_key(
     assert "(100 rows)" not in screen.getvalue()
 
 
-def test_a_pager_that_cannot_start_is_ignored(remote: Remote, pager: Callable[[str], dict[str, str]]) -> None:
-    remote.on_sql(numbers(2000, "x" * 70))
+@pytest.mark.parametrize("count", [100, 2000, 40_000])
+@pytest.mark.parametrize("command", ["{script}", "/nonexistent/less", "no-such-pager -F", "cat > /dev/null; exit 127"])
+def test_without_a_pager_that_starts_the_terminal_shows_the_rows(
+    remote: Remote, pager: Callable[[str], dict[str, str]], *, command: str, count: int
+) -> None:
+    remote.on_sql(numbers(count, "x" * 70))
     environ = pager("a script that names no interpreter\n")
+    environ["PAGER"] = command.format(script=environ["PAGER"])
+    screen = Screen()
 
-    done = remote.call("sql", "x", "--max-rows", "0", out=Screen(), environ=environ)
+    done = remote.call("sql", "x", "--max-rows", "0", out=screen, environ=environ)
 
+    if count == 40_000 and command.startswith("cat"):  # More than is held; it has read them.
+        assert (done.out, done.err.count("\n")) == ("", 1)
+        return
     assert (done.status, done.err) == (0, "")
-    assert done.out.count("x" * 70) == 2000
-    assert done.out.endswith("\n(2000 rows)\n")
+    assert done.out.count("x" * 70) == count
+    assert done.out.endswith(f"\n({count} rows)\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("sed s/a/X/ | tail -3 > {file}", " 98\n 99\n(100 rows)\n"),
+        ("WORD=twice; cat > {file}; echo $WORD >> {file}", None),
+        ("cat > {file} # a comment", None),
+    ],
+)
+def test_the_shell_runs_the_pager(remote: Remote, tmp_path: Path, *, command: str, shown: str | None) -> None:
+    remote.on_sql(numbers(100))
+    environ = {"PAGER": command.format(file=tmp_path / "seen"), "PATH": os.environ["PATH"]}
+
+    assert remote.call("sql", "x", out=Screen(), environ=environ) == Called(0, "", "")
+
+    seen = (tmp_path / "seen").read_text()
+    assert seen == shown if shown else "(100 rows)\n" in seen
+
+
+@pytest.mark.parametrize(("command", "status"), [("false", 1), ("cat > /dev/null; exit 3", 3), ("'", 2)])
+def test_a_pager_that_fails_is_reported(remote: Remote, command: str, status: int) -> None:
+    remote.on_sql(numbers(100))
+
+    done = remote.call("sql", "x", out=Screen(), environ={"PAGER": command, "PATH": os.environ["PATH"]})
+
+    assert (done.status, done.out) == (0, "")
+    assert done.err == (
+        f"Warning: The pager {command} failed with exit status {status}; PAGER= shows results without one.\n"
+    )
+
+
+def test_the_time_of_a_statement_is_not_that_of_its_reader(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote.on_sql(numbers(100))
+    clock, passed = time.monotonic, 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + passed)
+
+    class Slow(io.StringIO):
+        def write(self, text: str, /) -> int:
+            nonlocal passed
+            passed += 3600
+            return super().write(text)
+
+    slow = Slow()
+    with RuntimeClient(remote.url) as client:
+        elapsed_s = StatementRunner(client, Console(Streams(None, slow, slow), {}), Style()).run(Statement("x"))
+
+    assert slow.getvalue().endswith("(100 rows)\n")
+    assert 0 < elapsed_s < 3600 <= passed
 
 
 def test_quitting_the_pager_is_no_error(remote: Remote) -> None:
@@ -211,9 +310,9 @@ def test_quitting_the_pager_is_no_error(remote: Remote) -> None:
     assert (done.status, done.err) == (0, "")
 
 
-@pytest.mark.parametrize("pager", ["", "cat", "/nonexistent/less", "'"])
-def test_no_pager(pager: str) -> None:
-    assert pager_command({"PAGER": pager, "PATH": "/bin:/usr/bin"}) is None
+@pytest.mark.parametrize("environ", [{"PAGER": ""}, {"PAGER": " "}, {"PAGER": "cat"}, {"PATH": "/nonexistent"}])
+def test_no_pager(environ: dict[str, str]) -> None:
+    assert pager_command({"PATH": "/bin:/usr/bin"} | environ) is None
 
 
 def test_the_help_the_version_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import override_settings
+from django.urls import include
+from django.urls import path as django_path
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from rest_framework.test import APIClient
 
 import authkeys
 import sqlapi.errors
@@ -68,6 +72,26 @@ def test_it_is_served_with_a_key_and_committed_with_its_page() -> None:
     # `make reference` writes both.
     assert (DOCS / "reference" / "openapi.json").read_text() == make.openapi_json(document())
     assert (DOCS / "reference" / "http-api.md").read_text() == make.page(document())
+
+
+@pytest.mark.usefixtures("idle")
+@pytest.mark.parametrize(
+    ("prefix", "script_name", "url"),
+    [
+        ("", "", "/"),
+        ("data/", "", "/data"),
+        ("a b/d{x}/", "", "/a%20b/d%7Bx%7D"),
+        ("data/", "/shop", "/shop/data"),
+    ],
+)
+def test_it_names_the_prefix_under_which_a_project_includes_the_routes(prefix: str, script_name: str, url: str) -> None:
+    with override_settings(ROOT_URLCONF=(django_path(prefix, include("sqlapi.urls")),)):
+        answer = APIClient().get(f"/{prefix}v1/openapi.json", headers=dict([WITH_KEY]), SCRIPT_NAME=script_name)
+
+    described = answer.json()
+    assert described["servers"] == [{"url": url}]
+    assert described == json.loads(json.dumps(document())) | {"servers": [{"url": url}]}
+    assert list(OpenAPIV31SpecValidator(described).iter_errors()) == []
 
 
 def test_every_route_and_method_is_described() -> None:

@@ -99,6 +99,7 @@ def test_a_marker_is_replaced_where_it_stands() -> None:
     ("sql", "message"),
     [
         ("1," * MAX_TOKENS, "too long"),
+        ("SELECT " + "9" * 1001, "number in the statement is too long"),
         ("(" * (MAX_NESTING + 1), "nested too deep"),
         ("a\0", "NUL"),
         ("\udcff", "surrogate"),

@@ -1,0 +1,150 @@
+"""
+The queue of refreshes: which run begins next, and which one gives its place back.
+
+Each load has a place, of which there are two. Runs begin in the order in which they were requested, except that a key
+cannot keep others waiting:
+
+* Runs that the clock requests have a place as soon as at most one is taken by requests of callers.
+* Of the callers, the one with the fewest running loads is next, then the one whose last load began the longest ago.
+* A caller, or callers together, may have both places while nobody else waits. If a run that is entitled to one of them
+  has waited for `PATIENCE_S` seconds, the load that began last is stopped and queued again.
+
+The loads of materialized views count for the caller whose refresh caused them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from threading import Event
+
+from datasources.refresh.entries import QueueEntry, reads
+
+#: Seconds that a run waits before a load of a caller who has more than its share is stopped.
+PATIENCE_S = 10.0
+
+#: With fewer places, a load that gives its place back might never end.
+_LEAST_PLACES = 2
+
+
+class FairQueue:
+    """The runs that wait for one of *places*, and those that have one. Guarded by the refresher's condition."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._waiting: list[QueueEntry] = []
+        self._running: list[QueueEntry] = []  # in the order in which they began
+        self._turns: dict[str, int] = {}  # of each caller: when its last load began
+        self._began = 0
+        self._last: QueueEntry | None = None  # began last
+
+    def __iter__(self) -> Iterator[QueueEntry]:
+        """Yield the waiting runs."""
+        return iter(self._waiting)
+
+    @property
+    def running(self) -> tuple[QueueEntry, ...]:
+        """The runs that have a place."""
+        return tuple(self._running)
+
+    def add(self, queued: QueueEntry) -> None:
+        """Queue a run."""
+        self._waiting.append(queued)
+
+    def free(self, now: float) -> list[QueueEntry]:
+        """
+        Return the queued runs that need not wait for another, in their order; later runs overtake the rest.
+
+        A run waits while its dataset is loaded, and the run of a view while something that the view reads is loaded,
+        or is to be loaded before it, unless that is the request of another caller.
+        """
+        free = []
+        before: defaultdict[str, set[str | None]] = defaultdict(set)  # the callers of each load
+        for run in self._running:
+            before[run.entry.config.name.lower()].add(run.caller)
+        for queued in self._waiting:
+            if not queued.entry.is_running and all(
+                before[name].isdisjoint({None, queued.caller}) for name in reads(queued.entry)
+            ):
+                free.append(queued)
+            if queued.begins <= now:
+                before[queued.entry.config.name.lower()].add(queued.caller)
+        return free
+
+    def next(self, now: float) -> QueueEntry | None:
+        """Return the run to begin at *now*; None if there is none."""
+        ready = self._ready(now)
+        scheduled = next((run for run in ready if run.caller is None), None)
+        asked = min((run for run in ready if run.caller is not None), key=self._turn, default=None)
+        if scheduled is None or asked is None:
+            return scheduled or asked
+        has_callers = self._callers() or (self._last is not None and self._last.caller is not None)
+        return scheduled if has_callers or ready[0].caller is None else asked
+
+    def begin(self, queued: QueueEntry) -> None:
+        """Give *queued* a place."""
+        self._waiting.remove(queued)
+        self._running.append(queued)
+        queued.stop, queued.ready_at, self._last = Event(), None, queued
+        self._began += 1
+        if queued.caller is not None:
+            self._turns[queued.caller] = self._began
+
+    def end(self, run: QueueEntry) -> None:
+        """Take the place of *run*, which has ended."""
+        self._running.remove(run)
+
+    def put_back(self, run: QueueEntry) -> QueueEntry:
+        """Queue *run*, which was stopped, before all others; return the queued run, which another may have joined."""
+        self.end(run)
+        later = run.entry.waiting
+        if later is None:
+            run.run = replace(run.run, status="queued", started_at=None)
+            run.entry.waiting = run
+            self._waiting.insert(0, run)
+            return run
+        later.joined += [run.run.id, *run.joined]
+        if later.skips:
+            later.sql, later.skips, later.caller = run.sql, run.skips, run.caller
+        if run.mode == "full":
+            later.mode = "full"
+        return later
+
+    def overdue(self, now: float) -> QueueEntry | None:
+        """Return the running load that must be stopped at *now*, so that another can begin; None if there is none."""
+        if not _LEAST_PLACES <= self._places <= len(self._running) or any(run.stop.is_set() for run in self._running):
+            return None
+        for waiting in self._ready(now):
+            if waiting.ready_at is None:
+                waiting.ready_at = now
+            if now - waiting.ready_at >= PATIENCE_S and (excess := self._excess(waiting)):
+                return excess[-1]
+        return None
+
+    def _excess(self, waiting: QueueEntry) -> list[QueueEntry]:
+        """Return the running loads that have a place to which *waiting* is entitled."""
+        callers = self._callers()
+        if waiting.caller is None:
+            excess = callers if len(callers) == self._places else []
+        else:
+            excess = [run for run in callers if run.caller != waiting.caller and self._share(run.caller) > 1]
+        return [run for run in excess if not run.entry.is_publishing]
+
+    def _ready(self, now: float) -> list[QueueEntry]:
+        return [run for run in self.free(now) if run.begins <= now]
+
+    def _callers(self) -> list[QueueEntry]:
+        """Return the running loads that callers have requested."""
+        return [run for run in self._running if run.caller is not None]
+
+    def _share(self, caller: str | None) -> int:
+        return sum(run.caller == caller for run in self._running)
+
+    def _turn(self, run: QueueEntry) -> tuple[int, int]:
+        return self._share(run.caller), self._turns.get(str(run.caller), 0)
+
+
+def joined(queued: QueueEntry, caller: str | None, *, skips: bool) -> str | None:
+    """Return for whom *queued* runs once *caller* has joined it, with a request that *skips* an unchanged source."""
+    if not skips:
+        return caller  # whose SQL it runs
+    return None if queued.skips and caller is None else queued.caller

@@ -1,0 +1,58 @@
+"""Carry out one run: build a snapshot and publish it."""
+
+import logging
+from dataclasses import replace
+
+import telemetry.state
+from datasources.control import RefreshRun
+from datasources.deadline import Deadline
+from datasources.errors import DatasetError
+from datasources.loading.columns import refuse_changes
+from datasources.refresh.entries import QueueEntry
+from datasources.refresh.refresh_trace import RefreshTrace
+from datasources.snapshots.publication import Publication, Share
+from datasources.snapshots.snapshot import Builder, Order
+from telemetry.events import EmptiedEvent
+
+logger = logging.getLogger(__name__)
+
+
+def carry_out(
+    queued: QueueEntry, builder: Builder, publication: Publication, share: Share | None, trace: RefreshTrace
+) -> RefreshRun:
+    """Build with *builder* and publish, on *share* first; return the run with its result or error."""
+    run = queued.run
+    dataset = queued.entry.config
+    deadline = Deadline(dataset.acceleration.refresh_timeout_s, queued.stop)
+    served = publication.snapshot(dataset.name)
+    try:
+        order = Order(dataset, queued.sql, served=served, skip_unchanged=queued.skips, mode=queued.mode)
+        queued.entry.file = order.file
+        try:
+            snapshot = builder.build(order, deadline)
+        finally:
+            trace.built(builder.phases)
+        if snapshot is None:
+            publication.restore()
+            rows, size = (served.rows, served.size_bytes) if served is not None else (None, None)
+            return replace(run, unchanged=True, rows=rows, bytes=size)
+        queued.entry.is_publishing = True
+        try:
+            if served is not None and dataset.on_schema_change == "fail":
+                refuse_changes(dataset.name, served.columns, snapshot.columns)
+            if share is not None:
+                share.publish(snapshot, deadline)
+        except DatasetError:
+            publication.discard(snapshot)
+            raise
+        publication.publish(snapshot)
+    except DatasetError as exc:
+        return replace(run, error=str(exc))
+    except Exception:
+        # The failure of one dataset must not end the refreshes of the others.
+        logger.exception("The refresh of dataset %s failed", dataset.name)
+        return replace(run, error="The refresh failed; see the log of the runtime.")
+    if served is not None and served.rows and not snapshot.rows and dataset.view is None:
+        logger.warning("Dataset %s has no rows any more; before this refresh it had %s", dataset.name, served.rows)
+        telemetry.state.send(EmptiedEvent(dataset.name))
+    return replace(run, rows=snapshot.rows, bytes=snapshot.size_bytes)

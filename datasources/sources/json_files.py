@@ -1,0 +1,207 @@
+"""
+JSON files.
+
+The engine finds the types, and `exact_types` compares every value with them. The engine keeps long integers, but reads
+any number with a fraction or an exponent as a double. If that changes a number, the load reads a copy of the file in
+which it is a string.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import duckdb
+
+from datasources.errors import SourceError
+from datasources.sources.exact_types import CHECKED, TEXT, Found, Place, exact_types, keeps_as_double
+from datasources.sources.formats import FileFormat, refuse_repeated
+from datasources.sources.text_files import blocks, ends
+from datasources.sql import identifier, literal, literals
+
+#: Types that the engine reads from a JSON text as `exact_types` does.
+_READ_BY_THE_ENGINE = frozenset({*CHECKED - {"BIGNUM"}, "TIMESTAMP_NS", "TIMESTAMPTZ_NS", "TIME_NS", TEXT})
+
+#: Numbers that a double may not keep, because of many digits or a large exponent, and the character in front of them,
+#: which is none in front of the text of a string.
+_LONG_NUMBER = r"[:,\[\s]-?\d[\d.]{15,}(?:[eE][-+]?\d+)?|[:,\[\s]-?\d[\d.]*[eE][-+]?\d{3,}"
+
+#: A string or a number, and what may be the beginning of either at the end of a block.
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|-?\d[\d.]*(?:[eE][-+]?\d*)?|-\Z', re.DOTALL)
+#: The fewest characters of a number with a fraction that a double may not keep.
+_LONG = 17
+
+#: Integers of JSON are exact in these types.
+_INTEGERS = frozenset({"BIGINT", "HUGEINT", "BOOLEAN"})
+
+_DUPLICATE = re.compile(r'Duplicate name "+(.*?)"+ in struct')
+_EMPTY_KEY = "an object has an empty key"
+
+
+class Json(FileFormat):
+    """JSON files: an array of objects, or a sequence of objects, such as one per line. Keys may differ."""
+
+    name = "JSON"
+    kind = "json"
+    reasons: ClassVar[Mapping[str, str]] = {
+        "UTF-8": "it is not UTF-8",
+        "unexpected end of data": "the JSON was cut short",
+        "Malformed JSON": "the JSON is malformed",
+        "duplicate key": "an object has the same key twice",
+        _EMPTY_KEY: "an object has a key without characters, which cannot name a column: rename the key",
+        "expected records": "it has no columns: it must hold objects that have keys",
+        "maximum_object_size": "an object is larger than 16 MB",
+        "Unexpected end of GZIP": "it was cut short",
+    }
+
+    def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
+        """Check how each file ends, and its keys, as `Scan.bind` promises."""
+        firsts = set()
+        for file in self.files:
+            head, last = ends(file, self.compression, self.deadline)
+            first = head.lstrip()[:1]
+            # The engine accepts an array that was cut after a comma.
+            if first == b"[" and last != b"]":
+                raise SourceError(f"'{file.shown}': the JSON was cut short.")
+            firsts.add(first)
+        # The engine does not recognise an array behind a byte order mark.
+        self._layout = "array" if firsts == {b"["} else "auto"
+        scan = (
+            f"read_json({self._common}, records = 'true', union_by_name = true, sample_size = -1, "
+            "maximum_sample_files = 1000000, map_inference_threshold = -1, field_appearance_threshold = 0)"
+        )
+        columns = connection.execute(f"FROM {scan} LIMIT 0").description or []
+        self._names = [name for name, *_ in columns]
+        self._refuse_similar_keys(connection)
+        return self._typed(connection, {name: type_ for name, type_, *_ in columns})
+
+    def details(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
+        """Look for an empty key if the engine finds no keys: it means the same to the engine."""
+        if "expected records" in str(error):
+            query = f"SELECT bool_or(list_contains(json_keys(json), '')) FROM read_json_objects({self._common})"  # noqa: S608 - our SQL
+            if connection.execute(query).fetchone() == (True,):
+                return _EMPTY_KEY
+        return str(error)
+
+    def other_reason(self, text: str) -> str:
+        """Name the keys of an object in a column that the engine cannot distinguish."""
+        if (found := _DUPLICATE.search(text)) is not None:
+            return f"objects in a column have the key '{found[1]}' twice, alike but for case: rename one of the keys"
+        return super().other_reason(text)
+
+    @property
+    def _common(self) -> str:
+        return f"{literals(self.paths)}, format = '{self._layout}', {self.engine_compression}"
+
+    def _refuse_similar_keys(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Refuse keys that differ only in case: the engine renames the second to `KEY_1`."""
+        folded = set(map(str.lower, self._names))
+        if not any((match := re.fullmatch(r"(.*)_\d+", name)) and match[1] in folded for name in folded):
+            return
+        keys = connection.execute(
+            f"SELECT DISTINCT unnest(json_keys(json)) FROM read_json_objects({self._common})"  # noqa: S608 - our SQL
+        ).fetchall()
+        refuse_repeated(sorted(key for (key,) in keys), self.files[0], "rename one of the keys")
+
+    def _typed(self, connection: duckdb.DuckDBPyConnection, columns: Mapping[str, Any]) -> str:
+        """Return a relation whose columns have types that keep all values exactly; see `exact_types`."""
+        leaves = {
+            leaf: type_ for name, found in columns.items() for leaf, type_ in _leaves(Place(identifier(name)), found)
+        }
+        is_exact = {"DOUBLE", "JSON"}.isdisjoint(leaves.values()) or self._keep_digits(connection)
+        unchecked = _INTEGERS | {"DOUBLE"} if is_exact else _INTEGERS
+        checked = {leaf: type_ for leaf, type_ in leaves.items() if type_ in CHECKED - unchecked}
+        roots = {leaf.root for leaf in checked}
+        texts = self._read(
+            {name: found for name, found in columns.items() if identifier(name) in roots}, dict.fromkeys(checked, TEXT)
+        )
+        kept = exact_types(connection, texts, checked, words=False)
+        direct = {leaf: type_ if type_ in _READ_BY_THE_ENGINE else TEXT for leaf, type_ in kept.items()}
+        casts = [
+            Found(_type(Place(identifier(name)), found, kept)).of(identifier(name)) + f" AS {identifier(name)}"
+            for name, found in columns.items()
+            if any(leaf.root == identifier(name) and direct[leaf] != type_ for leaf, type_ in kept.items())
+        ]
+        relation = self._read(columns, direct)
+        return f"(SELECT * REPLACE ({', '.join(casts)}) FROM {relation})" if casts else relation  # noqa: S608 - quoted
+
+    def _read(self, columns: Mapping[str, Any], types: Mapping[Place, str]) -> str:
+        """Return a relation of *columns*, and their types, which have *types* at some places."""
+        declared = ", ".join(
+            f"{literal(name)}: {literal(_type(Place(identifier(name)), found, types))}"
+            for name, found in columns.items()
+        )
+        return f"read_json({self._common}, records = 'true', columns = {{{declared}}})"
+
+    def _keep_digits(self, connection: duckdb.DuckDBPyConnection) -> bool:
+        """
+        Read copies of the files in which numbers are strings that the engine would round, if there are any.
+
+        Returns:
+            Whether a double keeps all numbers, integers included.
+        """
+        pattern = literal(_LONG_NUMBER)
+        rounded = connection.execute(
+            "SELECT DISTINCT regexp_full_match(n, '-?[0-9]+') FROM ("  # noqa: S608 - our SQL
+            f"SELECT unnest(regexp_extract_all(json, {pattern}))[2:] AS n FROM read_json_objects({self._common}) "
+            f"WHERE regexp_matches(json, {pattern})) WHERE NOT {keeps_as_double('n')}"
+        ).fetchall()
+        found = {is_integer for (is_integer,) in rounded}
+        if False in found:
+            contents = (with_long_numbers_quoted(blocks(file, self.compression, self.deadline)) for file in self.files)
+            self.use([self.space.save(each, file.shown) for each, file in zip(contents, self.files, strict=True)])
+            self.compression = "UNCOMPRESSED"
+        return not found
+
+
+def with_long_numbers_quoted(contents: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield *contents*, which is JSON, with those numbers as strings that a double does not keep."""
+    rest = b""
+    for block in contents:
+        text = rest + block
+        parts, end, cut = [], 0, len(text)
+        for token in _TOKEN.finditer(text):
+            if token.end() == len(text):  # It may go on in the next block.
+                cut = token.start()
+            elif not token[0].startswith(b'"') and _is_rounded(token[0]):
+                parts += [text[end : token.start()], b'"', token[0], b'"']
+                end = token.end()
+        yield b"".join([*parts, text[end:cut]])
+        rest = text[cut:]
+    yield rest
+
+
+def _is_rounded(token: bytes) -> bool:
+    """Return whether a double does not keep a number with a fraction or an exponent."""
+    if len(token) < _LONG and b"e" not in token.lower():
+        return False
+    number = token.decode("ascii", "replace")
+    if not re.fullmatch(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", number) or number.lstrip("-").isdecimal():
+        return False
+    # Repr of an infinite double is no number of JSON.
+    return Decimal(number) != Decimal(repr(float(number)))
+
+
+def _leaves(place: Place, type_: Any) -> Iterator[tuple[Place, str]]:
+    """Yield the places of the values in *type_* that hold no others, and their types."""
+    if type_.id == "struct":
+        for name, member in type_.children:
+            yield from _leaves(replace(place, steps=(*place.steps, name)), member)
+    elif type_.id == "list":
+        yield from _leaves(replace(place, steps=(*place.steps, None)), type_.children[0][1])
+    else:
+        yield place, str(type_)
+
+
+def _type(place: Place, type_: Any, types: Mapping[Place, str]) -> str:
+    """Return *type_* in SQL, with other *types* at some places."""
+    if type_.id == "struct":
+        members = ", ".join(
+            f"{identifier(name)} {_type(replace(place, steps=(*place.steps, name)), member, types)}"
+            for name, member in type_.children
+        )
+        return f"STRUCT({members})"
+    if type_.id == "list":
+        return f"{_type(replace(place, steps=(*place.steps, None)), type_.children[0][1], types)}[]"
+    return types.get(place, str(type_))

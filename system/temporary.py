@@ -1,0 +1,31 @@
+"""The directory for temporary files of programs that may run without a writable one, as in a read-only container."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from system.errors import StateDirectoryError
+
+
+def ensure_temporary_directory(state_dir: Path) -> None:
+    """
+    Have this process and its children use the state directory if the system has no writable temporary directory.
+
+    While the state directory does not exist, the nearest directory above it is used.
+
+    Raises:
+        StateDirectoryError: That cannot be written either.
+    """
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        candidates = (state_dir / "tmp", state_dir, *state_dir.parents)
+        directory = str(next(one for one in candidates if one.is_dir()))
+        try:
+            with tempfile.TemporaryFile(dir=directory):
+                pass
+        except OSError:
+            raise StateDirectoryError(
+                f"No directory for temporary files can be written, not even {directory}: set TMPDIR to one."
+            ) from error
+        tempfile.tempdir = os.environ["TMPDIR"] = directory
