@@ -40,6 +40,8 @@ _COLUMNS_AT_ONCE = (200, 10)
 _MAX_DIGITS = 38
 #: A double keeps any number of so many digits, if its exponent is small.
 _DOUBLE_DIGITS = 15
+#: So many digits tell each double from all others: `%.17g` of C, R and others writes them.
+ROUND_TRIP_DIGITS = 17
 
 # Years have four digits at least, as in ISO 8601. The engine itself writes `(BC)` after those before the first.
 _DAY = r"[+-]?\d{4,6}[-/]\d{1,2}[-/]\d{1,2}"
@@ -223,17 +225,23 @@ def keeps_as_double(text: str) -> str:
     """
     Return SQL for whether the double of *text* is that number, and not only the nearest one.
 
-    A number with an exponent may have more digits than a double needs, as `%.18e` writes them.
+    It may have more digits than a double needs: 17, or any number of them with an exponent, as `%.18e` writes.
     """
     number = f"TRY_CAST({text} AS DOUBLE)"
     digits = f"length(regexp_extract({text}, '[0-9.]+')) - 2"
     printed = f"printf('%.' || least(greatest({digits}, 0), {_MAX_DIGITS}) || 'e', {number})"
+    whole, fraction = (rf"regexp_extract({text}, '^-?(\d*)\.?(\d*)$', {part})" for part in (1, 2))
+    round_trip = f"printf('%.' || length({fraction}) || 'f', {number})"
     cases = (
         (_keeps_surely_as_double(text), "true"),
         (_matches(text, "(?i:-?inf(?:inity)?|nan)"), "true"),
         (f"NOT {_matches(text, _NUMBER)} OR NOT isfinite({number})", "false"),
         (f"{_digits_of(f'CAST({number} AS VARCHAR)')} = {_digits_of(text)}", "true"),
         (f"contains(lower({text}), 'e')", f"{_digits_of(printed)} = {_digits_of(text)}"),
+        (
+            f"length(ltrim({whole} || {fraction}, '0')) <= {ROUND_TRIP_DIGITS}",
+            f"{_digits_of(round_trip)} = {_digits_of(text)}",
+        ),
     )
     return f"(CASE {' '.join(f'WHEN {condition} THEN {value}' for condition, value in cases)} ELSE false END)"
 

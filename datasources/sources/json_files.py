@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import duckdb
 
 from datasources.errors import SourceError
-from datasources.sources.exact_types import CHECKED, TEXT, Found, Place, exact_types, keeps_as_double
+from datasources.sources.exact_types import CHECKED, ROUND_TRIP_DIGITS, TEXT, Found, Place, exact_types, keeps_as_double
 from datasources.sources.formats import FileFormat, refuse_repeated
 from datasources.sources.text_files import blocks, ends
 from datasources.sql import identifier, literal, literals
@@ -179,8 +179,11 @@ def _is_rounded(token: bytes) -> bool:
     number = token.decode("ascii", "replace")
     if not re.fullmatch(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", number) or number.lstrip("-").isdecimal():
         return False
+    exact, kept = Decimal(number), float(number)
+    if len(exact.as_tuple().digits) <= ROUND_TRIP_DIGITS and exact == Decimal(f"{kept:.{ROUND_TRIP_DIGITS - 1}e}"):
+        return False
     # Repr of an infinite double is no number of JSON.
-    return Decimal(number) != Decimal(repr(float(number)))
+    return exact != Decimal(repr(kept))
 
 
 def _leaves(place: Place, type_: Any) -> Iterator[tuple[Place, str]]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -199,9 +200,22 @@ def is_kept(written: str, type_: str, arrived: str) -> bool:
 
 
 def is_expanded(written: str, found: Decimal) -> bool:
-    """Return whether the digits of a number with an exponent are those of the double."""
-    digits = len(re.sub(r"\D", "", written.partition("e")[0])) - 1
-    return "e" in written and Decimal(written) == Decimal(f"{Decimal(float(found)):.{digits}e}")
+    """Return whether the digits of a number, with an exponent or up to 17 of them, are those of the double."""
+    digits = len(re.sub(r"\D", "", written.partition("e")[0]).lstrip("0"))
+    is_possible = "e" in written or digits <= 17
+    return is_possible and Decimal(written) == Decimal(f"{Decimal(float(found)):.{max(digits, 1) - 1}e}")
+
+
+@pytest.mark.parametrize("format_", ["csv", "json"])
+def test_doubles_with_17_digits_are_doubles(tmp_path: Path, format_: str) -> None:
+    """As `%.17g` writes them; such columns of a program must not change their type with the data."""
+    chance = random.Random(1)
+    doubles = [chance.uniform(-1, 1) * 10 ** chance.randint(-3, 8) for _ in range(500)]
+
+    type_, texts = arrived(tmp_path, format_, [*(f"{number:.17g}" for number in doubles), "0.10000000000000001"])
+
+    assert type_ == "DOUBLE"
+    assert [float(text) for text in texts] == [*doubles, 0.1]
 
 
 def moment(text: str) -> tuple[timedelta | None, str | None, Decimal, str]:
