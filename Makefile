@@ -108,8 +108,8 @@ lock: $(VENV)/base.stamp  ## Compile pyproject.toml and requirements/*.in to pin
 	$(LOCK) requirements/uv.in -o requirements/uv.txt
 	$(LOCK) requirements/caddy.in -o requirements/caddy.txt
 
-reference: install  ## Write docs/reference/: the OpenAPI document, a page made from it, and the comparison with DataFusion.
-	$(BIN)/python -m docs.reference.make
+reference: install  ## Write the comparison with DataFusion in docs/reference/.
+	$(BIN)/python -m docs.reference.datafusion.page
 
 datafusion: $(VENV)/peers.stamp  ## Record the answers of DataFusion that the comparison shows.
 	$(VENV)/peers/bin/python -m docs.reference.datafusion.record
