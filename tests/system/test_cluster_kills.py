@@ -121,14 +121,16 @@ class Trial:
         """
         Begin a statement, whose end is given, and wait until the cluster computes it.
 
-        A cluster that has lost a worker may fail statements for a while.
+        A cluster that has lost a worker may fail statements for a while, and one on a busy machine may begin so late that
+        the caller or the limit has ended the statement.
         """
         asked, before = pool.submit(end_of, self.server, sql, last_value, patience_s), self.cluster.cpu_s()
 
         def is_computed() -> bool:
-            nonlocal asked, before
+            nonlocal asked, before, patience_s
             if asked.done():
-                assert asked.result() in {"query_error", "engine_unavailable"}
+                assert asked.result() in {"query_error", "engine_unavailable", "cut", "query_timeout"}
+                patience_s *= 2
                 asked, before = pool.submit(end_of, self.server, sql, last_value, patience_s), self.cluster.cpu_s()
             return self.cluster.cpu_s() > before + 0.5
 
