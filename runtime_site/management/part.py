@@ -83,18 +83,18 @@ def _prepare(preparation: parts.Preparation) -> None:
         if restarts:
             sys.exit(_refused(preparation, "\n".join(restarts)))
         config = startup.checked_config()
-        _check_page(preparation.running.metrics, config.metrics)
+        _check_metrics_endpoint(preparation.running.metrics, config.metrics)
         startup.log_warnings(config)
         parts.answer(preparation, config, authkeys.state.get_access())
     except startup.StartError as error:
         sys.exit(_refused(preparation, str(error)))
 
 
-def _check_page(before: MetricsConfig, after: MetricsConfig) -> None:
-    """Raise OSError if there can be no page of metrics where *after* says."""
+def _check_metrics_endpoint(before: MetricsConfig, after: MetricsConfig) -> None:
+    """Raise OSError if the metrics endpoint cannot listen where *after* says."""
     if not after.enabled:
         return
-    if before.enabled and before.bind.port == after.bind.port:  # It may be free as soon as the former page is gone.
+    if before.enabled and before.bind.port == after.bind.port:  # It may be free as soon as the former endpoint is gone.
         if (problem := bind_problem(after.bind)) is not None:
             raise OSError(problem)
     else:

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -21,6 +22,7 @@ from gunicorn.app.base import BaseApplication
 from httpserver import gevent_worker, gunicorn_server
 from httpserver.gevent_worker import GeventWebWorker
 from runtime_site import startup
+from runtimeconf.state import get_config, set_config
 from sqlapi import body, disconnects
 from sqlapi.errors import AnswerCutError, SqlApiError
 
@@ -94,8 +96,8 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         return _whole(start_response, text)
     if path == "/close":
         return _whole(start_response, "closing")
-    if path == "/hold":
-        return _whole(start_response, _held())
+    if path in {"/hold", "/reload"}:
+        return _whole(start_response, _held() if path == "/hold" else _reloaded(asked["keep_alive_s"]))
     if path == "/watch":
         return _watched(environ, start_response, asked["s"])
     if path == "/block":
@@ -122,6 +124,13 @@ def _held() -> str:
     while not released.exists():
         time.sleep(0.2)
     return "released"
+
+
+def _reloaded(keep_alive_s: float) -> str:
+    """Put another configuration into force, as a reload does."""
+    config = get_config()
+    set_config(replace(config, http=replace(config.http, keep_alive_s=keep_alive_s)))
+    return "reloaded"
 
 
 def _watched(environ: dict[str, Any], start_response: Any, seconds: float) -> list[bytes]:
