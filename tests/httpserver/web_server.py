@@ -23,8 +23,7 @@ from httpserver import gevent_worker, gunicorn_server
 from httpserver.gevent_worker import GeventWebWorker
 from runtime_site import startup
 from runtimeconf.state import get_config, set_config
-from sqlapi import disconnects
-from sqlapi.body import CLOSE_CONNECTION, read_body
+from sqlapi import body, disconnects
 from sqlapi.errors import AnswerCutError, SqlApiError
 
 
@@ -42,11 +41,13 @@ class WebServer(BaseApplication):  # type: ignore[misc]
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        if self._application == "plain":
-            return plain
         from sqlapi.wsgi_handler import ApiHandler  # noqa: PLC0415 (as in production: in the worker)
 
-        return ApiHandler()
+        class Plain(ApiHandler):
+            def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+                return plain(environ, start_response)
+
+        return Plain() if self._application == "plain" else ApiHandler()
 
     def limit_stop(self) -> None:
         """The configuration does not change here."""
@@ -89,13 +90,11 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     path = environ["PATH_INFO"]
     if path == "/body":
         try:
-            text = f"{len(read_body(environ, 1 << 24))}"
+            text = f"{len(body.read_body(environ, 1 << 24))}"
         except SqlApiError as error:
             text = error.code
-            environ[CLOSE_CONNECTION] = True
         return _whole(start_response, text)
     if path == "/close":
-        environ[CLOSE_CONNECTION] = True
         return _whole(start_response, "closing")
     if path in {"/hold", "/reload"}:
         return _whole(start_response, _held() if path == "/hold" else _reloaded(asked["keep_alive_s"]))
