@@ -20,10 +20,10 @@ from gunicorn.app.base import BaseApplication
 
 from httpserver import gevent_worker, gunicorn_server
 from httpserver.gevent_worker import GeventWebWorker
-from runtime_site import startup
 from sqlapi import disconnects
 from sqlapi.body import CLOSE_CONNECTION, read_body
 from sqlapi.errors import AnswerCutError, SqlApiError
+from supervisor import startup
 
 
 class WebServer(BaseApplication):  # type: ignore[misc]

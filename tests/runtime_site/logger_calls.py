@@ -24,8 +24,8 @@ SENTENCE = "*a sentence*"
 PASSED = {"queryengine.query_log": "sqlapi.queries, flightapi.queries"}
 
 _ROOMS = (
-    "runtime_site", "httpserver", "sqlapi", "flightapi", "datasources", "queryengine", "authkeys", "telemetry",
-    "runtimeconf", "system",
+    "runtime_site", "supervisor", "httpserver", "sqlapi", "flightapi", "datasources", "queryengine", "authkeys",
+    "telemetry", "runtimeconf", "system",
 )  # fmt: skip
 
 
@@ -76,10 +76,11 @@ class _Module:
             and isinstance(node.value, ast.Call)
             and ast.unparse(node.value.func) == "logging.getLogger"
         }
-        self._functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        self._all_functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        self._functions = {node.name: node for node in self._all_functions}
 
     def lines(self) -> Iterator[Line]:
-        for function in (self._tree, *self._functions.values()):
+        for function in (self._tree, *self._all_functions):
             for call in _own_nodes(function):
                 if isinstance(call, ast.Call) and (found := self._line(call, function)):
                     yield found
@@ -157,7 +158,7 @@ class _Module:
         found: set[str] = set()
         if isinstance(function, ast.FunctionDef) and name in [one.arg for one in function.args.args]:
             return found  # `_arguments` has them.
-        sources = [function, *(other for other in self._functions.values() if function in ast.walk(other))]
+        sources = [function, *(other for other in self._all_functions if function in ast.walk(other))]
         for node in (node for source in sources for node in _own_nodes(source)):
             match node:
                 case ast.Assign([ast.Name(target)], value) | ast.AugAssign(ast.Name(target), ast.BitOr(), value):

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime_site.gauges import Gauges
-from runtime_site.management.commands.runwatch import _Page
-from runtime_site.management.part import _check_page
-from runtime_site.metrics_page import MetricsPage
-from runtime_site.watching import Memory
 from runtimeconf.model import MetricsConfig, RuntimeConfig
+from supervisor.gauges import Gauges
+from supervisor.metrics_page import MetricsPage
+from supervisor.preparation import check_metrics_address
+from supervisor.watch import _Page
 from system.addresses import Address, is_listening
+from telemetry.aggregates import Memory
 from tests.system.harness import free_port, taken_port
 
 
@@ -42,12 +42,12 @@ def test_a_page_of_metrics_that_could_not_be_there_is_refused() -> None:
 
     with taken_port() as port:
         former = page(Address("127.0.0.1", port))
-        _check_page(former, former)
-        _check_page(former, page(Address("0.0.0.0", port)))
-        _check_page(former, page(Address("127.0.0.1", free_port())))
-        _check_page(page(Address("127.0.0.1", free_port())), replace(former, enabled=False))
+        check_metrics_address(former, former)
+        check_metrics_address(former, page(Address("0.0.0.0", port)))
+        check_metrics_address(former, page(Address("127.0.0.1", free_port())))
+        check_metrics_address(page(Address("127.0.0.1", free_port())), replace(former, enabled=False))
         with pytest.raises(OSError, match=r"Cannot listen on 192\.0\.2\.7:"):  # no machine has it (RFC 5737)
-            _check_page(former, page(Address("192.0.2.7", port)))
+            check_metrics_address(former, page(Address("192.0.2.7", port)))
         for before in (page(Address("127.0.0.1", free_port())), replace(former, enabled=False)):
             with pytest.raises(OSError, match="has the port"):
-                _check_page(before, former)
+                check_metrics_address(before, former)

@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
-from runtime_site.gauges import Gauges
-from runtime_site.watching import Memory
+from supervisor.gauges import Gauges
 from telemetry import exposition, metrics
+from telemetry.aggregates import Memory
 from telemetry.upstream_names import aliases
 
 
