@@ -1,8 +1,8 @@
 """
-Looks up the gauges of the page of metrics, every few seconds in the part `watch`: datasets, engine, processes, disk.
+Looks up gauges every few seconds in the part `watch`: datasets, engine, processes, disk.
 
-The page shows the last values found, so no scrape waits for another process. Looking them up takes at most two per cent
-of a processor, however many datasets there are.
+The metrics endpoint shows the last values found, so no scrape waits for another process. Looking them up takes at most
+two per cent of a processor, however many datasets there are.
 """
 
 import logging
@@ -27,8 +27,7 @@ from supervisor.project import project
 from system.process_usage import arguments, children, started_at, usage_of
 from system.wallclock import seconds_since, since_boot
 from telemetry import metrics
-from telemetry.counters import Labels
-from telemetry.metrics import Metric
+from telemetry.metrics import Labels, Metric
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +124,7 @@ class Gauges:
             try:
                 self._look()
             except Exception:
-                logger.exception("What the page of metrics shows could not be looked up")
+                logger.exception("Gauges could not be looked up")
             self._woken.wait(max(LOOK_S, _REST * (time.thread_time() - began)))
             self._woken.clear()
 

@@ -90,7 +90,7 @@ def prepare(preparation: Preparation) -> None:
         if restarts := needs_restart(running, config):
             _refuse(preparation, "\n".join(restarts))
         config = startup.checked_config()
-        check_metrics_address(running.metrics, config.metrics)
+        check_metrics_endpoint(running.metrics, config.metrics)
     except startup.StartError as error:
         _refuse(preparation, str(error))
     startup.log_warnings(config)
@@ -122,11 +122,11 @@ def _shared(config: RuntimeConfig) -> str:
     return "off" if config.snapshots is None else f"{config.snapshots.role} of {config.snapshots.location}"
 
 
-def check_metrics_address(before: MetricsConfig, after: MetricsConfig) -> None:
-    """Raise OSError if there can be no page of metrics where *after* says."""
+def check_metrics_endpoint(before: MetricsConfig, after: MetricsConfig) -> None:
+    """Raise OSError if the metrics endpoint cannot listen where *after* says."""
     if not after.enabled:
         return
-    if before.enabled and before.bind.port == after.bind.port:  # It may be free as soon as the former page is gone.
+    if before.enabled and before.bind.port == after.bind.port:  # It may be free as soon as the former endpoint is gone.
         if (problem := bind_problem(after.bind)) is not None:
             raise OSError(problem)
     else:

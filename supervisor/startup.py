@@ -170,7 +170,7 @@ class Runtime:
         raise_soft_limit()  # Each snapshot is opened, and more than once while one session replaces another.
         self._shutdown_timeout_s = config.shutdown_timeout_s
         if config.metrics.enabled:
-            logger.warning("runtime.metrics: a single process has no page of metrics: use the command `serve`")
+            logger.warning("runtime.metrics: a single process has no metrics endpoint: use the command `serve`")
         self._stop_lock = threading.Lock()
         self._stopped = False
         if config.is_watched:

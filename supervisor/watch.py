@@ -5,17 +5,18 @@ import socket
 import time
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
 from supervisor.gauges import Gauges
-from supervisor.metrics_page import MetricsPage
 from supervisor.part_process import StopSignal, heartbeat
 from system.addresses import Address, listen
 from system.lock import PREDECESSOR_WAIT_S
 from system.process_limits import give_memory_back
 from telemetry.aggregates import Memory
 from telemetry.collector import Collector
-from telemetry.page_server import PageServer
+from telemetry.metrics_endpoint import MetricsServer, RuntimeMetrics
 from telemetry.sender import WATCH_SOCKET
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ _SETTING = "runtime.metrics.bind"
 
 
 def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
-    """Collect the events of the other parts, and serve the page of metrics, until SIGTERM."""
+    """Collect the events of the other parts, and serve the metrics, until SIGTERM."""
     listener = None
     if config.metrics.enabled:
         listener = listen(config.metrics.bind, _SETTING, time.monotonic() + PREDECESSOR_WAIT_S)
@@ -35,8 +36,8 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
     collector = Collector(config.state_dir / WATCH_SOCKET, memory.aggregates, memory.answers, heartbeat(extra))
     collector.start()
     gauges = Gauges(extra.get("supervisor"))
-    page = _Page(MetricsPage(memory, gauges))
-    page.adopt(config, listener)
+    endpoint = _Endpoint(RuntimeMetrics(memory.counters.series, gauges.series))
+    endpoint.adopt(config, listener)
     if config.metrics.enabled:
         gauges.adopt(config, extra["keys"])
     give_memory_back()
@@ -45,25 +46,27 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
         if live is not None and live.in_force != config.generation:
             config, extra = live.current()
             memory.adopt(config)
-            page.adopt(config)
+            endpoint.adopt(config)
             if config.metrics.enabled:
                 gauges.adopt(config, extra["keys"])
-    page.close()
+    endpoint.close()
     gauges.stop()
     collector.stop()
 
 
-class _Page:
-    """The server of the page, at the address of the configuration in force."""
+class _Endpoint:
+    """The metrics endpoint, at the address of the configuration in force."""
 
-    def __init__(self, page: MetricsPage) -> None:
-        self._page = page
-        self._server: PageServer | None = None
+    def __init__(self, collected: RuntimeMetrics) -> None:
+        self._collected = collected
+        self._registry = CollectorRegistry()
+        self._registry.register(collected)
+        self._server: MetricsServer | None = None
         self._address: Address | None = None
 
     def adopt(self, config: RuntimeConfig, listener: socket.socket | None = None) -> None:
         """Serve where *config* says; on *listener*, if it listens there already."""
-        self._page.has_upstream_names = config.metrics.upstream_names
+        self._collected.has_upstream_names = config.metrics.upstream_names
         address = config.metrics.bind if config.metrics.enabled else None
         if address == self._address:
             return
@@ -72,11 +75,11 @@ class _Page:
             try:
                 listener = listen(address, _SETTING, time.monotonic())
             except OSError as error:
-                logger.error("There is no page of metrics: %s", error)  # noqa: TRY400 (the message says it)
+                logger.error("There is no metrics endpoint: %s", error)  # noqa: TRY400 (the message says it)
                 return
         self._address = address
         if listener is not None:
-            self._server = PageServer(listener, self._page)
+            self._server = MetricsServer(listener, self._registry)
             self._server.start()
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,8 @@ SENTENCE = "*a sentence*"
 #: Loggers that a module gets from its caller.
 PASSED = {"queryengine.query_log": "sqlapi.queries, flightapi.queries"}
 
-_ROOMS = (
-    "runtime_site", "supervisor", "httpserver", "sqlapi", "flightapi", "datasources", "queryengine", "authkeys",
-    "telemetry", "runtimeconf", "system",
-)  # fmt: skip
+_PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+_PACKAGES = set(_PROJECT["tool"]["importlinter"]["root_packages"]) - {"runtimeclient"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,7 +48,7 @@ class Line:
 
 def lines() -> Iterator[Line]:
     """Yield every line that the product may log. Lines for debugging are never written."""
-    files = (path for room in _ROOMS for path in sorted((REPOSITORY / room).rglob("*.py")))
+    files = (path for package in sorted(_PACKAGES) for path in sorted((REPOSITORY / package).rglob("*.py")))
     trees = {path: ast.parse(text) for path in files if "logg" in (text := path.read_text())}
     constants = {
         node.targets[0].id: node.value.value
