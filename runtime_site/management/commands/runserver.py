@@ -17,7 +17,7 @@ from runtime_site import startup
 from runtime_site.management.part import add_config_option, use_config
 from runtimeconf.errors import ConfigError
 from runtimeconf.exposure import check_listener
-from sqlapi.body import MAX_SKIPPED_BYTES, must_close
+from sqlapi.request_bodies import MAX_SKIPPED_BYTES, must_close
 from system.addresses import Address, wait_until_bindable
 from system.lock import PREDECESSOR_WAIT_S
 

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -23,7 +24,6 @@ from runtime_site.management.part import PartBase, heartbeat
 from runtime_site.uncaught import capture
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
-from sqlapi.readiness import is_ready
 from system.addresses import wait_until_bindable
 from system.lock import PREDECESSOR_WAIT_S
 from system.process_limits import share_what_is_loaded
@@ -81,10 +81,12 @@ class _Web(BaseApplication):
         atexit.register(telemetry.state.disconnect)
         atexit.register(queryengine.state.cancel_statements)
         if self._ready is not None:
-            threading.Thread(target=_report_ready, args=[self._ready], name="ready", daemon=True).start()
+            threading.Thread(
+                target=_report_ready, args=[self._ready, ApiHandler.is_ready], name="ready", daemon=True
+            ).start()
         if live is None:
             return ApiHandler()
-        follower = Follower(live, serving, self._extra["reports"], adopt=_adopt, is_served=is_ready)
+        follower = Follower(live, serving, self._extra["reports"], adopt=_adopt, is_served=ApiHandler.is_ready)
 
         class Following(ApiHandler):
             def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
@@ -116,7 +118,7 @@ def _adopt(serving: Serving) -> None:
     tell(serving.config)
 
 
-def _report_ready(descriptor: int) -> None:
+def _report_ready(descriptor: int, is_ready: Callable[[], bool]) -> None:
     pauses_s = supervisor.poll_intervals_s()
     while not is_ready():
         time.sleep(next(pauses_s))
