@@ -74,16 +74,16 @@ class _Web(BaseApplication):
         atexit.register(queryengine.state.cancel_statements)
         if self._ready is not None:
             threading.Thread(target=_report_ready, args=[self._ready], name="ready", daemon=True).start()
-        application = ApiHandler()
         if live is None:
-            return application
+            return ApiHandler()
         follower = Follower(live, serving, self._extra["reports"], adopt=_adopt, is_served=is_ready)
 
-        def following(environ: dict[str, Any], start_response: Any) -> Any:
-            follower.check()
-            return application(environ, start_response)
+        class Following(ApiHandler):
+            def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+                follower.check()
+                return super().__call__(environ, start_response)
 
-        return following
+        return Following()
 
     def limit_stop(self) -> None:
         """Let the requests under way take as long as the configuration in force says."""
