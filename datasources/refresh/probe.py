@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from datasources.deadline import Deadline
 from datasources.errors import DatasetError
@@ -33,8 +32,10 @@ from datasources.sources.registry import import_source, source_of
 from datasources.sources.source import Load
 from queryengine.manifest import Column
 from runtimeconf import handover
-from runtimeconf.connectors import CONNECTORS, azure, gcs
+from runtimeconf.connector import Server
 from runtimeconf.model import DatasetConfig
+from runtimeconf.network import DEFAULT_CLIENT_TIMEOUT_S
+from runtimeconf.plugins import CONNECTORS
 from system import process_limits
 from system.process_limits import die_with_parent
 
@@ -229,7 +230,7 @@ def asked(question: Question, scratch: Path) -> Answer:
     if has_silence_limit(dataset):
         # So that a silent server is told from one that sends a large file.
         silence_s = min(float(dataset.params.get("client_timeout", question.limit_s)), question.limit_s / 2)
-        dataset = replace(dataset, params={**dataset.params, "client_timeout": str(silence_s)})
+        dataset = replace(dataset, params={**dataset.params, "client_timeout": silence_s})
     scratch.mkdir()
     load = Load(deadline=deadline, scratch=scratch, scratch_bytes=question.scratch_bytes)
     answer = Answer()
@@ -259,35 +260,22 @@ def asked(question: Question, scratch: Path) -> Answer:
 
 def has_silence_limit(dataset: DatasetConfig) -> bool:
     """Return whether the connector of *dataset* gives a silent server up before the limit of the question."""
-    return any(param.name == "client_timeout" for param in CONNECTORS[dataset.connector].params)
+    return "client_timeout" in CONNECTORS[dataset.connector].params.declared
 
 
-def server_of(dataset: DatasetConfig) -> str | None:
-    """Return the origin (RFC 6454) of the HTTP server that *dataset* is downloaded from; None if there is none."""
-    if dataset.connector in {"http", "https"}:
-        parts = urlsplit(dataset.location)
-        port = dataset.params.get("http_port")
-        return f"{parts.scheme}://{parts.netloc}" + (f":{port}" if port and parts.port is None else "")
-    if dataset.connector == "s3":
-        from datasources.sources.s3_address import address_of  # noqa: PLC0415 (needs botocore)
-
-        return address_of(dataset.location.removeprefix("s3://").partition("/")[0], dataset.params)[0]
-    if dataset.connector in {"gs", "gcs"}:
-        return gcs.endpoint_of(dataset.params)
-    if dataset.connector in {"abfs", "abfss", "az"}:
-        return azure.server_of(dataset.location, dataset.params)[1]
-    return None
+def server_of(dataset: DatasetConfig) -> Server | None:
+    """Return the HTTP server that *dataset* is downloaded from; None if there is none."""
+    return CONNECTORS[dataset.connector].params.of(dataset.params).server(dataset.location)
 
 
 def _clock_ahead_s(dataset: DatasetConfig, deadline: Deadline) -> float:
     """Compare our clock with the Date header (RFC 9110, 6.6.1) of a request without credentials."""
-    from datasources.sources.origin import Origin  # noqa: PLC0415 (as above)
+    from datasources.sources.origin import Origin  # noqa: PLC0415 (other sources do not need it)
 
-    origin, params = server_of(dataset), dataset.params
-    assert origin is not None  # noqa: S101 (`asks_time` says so)
-    given = (params.get(f"{prefix}_tls_root_certificate_file") for prefix in ("http", "s3", "gcs", "abfs"))
-    roots = next(filter(None, given), None)
-    with Origin(origin, dataset.from_, deadline, params.get("client_timeout"), roots) as server:
+    found = server_of(dataset)
+    assert found is not None  # noqa: S101 (`asks_time` says so)
+    silence_s = dataset.params.get("client_timeout", DEFAULT_CLIENT_TIMEOUT_S)
+    with Origin(found.origin, dataset.from_, deadline, silence_s, found.root_certificate_file) as server:
         began = time.time()
         with server.request("/", [("User-Agent", "dataset-loader")], method="HEAD") as answer:
             between = (began + time.time()) / 2

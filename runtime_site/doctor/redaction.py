@@ -15,15 +15,14 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from runtimeconf.addresses import ADDRESS
-from runtimeconf.connectors import CONNECTORS
-from runtimeconf.connectors.connector import Param
-from runtimeconf.connectors.s3 import S3_PARAMS
+from runtimeconf.connector import Param, texts_in
 from runtimeconf.dataset_schema import RELATION_NAME
 from runtimeconf.fields import (
     BooleanField,
     ChoiceField,
     DurationField,
     Field,
+    FlagField,
     IntegerField,
     InvalidValueError,
     ScalarField,
@@ -31,14 +30,16 @@ from runtimeconf.fields import (
 )
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.named_keys import ExpiryField
+from runtimeconf.plugins import CONNECTORS
 from runtimeconf.references import without_literals
+from runtimeconf.s3 import S3Params
 from runtimeconf.schema import ROOT
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 
 REDACTED = "<redacted>"
 
 #: Fields whose valid values are never secrets.
-_HARMLESS = (BooleanField, IntegerField, DurationField, SizeField, ChoiceField, ExpiryField)
+_HARMLESS = (BooleanField, IntegerField, DurationField, SizeField, ChoiceField, FlagField, ExpiryField)
 #: Names of datasets and views; every caller may see them.
 _NAMES = frozenset({"datasets[].name", "views[].name"})
 _FROM = "datasets[].from"
@@ -123,16 +124,17 @@ def secrets_of(config: RuntimeConfig) -> Iterator[str]:
     if config.engine is not None and config.engine.token is not None:
         yield config.engine.token
     shared = config.snapshots.params if config.snapshots is not None else {}
-    yield from (shared[param.name] for param in S3_PARAMS if _is_hidden(param) and param.name in shared)
+    yield from (
+        shared[param.name] for param in S3Params.declared.values() if _is_hidden(param) and param.name in shared
+    )
     for dataset in config.datasets:
         connector = CONNECTORS.get(dataset.connector)
-        for param in connector.params if connector is not None else ():
+        for param in connector.params.declared.values() if connector is not None else ():
             if _is_hidden(param) and param.name in dataset.params:
-                value = dataset.params[param.name]
-                yield value
-                if param.name in _WITH_PARTS:
-                    yield from value.splitlines()
-                    yield from re.findall(r"(?<=[:=\s])[^\s=&;]+", value)
+                for value in texts_in(dataset.params[param.name]):
+                    yield value
+                    if param.name in _WITH_PARTS:
+                        yield from re.findall(r"(?:^|(?<=[:=\s]))[^\s=&;]+", value)
 
 
 def _is_hidden(param: Param) -> bool:

@@ -6,12 +6,13 @@ from contextlib import suppress
 
 from datasources.errors import SchemaChangedError
 from datasources.loading.columns import refuse_changes
-from datasources.refresh.dry_run import LOCAL_FILES
 from datasources.refresh.probe import Answer, Question, has_silence_limit, probe, server_of
 from datasources.snapshots.snapshot import fingerprint, refresh_sql_of, source_version_of
+from datasources.sources.registry import is_local
 from queryengine.manifest import Column, ManifestError, Snapshot, read_manifest
 from runtime_site import parts
 from runtime_site.doctor.findings import Finding, error, note, ok, warning
+from runtimeconf.connector import Server
 from runtimeconf.model import MIB, DatasetConfig, RuntimeConfig
 from system.temporary import ensure_temporary_directory
 
@@ -44,7 +45,7 @@ class Sources:
             yield note("sources", "This node is a follower: it reads no source.")
             return
         datasets = [dataset for dataset in self._config.loaded_datasets if dataset.view is None]
-        asked = [dataset for dataset in datasets if not offline or dataset.connector in LOCAL_FILES]
+        asked = [dataset for dataset in datasets if not offline or is_local(dataset)]
         served = self._served()
         ensure_temporary_directory(self._config.state_dir)
         environ = parts.environment("refresh", self._config, os.environ)
@@ -52,7 +53,8 @@ class Sources:
         for dataset, answer in zip(asked, probe(self._questions(asked, served), environ, PARALLEL), strict=True):
             yield from self._judged(dataset, answer, served.get(dataset.name.lower()))
             if answer.clock_ahead_s is not None:
-                clocks[str(server_of(dataset))] = answer.clock_ahead_s
+                server = server_of(dataset)
+                clocks[server.origin if server is not None else dataset.name] = answer.clock_ahead_s
         if len(asked) < len(datasets):
             yield note("sources", f"--offline: {len(datasets) - len(asked)} sources were not asked.")
         yield from clock_findings(clocks)
@@ -63,7 +65,7 @@ class Sources:
         return {}
 
     def _questions(self, datasets: list[DatasetConfig], served: Mapping[str, Snapshot]) -> list[Question]:
-        servers: set[str | None] = {None}
+        servers: set[Server | None] = {None}
         questions = []
         for dataset in datasets:
             snapshot, server = served.get(dataset.name.lower()), server_of(dataset)
@@ -121,7 +123,7 @@ class Sources:
             text = f"The source does not answer {limit}: it hangs."
             return error(about, text, f"Look at its server or its file system, and at {where}.")
         # A silent server of these has a time-out of its own, half as long.
-        if answer.is_reached or has_silence_limit(dataset) or dataset.connector in LOCAL_FILES:
+        if answer.is_reached or has_silence_limit(dataset) or is_local(dataset):
             text = f"The source answers, but its columns could not be read {limit}."
             return warning(about, text, "Give it more time: --timeout SECONDS.")
         return error(about, f"The source does not answer {limit}.", f"Look at its server, and at {where}.")

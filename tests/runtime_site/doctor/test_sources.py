@@ -20,7 +20,7 @@ from runtime_site import parts
 from runtime_site.doctor.sources import Sources
 from runtimeconf.loader import load
 from runtimeconf.model import MIB, DatasetConfig, RuntimeConfig
-from tests.datasources.sources.web_server import File, WebServer
+from tests.connectors.web_server import File, WebServer
 from tests.datasources.support import deadline, snapshot_of
 from tests.runtime_site.doctor.examining import examine, shown, write
 

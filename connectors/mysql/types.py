@@ -1,0 +1,161 @@
+"""
+The types of a MySQL or MariaDB server, for `mysql:` sources.
+
+The server sends every value as text. The texts are parsed by the declared type alone.
+"""
+
+import re
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from connectors.databases import INTEGERS, Column, Conversion, UnfitValueError
+from datasources.errors import SourceError
+
+#: The most digits of the engine's decimals.
+_MAX_DIGITS = 38
+
+#: The beginning of a type of `SHOW COLUMNS`, such as `decimal(10,2)` and `int(10) unsigned`.
+_TYPE = re.compile(r"(\w*)(?:\((\d+)(?:,(\d+))?\))?( unsigned)?")
+
+_GEOMETRIES = frozenset(
+    {"geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"}
+    | {"geometrycollection", "geomcollection"}
+)
+
+_NO_DATE = (
+    "a date that is not in the calendar, such as 0000-00-00: read a view that replaces it, as NULLIF({0}, 0) does, or "
+    "that has CAST({0} AS CHAR)"
+)
+_NO_TIME = "a time below 00:00:00 or from 24:00:00: read a view that has CAST({0} AS CHAR) or TIME_TO_SEC({0})"
+_NO_TYPE = "the type {1}, which the engine does not have: leave it out in refresh_sql, or read a view that has {2}"
+
+_EXACT = INTEGERS | {"decimal"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """How columns of one type are read: the fields of `Column`, with `{}` for the name."""
+
+    expression: str = "{}"
+    engine_type: str | None = None
+    convert: Callable[[str], Conversion | None] = lambda _name: _text
+    compared: frozenset[str] = frozenset()
+
+
+def quoted(name: str) -> str:
+    """Return *name* as a quoted identifier, in every mode of the server."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def column_of(name: str, declared: str) -> Column:
+    """Return how the column *name* is read; *declared* is its type in `SHOW COLUMNS`."""
+    match = _TYPE.match(declared.lower())
+    base, precision, scale, unsigned = match.groups("") if match else ("",) * 4
+    if base == "decimal" and int(precision) <= _MAX_DIGITS:
+        reading = _parsed(pa.decimal128(int(precision), int(scale)), compared=_EXACT)
+    else:
+        reading = _READINGS.get(base + unsigned) or _READINGS.get(base) or _refused(base)
+    return Column(
+        name=name,
+        expression=reading.expression.format(quoted(name)),
+        engine_type=reading.engine_type,
+        convert=reading.convert(name),
+        compared=reading.compared,
+    )
+
+
+def _text(array: pa.Array) -> pa.Array:
+    return array.view(pa.string())
+
+
+def _parsed(
+    kind: pa.DataType,
+    refused: str = "a value that is not of its type",
+    *,
+    expression: str = "{}",
+    compared: AbstractSet[str] = frozenset(),
+    then: Conversion = lambda array: array,
+) -> _Reading:
+    """Parse texts to *kind*, and change them by *then*. What cannot be parsed is *refused*."""
+
+    def by_name(name: str) -> Conversion:
+        def convert(array: pa.Array) -> pa.Array:
+            texts = _text(array)
+            try:
+                return then(texts.cast(kind))
+            except pa.ArrowInvalid:
+                raise UnfitValueError(name, _first_unfit(texts, kind), refused.format(name)) from None
+
+        return convert
+
+    return _Reading(expression=expression, convert=by_name, compared=frozenset(compared))
+
+
+def _first_unfit(texts: pa.Array, kind: pa.DataType) -> int:
+    """Return the index of the first of *texts* that is not of *kind*; there is one."""
+    low, high = 0, len(texts)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            texts.slice(low, middle - low).cast(kind)
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low
+
+
+def _refused(base: str) -> _Reading:
+    """Refuse columns of a type as soon as one is asked for."""
+    form = "ST_AsText({0}) or ST_AsBinary({0})" if base in _GEOMETRIES else "CAST({0} AS CHAR)"
+
+    def by_name(name: str) -> Conversion:
+        def convert(_array: pa.Array) -> pa.Array:
+            raise SourceError(f"The column '{name}' has {_NO_TYPE.format(name, base, form.format(name))}.")
+
+        return convert
+
+    return _Reading(convert=by_name)
+
+
+_READINGS = {
+    **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"), _Reading()),
+    # A decimal with more digits than the engine's is text.
+    **dict.fromkeys(("enum", "set", "inet4", "inet6", "decimal"), _Reading()),
+    "json": _Reading(engine_type="JSON"),
+    "uuid": _Reading(engine_type="UUID"),
+    **dict.fromkeys(
+        ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), _Reading(convert=lambda _name: None)
+    ),
+    "tinyint": _parsed(pa.int8(), compared=_EXACT),
+    "tinyint unsigned": _parsed(pa.uint8(), compared=_EXACT),
+    "smallint": _parsed(pa.int16(), compared=_EXACT),
+    "smallint unsigned": _parsed(pa.uint16(), compared=_EXACT),
+    **dict.fromkeys(("mediumint", "int"), _parsed(pa.int32(), compared=_EXACT)),
+    **dict.fromkeys(("mediumint unsigned", "int unsigned"), _parsed(pa.uint32(), compared=_EXACT)),
+    "bigint": _parsed(pa.int64(), compared=_EXACT),
+    "bigint unsigned": _parsed(pa.uint64(), compared=_EXACT),
+    "bit": _parsed(pa.uint64(), expression="{} + 0"),
+    # Not compared: the server takes a year of two digits for one of this century or the last.
+    "year": _parsed(pa.int16()),
+    # As products, which are doubles with all their digits; a sum would lose the sign of -0.
+    "float": _parsed(pa.float64(), expression="{} * 1e0", then=lambda array: array.cast(pa.float32())),
+    "double": _parsed(pa.float64(), expression="{} * 1e0", compared=_EXACT | {"double"}),
+    "date": _parsed(pa.date32(), _NO_DATE, compared={"date"}),
+    "datetime": _parsed(pa.timestamp("us"), _NO_DATE, compared={"timestamp"}),
+    "timestamp": _parsed(
+        pa.timestamp("us"),
+        _NO_DATE,
+        compared={"timestamptz"},
+        then=lambda array: array.view(pa.timestamp("us", "UTC")),
+    ),
+    # Arrow parses no times alone.
+    "time": _parsed(
+        pa.timestamp("us"),
+        _NO_TIME,
+        expression="CONCAT('1970-01-01 ', {})",
+        then=lambda array: array.view(pa.int64()).view(pa.time64("us")),
+    ),
+}

@@ -1,0 +1,1 @@
+"""The connector `spark`: tables of clusters that speak Spark Connect."""
