@@ -48,7 +48,7 @@ class AuthKeysConfig(AppConfig):
 
         Raises:
             RuntimeConfError, AuthKeysError, StateDirectoryError, OSError: The key set cannot be built.
-            SystemExit: The same, for a management command.
+            SystemExit: The same, for a management command, with EX_CONFIG: a restart would not help.
         """
         if handover.received() is not None:
             state.ensure_built()
@@ -65,7 +65,8 @@ class AuthKeysConfig(AppConfig):
             if is_absent(os.environ) or (command is not None and is_upkeep(command)):
                 state.refuse_with(error)
             elif command is not None:
-                sys.exit(str(error))
+                sys.stderr.write(f"{error}\n")
+                sys.exit(os.EX_CONFIG)
             else:
                 raise
 

@@ -147,7 +147,7 @@ class ResultsCacheConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
-    """`runtime.metrics`: the page of metrics, without a key. `upstream_names` adds the names that Spice.ai uses."""
+    """`runtime.metrics`: the metrics endpoint, without a key. `upstream_names` adds the names that Spice.ai uses."""
 
     enabled: bool = False
     bind: Address = Address("127.0.0.1", 9090)

@@ -101,7 +101,7 @@ CONNECTORS: Final = Plugins(
         "sqlite": "connectors.sqlite.params:SQLITE",
         "duckdb": "connectors.duckdb.params:DUCKDB",
         "flightsql": "connectors.flightsql.params:FLIGHTSQL",
-        "spark": "connectors.spark.params:SPARK",
+        "spark": "cluster.params:SPARK",
         **dict.fromkeys(("delta", "delta_lake"), "connectors.delta.params:DELTA"),
         "iceberg": "connectors.iceberg.params:ICEBERG",
     },

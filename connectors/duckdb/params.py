@@ -4,9 +4,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from connectors.tables import locate_table
 from runtimeconf.connector import Connector, Param, Params
 from runtimeconf.fields import PathField
+from runtimeconf.tables import locate_table
 
 
 class DuckdbParams(Params):

@@ -14,12 +14,12 @@ from pathlib import Path
 import duckdb
 
 from connectors.duckdb.params import DuckdbParams
-from connectors.tables import table_parts
 from datasources.errors import SourceError
 from datasources.sources.pinned_file import Identity, version_of
 from datasources.sources.source import Load, Scan, reason_for
 from datasources.sql import identifier, literal
 from runtimeconf.model import DatasetConfig
+from runtimeconf.tables import table_parts
 
 _REASONS = (
     ("Could not set lock", "another program has it open for writing; the next refresh tries again"),

@@ -4,11 +4,11 @@ from functools import partial
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from connectors.tables import locate_table
 from runtimeconf.addresses import parse_host
 from runtimeconf.connector import Connector, Package, Param, Params
 from runtimeconf.fields import InvalidValueError, ParsedField, TextField
 from runtimeconf.network import AllowHttp, RootCertificateFile, check_credentials, parse_password, parse_token
+from runtimeconf.tables import locate_table
 
 _FLIGHT_SCHEMES = frozenset({"grpc", "grpc+tcp", "grpc+tls", "http", "https"})
 

@@ -24,16 +24,16 @@ import pyarrow.flight
 from adbc_driver_flightsql import ConnectionOptions, DatabaseOptions
 from adbc_driver_manager import AdbcStatusCode
 
-from connectors.databases import INTEGERS, Column, chosen, condition, explained, mapped, viewed
 from connectors.flightsql.params import FlightSqlParams
-from connectors.tables import table_parts
 from datasources.errors import SourceError
+from datasources.sources.databases import INTEGERS, Column, chosen, condition, explained, mapped, viewed
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier
 from runtimeconf.addresses import parse_host
 from runtimeconf.fields import InvalidValueError
 from runtimeconf.model import DatasetConfig
+from runtimeconf.tables import table_parts
 
 #: The scheme for the driver, by that of `flightsql_endpoint`.
 _SCHEMES = {"grpc": "grpc+tcp", "http": "grpc+tcp", "https": "grpc+tls"}

@@ -8,11 +8,11 @@ import re
 from functools import partial
 from typing import Annotated, Any, Self
 
-from connectors.tables import locate_table
 from runtimeconf.addresses import parse_host
 from runtimeconf.connector import Connector, Package, Param, Params
 from runtimeconf.fields import FlagField, InvalidValueError, ParsedField, TextField
 from runtimeconf.network import PORT, RootCertificateFile, parse_password
+from runtimeconf.tables import locate_table
 
 #: The longest name of a database or a user (`sysname`).
 _MAX_NAME_LENGTH = 128

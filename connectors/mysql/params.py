@@ -3,11 +3,11 @@
 from functools import partial
 from typing import Annotated
 
-from connectors.tables import locate_table, table_parts
 from runtimeconf.addresses import parse_host
 from runtimeconf.connector import Connector, Package, Param, Params
 from runtimeconf.fields import ChoiceField, ParsedField, TextField
 from runtimeconf.network import PORT, RootCertificateFile, parse_password
+from runtimeconf.tables import locate_table, table_parts
 
 
 class MysqlParams(Params):

@@ -19,7 +19,10 @@ import pymysql
 from pymysql.constants import CR, ER
 from pymysql.cursors import Cursor, SSCursor
 
-from connectors.databases import (
+from connectors.mysql.params import MysqlParams
+from connectors.mysql.types import column_of, quoted
+from datasources.errors import SourceError
+from datasources.sources.databases import (
     Column,
     chosen,
     condition,
@@ -28,14 +31,11 @@ from connectors.databases import (
     explained,
     standard_literal,
 )
-from connectors.mysql.params import MysqlParams
-from connectors.mysql.types import column_of, quoted
-from connectors.tables import table_parts
-from datasources.errors import SourceError
 from datasources.sources.origin import tls_context
 from datasources.sources.source import Load, Value, reason_for
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
+from runtimeconf.tables import table_parts
 
 #: The approximate memory of the rows that become one batch, as Python objects, and of one such object (bytes).
 _BATCH_BYTES = 8 * 1024 * 1024

@@ -27,7 +27,9 @@ import adbc_driver_postgresql.dbapi
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.databases import (
+from connectors.postgres.params import PostgresParams
+from datasources.errors import SourceError
+from datasources.sources.databases import (
     INTEGERS,
     Column,
     UnfitValueError,
@@ -37,13 +39,11 @@ from connectors.databases import (
     engine_types,
     explained,
 )
-from connectors.postgres.params import PostgresParams
-from connectors.tables import table_parts
-from datasources.errors import SourceError
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
 from runtimeconf.model import DatasetConfig
+from runtimeconf.tables import table_parts
 
 #: The approximate size of a batch (bytes); the default of the driver is four times as much.
 _BATCH_BYTES = 4 * 1024 * 1024

@@ -10,10 +10,10 @@ from datasources.refresh.probe import Answer, Question, has_silence_limit, probe
 from datasources.snapshots.snapshot import fingerprint, refresh_sql_of, source_version_of
 from datasources.sources.registry import is_local
 from queryengine.manifest import Column, ManifestError, Snapshot, read_manifest
-from runtime_site import parts
 from runtime_site.doctor.findings import Finding, error, note, ok, warning
 from runtimeconf.connector import Server
 from runtimeconf.model import MIB, DatasetConfig, RuntimeConfig
+from supervisor import parts
 from system.temporary import ensure_temporary_directory
 
 #: Sources that are asked at once.

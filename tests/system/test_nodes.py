@@ -63,7 +63,7 @@ def running(*servers: Server) -> Iterator[None]:
 
 
 def _page_with(address: str, line: str) -> str:
-    """Return the page of metrics at *address* once it has *line*: gauges are looked up every few seconds."""
+    """Return the metrics at *address* once they have *line*: gauges are looked up every few seconds."""
 
     def found() -> str | None:
         page = httpx.get(f"http://{address}/metrics", trust_env=False, timeout=60).text

@@ -1,1 +1,0 @@
-"""The connector `spark`: tables of clusters that speak Spark Connect."""
