@@ -12,9 +12,9 @@ from datasources.deadline import Deadline
 from datasources.errors import SchemaChangedError
 from datasources.loading.columns import refuse_changes
 from datasources.loading.loading_engine import LoadingEngine
-from datasources.refresh.dry_run import LOCAL_FILES, inspect
+from datasources.refresh.dry_run import inspect
 from datasources.snapshots.snapshot import fingerprint
-from datasources.sources.registry import import_source
+from datasources.sources.registry import import_source, is_local
 from datasources.sources.source import Load
 from doctor.findings import Finding, run
 from queryengine.manifest import Column, ManifestError, Snapshot, read_manifest
@@ -47,7 +47,7 @@ class Sources:
             snapshots = read_manifest(self._config.state_dir).snapshots
             self._served = {snapshot.dataset.lower(): snapshot for snapshot in snapshots}
         datasets = [dataset for dataset in self._config.loaded_datasets if dataset.view is None]
-        asked = [dataset for dataset in datasets if not offline or dataset.connector in LOCAL_FILES]
+        asked = [dataset for dataset in datasets if not offline or is_local(dataset)]
         ensure_temporary_directory(self._config.state_dir)
         with _environment_of_loads(self._config), tempfile.TemporaryDirectory(prefix="querykeep-") as directory:
             for number, dataset in enumerate(asked):

@@ -30,7 +30,7 @@ from datasources.sources.formats import UNNAMED, FileFormat, refuse_other_column
 from datasources.sources.pinned_file import PinnedFile
 from datasources.sources.scratch import too_large
 from datasources.sql import identifier, literal
-from runtimeconf.connectors.file_formats import EXCEL, NULL_SEPARATOR
+from runtimeconf.file_formats import EXCEL
 
 logger = logging.getLogger(__name__)
 
@@ -205,25 +205,25 @@ class Excel(FileFormat):
             for name, first in zip(table.names, table.first_types, strict=True)
             if types[name.lower()] != "VARCHAR"
         ]
-        if "csv_has_header" not in self.params and typed and not {"", "VARCHAR"} & set(typed):
+        if self.params.csv_has_header is None and typed and not {"", "VARCHAR"} & set(typed):
             logger.warning(HEADER_LOOKS_LIKE_DATA, self.files[0].shown)
 
     def _open(self, file: PinnedFile) -> tuple[_Table, Iterator[bytes]]:
         """Return the table of *file*, and its rows as lines of CSV, which complete the types of the table."""
         rows = self._rows(file)
         number, first = next(rows, (0, ()))
-        if "range" not in self.params:
+        if self.params.range is None:
             first = first[: max((at for at, value in enumerate(first, 1) if value is not None), default=0)]
         if not first:
             raise SourceError(f"'{file.shown}' has no data in it.")
-        nulls = frozenset(self.params.get("null_values", "").split(NULL_SEPARATOR))
-        has_header = self.params.get("csv_has_header", "true") == "true"
+        nulls = frozenset(self.params.null_values or [""])
+        has_header = self.params.csv_has_header is not False
         table = _Table(first, file.shown, nulls, has_header=has_header)
         return table, _lines(rows if has_header else chain([(number, first)], rows), table)
 
     def _rows(self, file: PinnedFile) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield the number and the values of each row that is not empty."""
-        skipped = int(self.params.get("skip_rows", 0))
+        skipped = self.params.skip_rows or 0
         with open(file.path, "rb") as raw, _explained(file):  # noqa: PTH123 - a descriptor's path
             self._refuse_excess(raw, file)
             book = _library(file).load_workbook(raw, read_only=True, data_only=True, keep_links=False)
@@ -232,7 +232,7 @@ class Excel(FileFormat):
             book._date_formats |= {at for at, style in styles if style.numFmtId in _ASIAN_DATES}  # noqa: SLF001
             sheet = self._sheet(book, file)
             sheet.reset_dimensions()  # Some programs write wrong ones.
-            area = _area(self.params["range"]) if "range" in self.params else {}
+            area = _area(self.params.range) if self.params.range is not None else {}
             top = area.get("min_row", 1)
             for number, row in enumerate(sheet.iter_rows(**area, values_only=True), top):
                 if number > _MAX_ROWS:
@@ -253,7 +253,7 @@ class Excel(FileFormat):
 
     def _sheet(self, book: Any, file: PinnedFile) -> Any:
         """Return the sheet that `sheet` names, else the first one that is visible."""
-        wanted = self.params.get("sheet")
+        wanted = self.params.sheet
         if not book.worksheets:
             raise SourceError(f"'{file.shown}' has no sheet: save it as Excel Workbook, not as Strict Open XML.")
         for sheet in book.worksheets:

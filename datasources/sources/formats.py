@@ -19,7 +19,7 @@ from datasources.sources.scratch import ScratchSpace
 from datasources.sources.source import Scan, reason_for
 from datasources.sql import identifier, literals
 from queryengine.manifest import Column
-from runtimeconf.connectors.file_formats import misplaced
+from runtimeconf.file_formats import FileParams, misplaced
 
 #: The most digits of a decimal that the engine keeps exactly.
 _MAX_DECIMAL_DIGITS = 38
@@ -52,7 +52,7 @@ class FileFormat(Scan):
     """
 
     name: ClassVar[str]
-    #: As in `runtimeconf.connectors.file_formats.KINDS`.
+    #: As in `runtimeconf.file_formats.KINDS`.
     kind: ClassVar[str]
     #: Our reasons, by a part of the engine's message, which may quote contents, paths and options.
     reasons: ClassVar[Mapping[str, str]]
@@ -64,13 +64,13 @@ class FileFormat(Scan):
         files: Sequence[PinnedFile],
         shown: str,
         space: ScratchSpace,
-        params: Mapping[str, str],
+        params: FileParams,
         *,
         compression: str,
         version: str | None,
         confirm: Callable[[], None] = lambda: None,
     ) -> None:
-        for name, problem in misplaced(params, self.kind).items():
+        for name, problem in misplaced(params.given, self.kind).items():
             raise SourceError(f"'{shown}': params.{name} {problem}.")
         self.use(files)
         self.version = version

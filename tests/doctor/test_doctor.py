@@ -23,7 +23,7 @@ from runtimeclient import SERVER_COMMANDS
 from runtimeconf.loader import load
 from runtimeconf.model import TlsConfig
 from system.addresses import Address
-from tests.datasources.sources.web_server import File, serving
+from tests.connectors.web_server import File, serving
 from tests.datasources.support import snapshot_of
 from tests.doctor.examining import KEYED, SMALL, examine, shown, write
 from tests.system.harness import PYTHON, REPOSITORY, clean_environ, run_program, taken_port

@@ -19,8 +19,8 @@ from openpyxl.utils.datetime import CALENDAR_MAC_1904
 
 from datasources.errors import SourceError
 from datasources.sources.registry import source_of
-from runtimeconf.connectors.connector import Package
-from runtimeconf.connectors.file_formats import EXCEL
+from runtimeconf.connector import Package
+from runtimeconf.file_formats import EXCEL
 from tests.datasources.sources.loads import build, declared, load_in_process
 from tests.datasources.sources.test_files import put
 from tests.datasources.sources.test_formats import read, refusal_of
