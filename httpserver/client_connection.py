@@ -4,7 +4,6 @@ A client connection under gevent, in the form that gunicorn's parser and respons
 Reads have a deadline, writes a stall time-out, and closing never loses data that was already sent to the client.
 """
 
-import os
 import socket
 import ssl
 import time
@@ -152,9 +151,14 @@ class ClientConnection:
     def stop_reading(self) -> None:
         """End reads, from any greenlet: the reader gets the data that has arrived, then the end of the stream."""
         self._notify_close()
-        # On a duplicate descriptor: gevent's shutdown would raise in the reader, and a TLS shutdown would end TLS.
-        with suppress(OSError), socket.socket(fileno=os.dup(self.fileno())) as twin:
-            twin.shutdown(socket.SHUT_RD)
+        # On a second object: gevent's shutdown would raise in the reader, and a TLS shutdown would end TLS. It has the
+        # same descriptor, because this makes room when none is left.
+        with suppress(OSError, ValueError):  # It may be closed.
+            twin = socket.socket(fileno=self.fileno())
+            try:
+                twin.shutdown(socket.SHUT_RD)
+            finally:
+                twin.detach()
 
     def give_way(self) -> None:
         """End the current read, from any greenlet, as if its deadline had passed; `finish` then does not wait."""

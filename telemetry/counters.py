@@ -1,14 +1,12 @@
-"""Counts events for the page of metrics. Nothing is ever subtracted."""
+"""Counts events. Nothing is ever subtracted."""
 
 import threading
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, get_args
 
 from telemetry import metrics
 from telemetry.events import (
-    BUCKETS_S,
     NO_ERRORS,
     AuthenticationFailuresEvent,
     Cause,
@@ -22,36 +20,16 @@ from telemetry.events import (
     WorkerLostEvent,
     grouped,
 )
-from telemetry.metrics import Metric
+from telemetry.metrics import Distribution, Labels, Metric, Series
 
 #: The values of labels are of known words and names, far fewer than this. If they ever are not, the rest are counted
 #: together, as `OTHER`.
 MAX_SERIES = 20_000
 OTHER = "other"
 
-Labels = tuple[str, ...]
-
 _PHASES = ("queue", "gate", "run", "encode", "send", "total")
-_BUCKETS_MS = tuple(limit * 1000 for limit in BUCKETS_S)
 _LABELS = attrgetter("protocol", "key", "fingerprint", "code", "cache")
 _TIMES = attrgetter("queued_ms", "parse_ms", "run_ms", "encode_ms", "send_ms")
-
-
-class Distribution:
-    """The observations of a histogram's series: `counts` of each bucket, the last without a limit, and their `sum`."""
-
-    __slots__ = ("counts", "sum")
-
-    def __init__(self, counts: Iterable[int] = (0,) * (len(BUCKETS_S) + 1), total: float = 0.0) -> None:
-        self.counts = list(counts)
-        self.sum = total
-
-    def observe_ms(self, times_ms: Sequence[float]) -> None:
-        """Add observations in milliseconds."""
-        counts = self.counts
-        for time_ms in times_ms:
-            counts[bisect_left(_BUCKETS_MS, time_ms)] += 1
-        self.sum += sum(times_ms) / 1000
 
 
 class Counters:
@@ -107,7 +85,7 @@ class Counters:
             for event in others:
                 self._takers[type(event)](event)
 
-    def series(self) -> dict[Metric, Mapping[Labels, Any]]:
+    def series(self) -> dict[Metric, Series]:
         """Return a copy of all counters, and of all histograms as distributions."""
         with self._lock:
             return {metric: dict(series) for metric, series in self._counts.items()} | {

@@ -1,166 +1,202 @@
 """
-Every metric of the page, in its order: name, type, labels, meaning. `docs/monitoring.md` has the same table.
+Every metric, in the order in which it is shown: name, type, labels, meaning. `docs/monitoring.md` has the same table.
 
 Labels have few values, which callers cannot add to: names in the YAML, routes, and words of this program. A counter is
 named here without the suffix `_total`, which its samples have.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from itertools import accumulate
+from typing import Any, Literal, cast
+
+from prometheus_client import metrics_core as families
+
+from telemetry.events import BUCKETS_S
 
 Kind = Literal["counter", "gauge", "histogram", "info", "unknown"]
+
+#: The values of the labels of one series.
+Labels = tuple[str, ...]
+
+_BUCKETS_MS = tuple(limit * 1000 for limit in BUCKETS_S)
+
+
+class Distribution:
+    """The observations of a histogram's series: `counts` of each bucket, the last without a limit, and their `sum`."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self, counts: Iterable[int] = (0,) * (len(BUCKETS_S) + 1), total: float = 0.0) -> None:
+        self.counts = list(counts)
+        self.sum = total
+
+    def observe_ms(self, times_ms: Sequence[float]) -> None:
+        """Add observations in milliseconds."""
+        counts = self.counts
+        for time_ms in times_ms:
+            counts[bisect_left(_BUCKETS_MS, time_ms)] += 1
+        self.sum += sum(times_ms) / 1000
+
+
+#: The series of one metric: numbers, or distributions for a histogram.
+Series = Mapping[Labels, Any]
+
+_FAMILIES: Mapping[Kind, Any] = {
+    "counter": families.CounterMetricFamily,
+    "gauge": families.GaugeMetricFamily,
+    "histogram": families.HistogramMetricFamily,
+    "info": families.InfoMetricFamily,
+    "unknown": families.UnknownMetricFamily,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # identified by identity: it is the key of each look-up
 class Metric:
-    """A family of series. `help` is one sentence."""
+    """A metric. `help` is one sentence; `scale` is the number of its units in a second."""
 
     name: str
     kind: Kind
     help: str
-    labels: tuple[str, ...] = ()
+    labels: Labels = ()
+    scale: int = 1
 
     @property
     def sample(self) -> str:
         """The name of its samples, but for the suffixes of a histogram."""
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
+    def family(self, series: Series) -> families.Metric:
+        """Return *series* as `prometheus_client` writes them."""
+        made = _FAMILIES[self.kind](self.name, self.help, labels=self.labels)
+        limits = (*(repr(limit * self.scale) for limit in BUCKETS_S), "+Inf")
+        for labels, value in series.items():
+            if isinstance(value, Distribution):
+                buckets = list(zip(limits, accumulate(value.counts), strict=True))
+                made.add_metric(labels, buckets, value.sum * self.scale)
+            else:
+                made.add_metric(labels, {} if self.kind == "info" else value)
+        return cast("families.Metric", made)
 
-BUILD = Metric("querykeep_build", "info", "The versions of this runtime.", ("version", "python", "duckdb"))
-CONFIG = Metric(
+
+METRICS: list[Metric] = []
+
+
+def _metric(kind: Kind, name: str, meaning: str, labels: str = "") -> Metric:
+    METRICS.append(Metric(name, kind, meaning, tuple(labels.split())))
+    return METRICS[-1]
+
+
+_counter = partial(_metric, "counter")
+_gauge = partial(_metric, "gauge")
+_histogram = partial(_metric, "histogram")
+_info = partial(_metric, "info")
+
+BUILD = _info("querykeep_build", "The versions of this runtime.", "version python duckdb")
+CONFIG = _info(
     "querykeep_config",
-    "info",
     "The configuration in force: its generation (each reload brings the next), and what is on.",
-    ("generation", "authentication", "flight", "tls", "results_cache"),
+    "generation authentication flight tls results_cache",
 )
-START_TIME = Metric(
-    "querykeep_start_time_seconds", "gauge", "When the counters began at 0: the start of the part that counts."
-)
-HTTP_REQUESTS = Metric(
+START_TIME = _gauge("querykeep_start_time_seconds", "When the counters began at 0: the start of the part that counts.")
+HTTP_REQUESTS = _counter(
     "querykeep_http_requests",
-    "counter",
     "HTTP requests that were answered, by route and class of the status (2xx).",
-    ("route", "status"),
+    "route status",
 )
-HTTP_REQUEST_SECONDS = Metric(
-    "querykeep_http_request_seconds", "histogram", "Time from an HTTP request to the end of its answer.", ("route",)
+HTTP_REQUEST_SECONDS = _histogram(
+    "querykeep_http_request_seconds", "Time from an HTTP request to the end of its answer.", "route"
 )
-STATEMENTS = Metric(
+STATEMENTS = _counter(
     "querykeep_statements",
-    "counter",
     "Statements that have ended, by protocol and verdict: ok, or the code of the error.",
-    ("protocol", "code"),
+    "protocol code",
 )
-STATEMENT_SECONDS = Metric(
+STATEMENT_SECONDS = _histogram(
     "querykeep_statement_seconds",
-    "histogram",
     "Time of statements by phase: queue, gate, run, encode, send, and total. A statement that did not begin to run "
     "counts in total only, and in queue if it waited.",
-    ("phase",),
+    "phase",
 )
-KEY_STATEMENTS = Metric(
+KEY_STATEMENTS = _counter(
     "querykeep_key_statements",
-    "counter",
     "Statements that have ended, by key (its name, or the fingerprint of a key without one) and outcome: ok or error. "
     "A caller that left early is no error.",
-    ("key", "outcome"),
+    "key outcome",
 )
-RESULT_ROWS = Metric("querykeep_result_rows", "counter", "Rows of results, by protocol.", ("protocol",))
-RESULT_BYTES = Metric("querykeep_result_bytes", "counter", "Encoded bytes of results, by protocol.", ("protocol",))
-CACHE_LOOKUPS = Metric(
+RESULT_ROWS = _counter("querykeep_result_rows", "Rows of results, by protocol.", "protocol")
+RESULT_BYTES = _counter("querykeep_result_bytes", "Encoded bytes of results, by protocol.", "protocol")
+CACHE_LOOKUPS = _counter(
     "querykeep_results_cache_lookups",
-    "counter",
     "Statements that could use the results cache: hit, miss, or bypass if the caller did not want it.",
-    ("result",),
+    "result",
 )
-STATEMENTS_RUNNING = Metric("querykeep_statements_running", "gauge", "Statements that have an execution slot.")
-STATEMENTS_QUEUED = Metric("querykeep_statements_queued", "gauge", "Statements that wait for an execution slot.")
-QUEUE_LIMIT = Metric("querykeep_statements_queue_limit", "gauge", "Statements that may wait: runtime.query.max_queued.")
-WORKERS = Metric("querykeep_workers", "gauge", "Engine workers by state: busy, idle, or missing.", ("state",))
-WORKERS_LOST = Metric(
+STATEMENTS_RUNNING = _gauge("querykeep_statements_running", "Statements that have an execution slot.")
+STATEMENTS_QUEUED = _gauge("querykeep_statements_queued", "Statements that wait for an execution slot.")
+QUEUE_LIMIT = _gauge("querykeep_statements_queue_limit", "Statements that may wait: runtime.query.max_queued.")
+WORKERS = _gauge("querykeep_workers", "Engine workers by state: busy, idle, or missing.", "state")
+WORKERS_LOST = _counter(
     "querykeep_workers_lost",
-    "counter",
     "Engine workers that ended early, by cause: time, memory, request, stuck (killed by the runtime or the system for "
     "that), signal (killed from elsewhere, or crashed), exit (ended with an error).",
-    ("cause",),
+    "cause",
 )
-AUTH_FAILURES = Metric(
-    "querykeep_auth_failures",
-    "counter",
-    "Requests and calls that were refused because of their key, by reason.",
-    ("reason",),
+AUTH_FAILURES = _counter(
+    "querykeep_auth_failures", "Requests and calls that were refused because of their key, by reason.", "reason"
 )
-DATASET_STATE = Metric(
+DATASET_STATE = _gauge(
     "querykeep_dataset_state",
-    "gauge",
     "1 for the state that the dataset is in, as in GET /v1/datasets: Initializing, Ready, Refreshing, Error, Disabled.",
-    ("dataset", "state"),
+    "dataset state",
 )
-DATASET_AGE = Metric(
+DATASET_AGE = _gauge(
     "querykeep_dataset_age_seconds",
-    "gauge",
     "Time since a refresh of the dataset last succeeded, even if its source was unchanged.",
-    ("dataset",),
+    "dataset",
 )
-DATASET_INTERVAL = Metric(
+DATASET_INTERVAL = _gauge(
     "querykeep_dataset_refresh_interval_seconds",
-    "gauge",
     "refresh_check_interval of the dataset; missing without one.",
-    ("dataset",),
+    "dataset",
 )
-DATASET_ROWS = Metric("querykeep_dataset_rows", "gauge", "Rows of the dataset that are served.", ("dataset",))
-DATASET_BYTES = Metric("querykeep_dataset_bytes", "gauge", "Size of the dataset's snapshot.", ("dataset",))
-DATASET_REFRESHES = Metric(
+DATASET_ROWS = _gauge("querykeep_dataset_rows", "Rows of the dataset that are served.", "dataset")
+DATASET_BYTES = _gauge("querykeep_dataset_bytes", "Size of the dataset's snapshot.", "dataset")
+DATASET_REFRESHES = _counter(
     "querykeep_dataset_refreshes",
-    "counter",
     "Refreshes that have ended, by dataset and outcome: succeeded, unchanged, failed.",
-    ("dataset", "outcome"),
+    "dataset outcome",
 )
-DATASET_EMPTIED = Metric(
-    "querykeep_dataset_emptied",
-    "counter",
-    "Refreshes that have left a dataset that had rows without any.",
-    ("dataset",),
+DATASET_EMPTIED = _counter(
+    "querykeep_dataset_emptied", "Refreshes that have left a dataset that had rows without any.", "dataset"
 )
-REFRESH_SECONDS = Metric(
-    "querykeep_dataset_refresh_seconds", "histogram", "Time of refreshes that loaded data, of all datasets."
+REFRESH_SECONDS = _histogram(
+    "querykeep_dataset_refresh_seconds", "Time of refreshes that loaded data, of all datasets."
 )
-NODE_PUBLISHES = Metric(
+NODE_PUBLISHES = _gauge(
     "querykeep_node_publishes",
-    "gauge",
-    "Whether this node publishes the snapshots that nodes share, 1 or 0; missing without runtime.snapshots. It is 0 as "
-    "soon as another node may publish.",
+    "Whether this node publishes the snapshots that nodes share, 1 or 0; missing without runtime.snapshots. It is 0 "
+    "as soon as another node may publish.",
 )
-SHARED_STORAGE_AGE = Metric(
+SHARED_STORAGE_AGE = _gauge(
     "querykeep_shared_storage_age_seconds",
-    "gauge",
     "Time since the shared storage last answered this node; missing if it never did.",
 )
-KEY_EXPIRES = Metric(
-    "querykeep_key_expires_timestamp_seconds", "gauge", "When the key expires; missing if it does not.", ("key",)
+KEY_EXPIRES = _gauge("querykeep_key_expires_timestamp_seconds", "When the key expires; missing if it does not.", "key")
+CPU_SECONDS = _counter(
+    "querykeep_process_cpu_seconds", "Processor time of the processes of a part, user and system.", "part"
 )
-CPU_SECONDS = Metric(
-    "querykeep_process_cpu_seconds",
-    "counter",
-    "Processor time of the processes of a part, user and system.",
-    ("part",),
-)
-MEMORY_BYTES = Metric(
+MEMORY_BYTES = _gauge(
     "querykeep_process_resident_memory_bytes",
-    "gauge",
     "Resident memory of the processes of a part; what several of them share counts in each.",
-    ("part",),
+    "part",
 )
-PROCESSES = Metric("querykeep_processes", "gauge", "Processes of a part.", ("part",))
-DISK_FREE = Metric(
-    "querykeep_state_directory_free_bytes", "gauge", "Free space of the file system of the state directory."
-)
-DISK_SIZE = Metric("querykeep_state_directory_size_bytes", "gauge", "Size of the file system of the state directory.")
-DISK_USED = Metric("querykeep_state_directory_used_bytes", "gauge", "Size of the files in the state directory.")
-EVENTS_DROPPED = Metric(
+PROCESSES = _gauge("querykeep_processes", "Processes of a part.", "part")
+DISK_FREE = _gauge("querykeep_state_directory_free_bytes", "Free space of the file system of the state directory.")
+DISK_SIZE = _gauge("querykeep_state_directory_size_bytes", "Size of the file system of the state directory.")
+DISK_USED = _gauge("querykeep_state_directory_used_bytes", "Size of the files in the state directory.")
+EVENTS_DROPPED = _counter(
     "querykeep_events_dropped",
-    "counter",
     "Events that a process could not send, so that other counters and the history lack them.",
 )
-
-METRICS = tuple(metric for metric in list(globals().values()) if isinstance(metric, Metric))

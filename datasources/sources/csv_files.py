@@ -30,7 +30,7 @@ from datasources.sources.pinned_file import PinnedFile
 from datasources.sources.text_files import HEAD_BYTES, blocks, decoded, emptied, ends, marked_encoding, without_lines
 from datasources.sql import identifier, literal, literals
 from queryengine.manifest import Column
-from runtimeconf.connectors.file_formats import NULL_SEPARATOR, has_time
+from runtimeconf.file_formats import has_time
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ _READ_BY_THE_ENGINE = frozenset(
 
 #: What values of other types than text look like, and what dates look like.
 _LIKE_VALUES = r"\s*(?:[-+.]?\d.*|(?i:-?infinity|true|false))\s*"
-_LIKE_DATES = r"\s*(?:[-+]?\d{1,6}[-/.]\d{1,2}[-/.]\d{1,4}(?:\D.*)?|(?i:-?infinity))\s*"
+_LIKE_DATES = r"\s*(?:[-+]?\d{1,6}[-/.]\d{1,2}[-/.]\d{1,4}(?:[ T].*)?|(?i:-?infinity))\s*"
 
 #: Formats of dates besides ISO 8601, which are read if only one of them fits all values of a column.
 _DAYS = tuple(part.replace("/", mark) for mark in "/-." for part in ("%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d"))
@@ -122,9 +122,9 @@ class Csv(FileFormat):
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Check the first line of each file, as `Scan.bind` promises."""
-        self._quote = self.params.get("csv_quote", '"')
-        self._escape = self.params.get("csv_escape", self._quote)
-        self._has_header = self.params.get("csv_has_header", "true") == "true"
+        self._quote = '"' if self.params.csv_quote is None else self.params.csv_quote
+        self._escape = self._quote if self.params.csv_escape is None else self.params.csv_escape
+        self._has_header = self.params.csv_has_header is not False
         self._decode()
         self._names, delimiter = self._header(self.files[0])
         self._orders = [self._names]
@@ -158,10 +158,10 @@ class Csv(FileFormat):
                 more = f" and {len(names) - 1} more" if len(names) > 1 else ""
                 logger.warning(said, f"'{names[0]}'{more}", self._shown)
         unnamed = sum(name == f"column{index}" for index, name in enumerate(self._names))
-        if "csv_has_header" not in self.params and unnamed == len(self._names) - 1 > 1:
+        if self.params.csv_has_header is None and unnamed == len(self._names) - 1 > 1:
             logger.warning(HEADER_LOOKS_LIKE_A_TITLE, self.files[0].shown)
         typed = {column.name.lower() for column in columns if column.type != TEXT}
-        if "csv_has_header" in self.params or not typed or not all(map(_VALUE.match, typed)):
+        if self.params.csv_has_header is not None or not typed or not all(map(_VALUE.match, typed)):
             return
         options = (*self._header_options(has_header=False), *self._types(), f"sample_size = {_SAMPLE}")
         texts = _columns_of(connection, self._scan(self.paths[:1], *options), "VARCHAR")
@@ -182,12 +182,12 @@ class Csv(FileFormat):
 
     def _decode(self) -> None:
         """Keep copies of the files in UTF-8 without the lines to skip, unless they are like that already."""
-        self.skipped_lines = int(self.params.get("skip_rows", 0))
+        self.skipped_lines = self.params.skip_rows or 0
         starts = [next(self._blocks(file), b"") for file in self.files]
-        encodings = [self.params.get("encoding") or marked_encoding(start) or "utf-8" for start in starts]
+        encodings = [self.params.encoding or marked_encoding(start) or "utf-8" for start in starts]
         # The engine does not see a quote after a byte order mark.
         quote = re.escape(self._quote.encode())
-        special = re.escape((self.params.get("csv_delimiter", "") + _DELIMITERS).encode())
+        special = re.escape(((self.params.csv_delimiter or "") + _DELIMITERS).encode())
         unseen = re.compile(codecs.BOM_UTF8 + quote + b"[^" + quote + b"]*[\r\n" + special + b"]") if quote else None
         is_unseen = unseen is not None and any(map(unseen.match, starts))
         if self.skipped_lines or is_unseen or set(encodings) != {"utf-8"}:
@@ -230,7 +230,7 @@ class Csv(FileFormat):
             raise SourceError(f"'{file.shown}' has no columns: its first line must name them.")
         quote = re.escape(self._quote)
         outside_quotes = re.sub(f"{quote}[^{quote}]*{quote}", "", header) if quote else header
-        delimiter = self.params.get("csv_delimiter") or max(_DELIMITERS, key=outside_quotes.count)
+        delimiter = self.params.csv_delimiter or max(_DELIMITERS, key=outside_quotes.count)
         try:
             fields = next(
                 csv.reader(
@@ -293,7 +293,7 @@ class Csv(FileFormat):
 
         The engine takes no null that holds the escape, such as `\N` of MySQL: these become empty fields first.
         """
-        values = list(filter(None, self.params.get("null_values", "").split(NULL_SEPARATOR)))
+        values = list(self.params.null_values or ())
         if any(delimiter in value for value in values):
             raise SourceError(f"'{self._shown}': one of params.null_values holds the delimiter.")
         escaped = [value for value in values if self._escape and self._escape in value]
@@ -303,13 +303,13 @@ class Csv(FileFormat):
 
     @property
     def _decimal_option(self) -> list[str]:
-        decimal = self.params.get("decimal_separator")
+        decimal = self.params.decimal_separator
         return [] if decimal is None else [f"decimal_separator = {literal(decimal)}"]
 
     def _types(self) -> list[str]:
         """Return the options for the types of columns."""
         options = self._decimal_option
-        if (date_format := self.params.get("date_format")) is not None:
+        if (date_format := self.params.date_format) is not None:
             option, type_ = ("timestampformat", "TIMESTAMP") if has_time(date_format) else ("dateformat", "DATE")
             options = [
                 *options,
@@ -323,7 +323,7 @@ class Csv(FileFormat):
         self._uncertain: list[str] = []
         # Types of all values are found below, so the engine looks at some.
         everything = ("files_to_sniff = -1", "union_by_name = true", f"auto_type_candidates = {literals(_TYPES)}")
-        rows = -1 if "thousands_separator" in self.params else _SNIFFED
+        rows = -1 if self.params.thousands_separator is not None else _SNIFFED
         options = (*self._header_options(has_header=self._has_header), *everything, f"sample_size = {rows}")
         scan = self._scan(self.paths, *options, *self._decimal_option)
         described = connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()  # noqa: S608 - quoted by us
@@ -372,7 +372,7 @@ class Csv(FileFormat):
         """
         types: dict[str, str] = {}
         # After %Y-%d-%m, a date that looks like ISO 8601 is another one.
-        is_other = self.params.get("date_format", "").startswith("%Y")
+        is_other = (self.params.date_format or "").startswith("%Y")
         candidates = [type_ for type_ in _TRIED if not (is_other and type_.startswith(("DATE", "TIMESTAMP")))]
         for relation in (f"(FROM {texts} LIMIT {_SAMPLE})", texts):
             are_values = _answers(connection, relation, words, lambda text: matches(text, _LIKE_VALUES))
@@ -383,7 +383,7 @@ class Csv(FileFormat):
             fitting = types_that_keep(connection, relation, tried, words=True)
             are_dates = _answers(connection, relation, list(places.values()), lambda text: matches(text, _LIKE_DATES))
             for (place, name), is_date in zip(places.items(), are_dates, strict=True):
-                if place in fitting or (is_date and "date_format" not in self.params):
+                if place in fitting or (is_date and self.params.date_format is None):
                     types[name] = _TRIED[fitting[place]] if place in fitting else TEXT
             words = [name for name, is_one in zip(words, are_values, strict=True) if is_one is None]
         return types
@@ -392,7 +392,7 @@ class Csv(FileFormat):
         self, connection: duckdb.DuckDBPyConnection, texts: str, proposed: Mapping[str, str]
     ) -> dict[str, Found]:
         """Return how to read the columns whose values all have the `date_format`, by their names."""
-        if (described := self.params.get("date_format")) is None:
+        if (described := self.params.date_format) is None:
             return {}
         names = [name for name, type_ in proposed.items() if type_ not in {"TIME", "BOOLEAN"}]
         first = _answers(connection, f"(FROM {texts} LIMIT {_SAMPLE})", names, by_format(described))
@@ -428,7 +428,7 @@ class Csv(FileFormat):
 
     def _place(self, name: str, type_: str) -> Place:
         """Return where the texts of the column *name* are, as values of *type_* are written."""
-        quick, decimal = identifier(name), self.params.get("decimal_separator", ".")
+        quick, decimal = identifier(name), self.params.decimal_separator or "."
         if decimal != "." and type_ == "DOUBLE":
             quick = f"replace({quick}, {literal(decimal)}, '.')"
         return Place(f"trim({quick})", quick=quick)
@@ -447,7 +447,7 @@ class Csv(FileFormat):
     def _with_commas(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> list[str]:
         """Return the names of text columns whose first values are numbers, some with a comma."""
         texts = [column.name for column in columns if column.type == TEXT]
-        if {"decimal_separator", "thousands_separator"} & self.params.keys() or not texts:
+        if {"decimal_separator", "thousands_separator"} & self.params.given or not texts:
             return []
         first = f"(FROM {self._read(dict.fromkeys(self._names, TEXT))} LIMIT {_SAMPLE})"
         numbers = _matching(connection, first, texts, _WITH_COMMA)
@@ -461,9 +461,9 @@ class Csv(FileFormat):
 
         The engine would drop separators anywhere, so that 1.5 became 15.
         """
-        if "thousands_separator" not in self.params:
+        if self.params.thousands_separator is None:
             return {}
-        separator, decimal = self.params["thousands_separator"], self.params.get("decimal_separator", ".")
+        separator, decimal = self.params.thousands_separator, (self.params.decimal_separator or ".")
         group = f"[{re.escape(_ALIKE.get(separator, separator))}]"
         # A leading zero means a code, not a number, as everywhere else.
         number = rf"\s*[-+]?(0|[1-9]\d{{0,2}}({group}\d{{3}})+|[1-9]\d*)({re.escape(decimal)}\d*)?\s*"

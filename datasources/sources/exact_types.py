@@ -239,12 +239,12 @@ def _listed(
     for at, (place, keeps) in enumerate(questions):
         alike.setdefault(place, []).append((keeps("v"), at))
     numbers: dict[str, dict[int, int]] = {}
-    places = sorted(alike, key=lambda place: [keeps for keeps, _ in alike[place]])
+    places = sorted(alike, key=lambda place: [check for check, _ in alike[place]])
     for number, place in enumerate(places):
-        for keeps, at in alike[place]:
-            numbers.setdefault(keeps, {})[number] = at
+        for check, at in alike[place]:
+            numbers.setdefault(check, {})[number] = at
     checks = ", ".join(
-        f"bool_and(CASE WHEN {_is_one_of(list(asked))} THEN {keeps} END)" for keeps, asked in numbers.items()
+        f"bool_and(CASE WHEN {_is_one_of(list(asked))} THEN {check} END)" for check, asked in numbers.items()
     )
     rows = connection.execute(
         f"SELECT g, i, {checks} FROM ("  # noqa: S608 - quoted

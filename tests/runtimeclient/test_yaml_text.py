@@ -91,4 +91,5 @@ def test_whatever_a_file_holds_is_kept(others: dict[str, Any], items: list[Any],
     content = {**parts[not is_first], **parts[is_first], "datasets": items}
     text = yaml.safe_dump(content, default_flow_style=False, sort_keys=False, allow_unicode=True)
 
-    assert yaml.safe_load(append_items(text, "datasets", ITEM)) == extended(content)
+    # PyYAML does not read every text that it writes, such as U+0085, as the same.
+    assert yaml.safe_load(append_items(text, "datasets", ITEM)) == extended(yaml.safe_load(text))

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.cluster.clusters import ENDLESS, UNSTOPPABLE
+from tests.cluster.kubernetes import SailCluster
 from tests.queryengine.heartbeats import state_of
-from tests.queryengine.remote.clusters import ENDLESS, UNSTOPPABLE
-from tests.queryengine.remote.kubernetes import SailCluster
 from tests.system.harness import K1, KEYED, Server, wait_for
 from tests.system.processes import engine_workers, family, send
 from tests.system.test_cluster import server_on
@@ -32,7 +32,7 @@ from tests.system.test_cluster import server_on
 def times(some: int) -> list[object]:
     """Return how often each of them dies or is stopped: in `make test-all`, and in `make soak`."""
     return [
-        pytest.param(some, marks=pytest.mark.exhaustive, id="some"),
+        pytest.param(some, marks=pytest.mark.alone, id="some"),
         pytest.param(int(os.environ.get("CLUSTER_KILLS", "20")), marks=pytest.mark.soak, id="many"),
     ]
 
@@ -121,14 +121,16 @@ class Trial:
         """
         Begin a statement, whose end is given, and wait until the cluster computes it.
 
-        A cluster that has lost a worker may fail statements for a while.
+        A cluster that has lost a worker may fail statements for a while, and on a busy machine the caller or the limit
+        may have ended the statement by then.
         """
         asked, before = pool.submit(end_of, self.server, sql, last_value, patience_s), self.cluster.cpu_s()
 
         def is_computed() -> bool:
-            nonlocal asked, before
+            nonlocal asked, before, patience_s
             if asked.done():
-                assert asked.result() in {"query_error", "engine_unavailable"}
+                assert asked.result() in {"query_error", "engine_unavailable", "cut", "query_timeout"}
+                patience_s *= 2
                 asked, before = pool.submit(end_of, self.server, sql, last_value, patience_s), self.cluster.cpu_s()
             return self.cluster.cpu_s() > before + 0.5
 

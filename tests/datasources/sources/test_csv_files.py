@@ -400,7 +400,7 @@ def test_a_parameter_of_another_format_is_refused_when_the_format_is_known(tmp_p
     ("content", "params", "is_warned_of"),
     [
         pytest.param("2026-01-01,1,x\n2026-01-02,2,y\n", {}, True, id="headerless"),
-        pytest.param("31.12.2026;1,5\n30.01.2027;2,5\n", {"decimal_separator": ","}, True, id="described types"),
+        pytest.param("31.12.2026;1,5\n01.01.2027;2,5\n", {"decimal_separator": ","}, True, id="described types"),
         pytest.param("day,n,t\n2026-01-02,2,y\n", {}, False, id="header"),
         pytest.param("a,b\nx,y\n", {}, False, id="only texts"),
         pytest.param("id,2024,2025\n1,2,3\n", {}, False, id="a name among numbers"),

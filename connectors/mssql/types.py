@@ -1,0 +1,221 @@
+"""
+The types of Microsoft SQL Server, for `mssql:` sources.
+
+The server describes the columns of a query before it runs (`sys.dm_exec_describe_first_result_set`). That description
+decides how a column is read, and for moments in steps of 100 ns also the range of their values.
+"""
+
+import re
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datasources.sources.databases import INTEGERS, Column, Conversion, UnfitValueError
+
+#: A type of the description, such as `decimal(10,2)`, `varchar(max)` and `int`.
+_TYPE = re.compile(r"(\w+)(?:\((\d+|max)(?:,(\d+))?\))?")
+
+#: The longest `nvarchar(n)`.
+_MAX_CHARACTERS = 4000
+#: The most digits after the point for which the server compares a decimal and a small integer without rounding one: it
+#: has 38 digits for both sides, and such an integer up to 16.
+_MAX_COMPARED_SCALE = 22
+
+#: The digits of a second that the objects of the driver have.
+_MICROSECONDS = 6
+#: The days that TIMESTAMP_NS has as a whole: from the first one, and before the second.
+_NS_DAYS = ("1677-09-22", "2262-04-11")
+#: A `datetime` has steps of 1/300 s, which the driver gives in whole milliseconds.
+_DATETIME_ERROR = timedelta(milliseconds=4)
+
+_SMALL = frozenset({"small integer"})
+
+_SPATIAL = frozenset({"geography", "geometry"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MssqlColumn(Column):
+    """
+    A column and how the objects of the driver become Arrow data.
+
+    Args:
+        kind: The type of its arrays.
+        change: Applied to each object first; None to leave it.
+        error: The most by which a value of the server differs from ours, for times that have finer steps there.
+        refused: Why the column cannot be read, empty if it can.
+        moments: The type of the server whose values have steps of 100 ns, where their range decides on the type.
+    """
+
+    kind: pa.DataType
+    change: Callable[[Any], Any] | None = None
+    error: timedelta = timedelta(0)
+    refused: str = ""
+    moments: str = ""
+
+    def range_checks(self) -> tuple[str, str]:
+        """Return SQL for whether moments are outside the days of TIMESTAMP_NS, and have digits below microseconds."""
+        name = quoted(self.name)
+        first, end = (f"CAST('{day}T00:00:00' AS {self.moments})" for day in _NS_DAYS)
+        tests = f"{name} < {first} OR {name} >= {end}", f"DATEPART(nanosecond, {name}) % 1000 > 0"
+        # Without ELSE the server warns of nulls in an aggregate.
+        outside, finer = (f"MAX(CASE WHEN {test} THEN 1 ELSE 0 END)" for test in tests)
+        return outside, finer
+
+    def of_range(self, *, outside: bool, finer: bool) -> "MssqlColumn":
+        """Return how the moments are read: as TIMESTAMP_NS, else as TIMESTAMP, else as text."""
+        zone = "UTC" if self.moments == "datetimeoffset" else None
+        if not outside:
+            return replace(self, convert=_nanoseconds_of(self.name, pa.timestamp("ns", zone)))
+        if not finer:
+            return replace(self, convert=_microseconds_of(self.name, pa.timestamp("us", zone)))
+        return replace(self, expression=f"CONVERT(nvarchar(34), {quoted(self.name)}, 121)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """How columns of one type are read: the fields of `MssqlColumn`, with `{}` for the quoted name."""
+
+    kind: pa.DataType
+    expression: str = "{}"
+    engine_type: str | None = None
+    compared: AbstractSet[str] = frozenset()
+    change: Callable[[Any], Any] | None = None
+    error: timedelta = timedelta(0)
+    moments: str = ""
+
+
+def quoted(name: str) -> str:
+    """Return *name* as a delimited identifier, in every mode of the session."""
+    return f"[{name.replace(']', ']]')}]"
+
+
+def column_of(name: str, declared: str | None, user_type: str | None) -> MssqlColumn:
+    """
+    Return how the column *name* is read.
+
+    *declared* is its type in the description of the server, and *user_type* that of a column which has no such type,
+    because it is one of the CLR's.
+    """
+    match = _TYPE.fullmatch(declared or "")
+    base, size, scale = match.groups() if match else ("", None, None)
+    reading, refused = _sized(base, size, scale) or _READINGS.get(base), ""
+    if reading is None:
+        kind = base or user_type or "unknown"
+        form = f"{name}.STAsText()" if kind in _SPATIAL else f"CAST({name} AS nvarchar(4000))"
+        refused = (
+            f"The column '{name}' has the type {kind}, which the engine does not have: leave it out in refresh_sql, or "
+            f"read a view that has {form}."
+        )
+        reading = _Reading(kind=pa.null(), expression="NULL")
+    return MssqlColumn(
+        name=name,
+        expression=reading.expression.format(quoted(name)),
+        engine_type=reading.engine_type,
+        compared=reading.compared,
+        kind=reading.kind,
+        change=reading.change,
+        error=reading.error,
+        refused=refused,
+        moments=reading.moments,
+        convert=_times_of_day if reading is _FINE["time"] else None,
+    )
+
+
+def _sized(base: str, size: str | None, scale: str | None) -> _Reading | None:
+    """Return how a type is read for which its *size* and *scale* matter; None for others."""
+    if base in {"decimal", "numeric"} and size is not None:
+        digits = int(scale or 0)
+        compared = _SMALL if digits <= _MAX_COMPARED_SCALE else frozenset()
+        return _Reading(kind=pa.decimal128(int(size), digits), compared=compared)
+    if base in {"char", "varchar"}:
+        # The server converts from the code page of the column, which the driver may not know.
+        is_short = size is not None and size.isdecimal() and int(size) <= _MAX_CHARACTERS
+        return _Reading(kind=pa.string(), expression=f"CAST({{}} AS nvarchar({size if is_short else 'max'}))")
+    if base in _FINE and (size is None or int(size) > _MICROSECONDS):
+        return _FINE[base]
+    return None
+
+
+def _moments(column: str, texts: pa.Array, fits: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return *texts* as *kind*, after checking that all of them fit: others may write once the range is known."""
+    if pc.min(fits).as_py() is False:
+        index = pc.index(fits, value=False).as_py()
+        type_ = "TIMESTAMP_NS" if kind.unit == "ns" else "TIMESTAMP"
+        problem = f"a time that {type_} does not keep; it was written during the load, so the next one reads it"
+        raise UnfitValueError(column, index, problem)
+    return pc.cast(texts, pa.timestamp(kind.unit)).view(kind)
+
+
+def _nanoseconds_of(column: str, kind: pa.DataType) -> Conversion:
+    def convert(texts: pa.Array) -> pa.Array:
+        first, end = _NS_DAYS
+        fits = pc.and_(pc.greater_equal(texts, first), pc.less(texts, end))
+        return _moments(column, texts, fits, kind)
+
+    return convert
+
+
+def _microseconds_of(column: str, kind: pa.DataType) -> Conversion:
+    def convert(texts: pa.Array) -> pa.Array:
+        short = pc.utf8_slice_codeunits(texts, 0, -1)
+        return _moments(column, short, pc.ends_with(texts, "0"), kind)
+
+    return convert
+
+
+def _times_of_day(texts: pa.Array) -> pa.Array:
+    moments = pc.cast(pc.binary_join_element_wise("1970-01-01", texts, " "), pa.timestamp("ns"))
+    return moments.view(pa.time64("ns"))
+
+
+_LONG_TEXT = _Reading(kind=pa.string(), expression="CAST({} AS nvarchar(max))")
+
+#: The types of times in steps of 100 ns, which the driver would cut. The bounds of a load have microseconds.
+_FINE = {
+    "time": _Reading(kind=pa.string(), expression="CONVERT(nvarchar(16), {}, 121)"),
+    "datetime2": _Reading(
+        kind=pa.string(),
+        expression="CONVERT(nvarchar(27), {}, 121)",
+        compared={"timestamp"},
+        error=timedelta(microseconds=1),
+        moments="datetime2",
+    ),
+    "datetimeoffset": _Reading(
+        kind=pa.string(),
+        expression="CONVERT(nvarchar(27), CAST(SWITCHOFFSET({}, '+00:00') AS datetime2), 121)",
+        compared={"timestamptz"},
+        error=timedelta(microseconds=1),
+        moments="datetimeoffset",
+    ),
+}
+
+_READINGS = {
+    "bit": _Reading(kind=pa.bool_()),
+    "tinyint": _Reading(kind=pa.uint8(), compared=INTEGERS),
+    "smallint": _Reading(kind=pa.int16(), compared=INTEGERS),
+    "int": _Reading(kind=pa.int32(), compared=INTEGERS),
+    "bigint": _Reading(kind=pa.int64(), compared=INTEGERS),
+    "real": _Reading(kind=pa.float32()),
+    "float": _Reading(kind=pa.float64(), compared=_SMALL | {"double"}),
+    "money": _Reading(kind=pa.decimal128(19, 4), expression="CAST({} AS decimal(19,4))"),
+    "smallmoney": _Reading(kind=pa.decimal128(10, 4), expression="CAST({} AS decimal(10,4))"),
+    "date": _Reading(kind=pa.date32(), compared={"date"}),
+    # Not compared: there is no literal for a time.
+    "time": _Reading(kind=pa.time64("us")),
+    "smalldatetime": _Reading(kind=pa.timestamp("us"), compared={"timestamp"}),
+    "datetime": _Reading(kind=pa.timestamp("us"), compared={"timestamp"}, error=_DATETIME_ERROR),
+    "datetime2": _Reading(kind=pa.timestamp("us"), compared={"timestamp"}),
+    "datetimeoffset": _Reading(kind=pa.timestamp("us", "UTC"), compared={"timestamptz"}),
+    **dict.fromkeys(("nchar", "nvarchar"), _Reading(kind=pa.string())),
+    **dict.fromkeys(("text", "ntext", "xml"), _LONG_TEXT),
+    "json": replace(_LONG_TEXT, engine_type="JSON"),
+    # `timestamp` is the old name of `rowversion`.
+    **dict.fromkeys(("binary", "varbinary", "timestamp"), _Reading(kind=pa.binary())),
+    "image": _Reading(kind=pa.binary(), expression="CAST({} AS varbinary(max))"),
+    "uniqueidentifier": _Reading(kind=pa.string(), change=str, engine_type="UUID"),
+}

@@ -1,0 +1,186 @@
+"""
+The metrics endpoint: `GET` and `HEAD` of `/metrics`, and nothing else.
+
+It is for scrapers, not for browsers. `prometheus_client` chooses the format and writes it. A connection serves one
+request, in a thread of its own, and is closed after a few seconds. At most `MAX_CONNECTIONS` are served at once; the
+others wait. A hundred silent clients delay a scrape by less than the usual time-out, 10 s.
+"""
+
+import logging
+import math
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import ThreadingMixIn
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+
+from system.addresses import Address
+from telemetry import metrics, upstream_names
+from telemetry.metrics import Metric, Series
+
+logger = logging.getLogger(__name__)
+
+PATH = "/metrics"
+
+MAX_CONNECTIONS = 32
+
+#: Seconds until a request must have arrived, and until its response must have been read.
+REQUEST_S = 1.0
+RESPONSE_S = 5.0
+
+_POLL_S = 0.5
+_PLAIN = "text/plain; charset=utf-8"
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+class RuntimeMetrics:
+    """The collector of what *sources* return, in the order of `METRICS`; metrics without series are left out."""
+
+    def __init__(self, *sources: Callable[[], Mapping[Metric, Series]]) -> None:
+        self._sources = sources
+        self._began = round(time.time(), 3)
+        self.has_upstream_names = False
+
+    def collect(self) -> Iterator[Family]:
+        """Yield all families as of now."""
+        found: dict[Metric, Series] = {metrics.START_TIME: {(): self._began}}
+        for source in self._sources:
+            found |= source()
+        families = [metric.family(found.get(metric, {})) for metric in metrics.METRICS]
+        if self.has_upstream_names:
+            families += upstream_names.families(found)
+        yield from (family for family in families if family.samples)
+
+
+class MetricsServer(ThreadingMixIn, HTTPServer):
+    """
+    Serves *registry* on *listener*, a listening socket that is closed by `stop`.
+
+    On a loopback address it answers only requests whose `Host` is one too, so that no page in a browser of this machine
+    can read it under a name of its own. Responses are written one at a time, so that many requests leave time to the
+    other threads.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, listener: socket.socket, registry: CollectorRegistry) -> None:
+        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.registry = registry
+        self.is_local = Address(listener.getsockname()[0], 0).is_loopback
+        self.writing = threading.Lock()
+        #: When each open connection is closed.
+        self.deadlines: dict[socket.socket, float] = {}
+        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self.serve_forever, args=[_POLL_S], name="metrics", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        port: int = self.socket.getsockname()[1]
+        return port
+
+    def start(self) -> None:
+        """Serve from now on."""
+        self.socket.setblocking(False)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Accept no more connections."""
+        self._stopped.set()
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # ends the wait for a connection
+        self.shutdown()
+        self.server_close()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Wait for a slot, then accept. Raises OSError."""
+        if not self._slots.acquire(timeout=_POLL_S):
+            raise TimeoutError
+        try:
+            request, address = super().get_request()
+        except OSError as error:
+            self._slots.release()
+            if not isinstance(error, BlockingIOError):  # no descriptor left
+                self._stopped.wait(_POLL_S)
+            raise
+        self.deadlines[request] = time.monotonic() + REQUEST_S
+        return request, address
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        del self.deadlines[request]
+        super().shutdown_request(request)
+        self._slots.release()
+
+    def service_actions(self) -> None:
+        """End the connections that have had their time."""
+        now = time.monotonic()
+        for request, deadline in list(self.deadlines.items()):
+            if now > deadline:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what is neither a client that left nor a machine without threads."""
+        error = sys.exception()
+        if not isinstance(error, OSError | RuntimeError):
+            logger.error("The metrics could not be written", exc_info=error)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: MetricsServer
+    server_version, sys_version = "querykeep", ""
+    default_request_version = "HTTP/1.0"  # so that an error has a status line
+    error_content_type, error_message_format = _PLAIN, "%(explain)s\n"
+
+    def do_GET(self) -> None:
+        self.server.deadlines[self.request] = math.inf
+        if self.server.is_local and not all(map(_is_loopback, self.headers.get_all("Host", ["localhost"]))):
+            self._respond(HTTPStatus.MISDIRECTED_REQUEST, b"The Host is not an address of this machine.\n")
+        elif self.path.partition("?")[0] != PATH:
+            self._respond(HTTPStatus.NOT_FOUND, b"There is only /metrics here.\n")
+        else:
+            encode, content_type = _encoder(self.headers.get("Accept", ""))
+            with self.server.writing:
+                body = encode(self.server.registry)
+            self._respond(HTTPStatus.OK, body, content_type)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _respond(self, status: HTTPStatus, body: bytes, content_type: str = _PLAIN) -> None:
+        self.server.deadlines[self.request] = time.monotonic() + RESPONSE_S
+        self.send_response(status)
+        headers = {"Content-Type": content_type, "Content-Length": str(len(body)), "Connection": "close"}
+        for name, value in (headers | _HEADERS).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    try:
+        return choose_encoder(accept)
+    except TypeError:  # It asks for a version that is no number.
+        return choose_encoder("")
+
+
+def _is_loopback(host: str) -> bool:
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return Address(name.lower(), 0).is_loopback
