@@ -30,6 +30,7 @@ INSTALLED_APPS = [
     "authkeys",
     "sqlapi",
     "runtimeclient",
+    "doctor",
 ]
 MIDDLEWARE = [
     "sqlapi.middleware.RequestIdMiddleware",
