@@ -10,6 +10,8 @@ from moto.server import ThreadedMotoServer
 from runtimeconf.connector import Package
 from tests.runtimeconf.configurations import KEY, Fault, Load, with_keys
 
+pytestmark = pytest.mark.plugin
+
 REGION = "eu-central-1"
 
 

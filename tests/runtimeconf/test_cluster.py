@@ -11,6 +11,8 @@ from runtimeconf.model import ClusterConfig, RuntimeConfig
 from system.addresses import Address
 from tests.runtimeconf.configurations import Load
 
+pytestmark = pytest.mark.plugin
+
 TOKEN = "token-Zq8vT3mN6bX9cL2pR5sW7yD0fG4h"
 
 

@@ -412,6 +412,8 @@ def test_values_that_only_other_servers_send_arrive_as_they_are(
         pa.array([[], None, [-1]], pa.list_(pa.duration("ns"))),
         pa.array([{"a": 1}], pa.struct([("a", pa.duration("ns"))])),
         pa.array([[("k", 1)]], pa.map_(pa.string(), pa.duration("ns"))),
+        pa.array([1000, None, 1001], pa.duration("ns")).dictionary_encode(),
+        pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1], pa.duration("ns"))]),
     ],
     ids=lambda values: str(values.type),
 )
@@ -419,6 +421,13 @@ def test_an_interval_below_a_microsecond_is_an_error(tmp_path: Path, plain: Plai
     plain.rows = pa.table({"n": values})
 
     assert "'n' has a value that the engine would change: an interval with" in refusal(tmp_path, declare_plain(plain))
+
+
+@pytest.mark.parametrize("number", [-1, 86_400_000_001])
+def test_a_time_outside_a_day_is_an_error(tmp_path: Path, plain: Plain, number: int) -> None:
+    plain.rows = pa.table({"n": pa.array([None, 0, number], pa.int64()).view(pa.time64("us"))})
+
+    assert "'n' has a value that the engine would change: a time below 0 or" in refusal(tmp_path, declare_plain(plain))
 
 
 # --- a server that is away, slow or dead ------------------------------------------------------------------------------

@@ -19,8 +19,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from moto.server import ThreadedMotoServer
 
-from datasources.refresh.probe import server_of
-from runtimeconf.connector import Server
 from tests.connectors.web_server import File, WebServer, serving
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import declared, has_changed, version
@@ -138,22 +136,6 @@ def test_an_object_stored_with_gzip_is_sent_so(web: WebServer, tmp_path: Path) -
     assert web.requests[-1]["Accept-Encoding"] == "gzip"
     assert "does not list objects as Google Cloud Storage does" in refused(tmp_path, web, "gs://box/d/")
     assert web.requests[-1]["Accept-Encoding"] == "identity"
-
-
-def test_the_clock_is_compared_with_that_of_the_server(tmp_path: Path) -> None:
-    cases: list[tuple[str, dict[str, str], str]] = [
-        ("gcs://box/a.csv", {}, "https://storage.googleapis.com"),
-        ("gs://box/a.csv", {"gcs_endpoint": "http://127.0.0.1:9"}, "http://127.0.0.1:9"),
-        (
-            "az://box@account.dfs.core.chinacloudapi.cn/a.csv",
-            {"abfs_skip_signature": "true"},
-            "https://account.blob.core.chinacloudapi.cn",
-        ),
-    ]
-
-    servers = [server_of(declared(tmp_path, source, params)) for source, params, _ in cases]
-
-    assert servers == [Server(url) for *_, url in cases]
 
 
 def test_a_token_goes_to_no_other_server(web: WebServer, tmp_path: Path, key: str) -> None:

@@ -12,8 +12,11 @@ from system.errors import StateDirectoryError
 Level = Literal["ok", "note", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
+#: Seconds for each check but that of a source.
+LIMIT_S = 30.0
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """
     One finding about one thing.
@@ -23,70 +26,39 @@ class Finding:
         about: What was looked at, such as `disk` or `dataset orders`.
         text: One sentence.
         remedy: What to do: one sentence that names the setting or the command; empty for `ok` and most notes.
-        shared: The text for the support bundle, if *text* may quote SQL, data or the messages of other programs.
     """
 
     level: Level
     about: str
     text: str
     remedy: str = ""
-    shared: str = ""
 
 
-def ok(about: str, text: str) -> Finding:
-    """Return the finding that all is well."""
-    return Finding(level="ok", about=about, text=text)
-
-
-def note(about: str, text: str, remedy: str = "") -> Finding:
-    """Return a finding that needs no action."""
-    return Finding(level="note", about=about, text=text, remedy=remedy)
-
-
-def warning(about: str, text: str, remedy: str, *, shared: str = "") -> Finding:
-    """Return a finding about something that works for now."""
-    return Finding(level="warning", about=about, text=_sentence(text), remedy=remedy, shared=shared)
-
-
-def error(about: str, text: str, remedy: str, *, shared: str = "") -> Finding:
-    """Return a finding about something that does not work."""
-    return Finding(level="error", about=about, text=_sentence(text), remedy=remedy, shared=shared)
-
-
-def _sentence(text: str) -> str:
-    """Return *text* with a full stop: a fault of the YAML has none."""
-    return text if text.endswith((".", "?", "!")) else f"{text}."
-
-
-def run(about: str, check: Callable[[], Iterable[Finding]], limit_s: float) -> list[Finding]:
+def run(about: str, check: Callable[[], Iterable[Finding]], limit_s: float = LIMIT_S) -> list[Finding]:
     """
     Return the findings of *check*, which may take *limit_s* seconds; if it fails or hangs, a finding that says so.
 
     A check that hangs is left behind in a thread that does not keep this process from exiting.
     """
     found: list[Finding] = []
-    failures: list[BaseException] = []
 
     def collect() -> None:
         try:
             for finding in check():
                 found.append(finding)  # noqa: PERF402 (what was found before a failure counts)
-        except BaseException as exc:  # noqa: BLE001 (also SystemExit of a library)
-            failures.append(exc)
+        except Exception as exc:  # noqa: BLE001 (libraries raise anything)
+            found.append(Finding("error", about, *_described(exc)))
 
     thread = threading.Thread(target=collect, name=f"doctor-{about}", daemon=True)
     thread.start()
     thread.join(limit_s)
-    findings = list(found)
     if thread.is_alive():
-        text = f"This check did not end within {limit_s:g} s."
-        findings.append(error(about, text, "Look for a file system or a service that does not answer."))
-    elif failures:
-        findings.append(error(about, *_described(failures[0])))
-    return findings
+        late = f"This check did not end within {limit_s:g} s."
+        return [*found, Finding("error", about, late, "Look for a file system or a service that does not answer.")]
+    return found
 
 
-def _described(failure: BaseException) -> tuple[str, str]:
+def _described(failure: Exception) -> tuple[str, str]:
     """Return a sentence about *failure* and a remedy. Only a message of the system is shown: others may quote data."""
     if isinstance(failure, OSError) and failure.strerror:
         where = f" {failure.filename}" if isinstance(failure.filename, str) else ""

@@ -136,6 +136,7 @@ def test_l05_l06_deep_and_long_statements_end(serve: Server, sql: str) -> None:
     assert serve.rows("SELECT 1 AS a") == [{"a": 1}]
 
 
+@pytest.mark.alone
 def test_l10_a_large_answer_streams_in_bounded_memory(serve: Server) -> None:
     assert serve.rows("SELECT 1 AS a") == [{"a": 1}]
     before = {pid: memory_bytes(pid, "VmHWM") for pid in family(serve.process.pid)}

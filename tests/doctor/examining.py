@@ -4,12 +4,13 @@ import io
 import json
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from django.core.management import call_command
 
-from runtime_site.doctor.findings import Finding
+from doctor.findings import Finding
 from tests.system.harness import K1, free_port
 
 #: A YAML must have little, so that nothing is found that a machine may lack.
@@ -27,7 +28,7 @@ def write(directory: Path, text: str = "", runtime: str = SMALL + KEYED) -> Path
 
 
 def examine(config: Path, **options: Any) -> tuple[int, list[Finding]]:
-    """Return the exit code and the findings. Everything beside the YAML is as it was."""
+    """Return the exit code and the findings. Everything in the directory of the YAML is as it was."""
     before = tree(config.parent)
     said, code = io.StringIO(), 0
     try:
@@ -41,7 +42,7 @@ def examine(config: Path, **options: Any) -> tuple[int, list[Finding]]:
     return code, found
 
 
-def shown(found: list[Finding], about: str = "", level: str = "") -> list[str]:
+def shown(found: Iterable[Finding], about: str = "", level: str = "") -> list[str]:
     """Return `level about: text remedy` of the findings about one thing, or of one level."""
     return [
         f"{one.level} {one.about}: {one.text} {one.remedy}".rstrip()
@@ -51,15 +52,10 @@ def shown(found: list[Finding], about: str = "", level: str = "") -> list[str]:
 
 
 def tree(directory: Path) -> list[tuple[str, int, int, bytes]]:
-    """Return what is below *directory*: names, modes, times of change and contents, but not of a bundle."""
-    found = []
-    for root, directories, files in os.walk(directory):
-        for name in (*directories, *files):
-            path = Path(root, name)
-            status = path.lstat()
-            if not name.endswith(".tar.gz"):
-                content = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
-                # A file that is added changes the time of its directory.
-                time = 0 if stat.S_ISDIR(status.st_mode) else status.st_mtime_ns
-                found.append((str(path), status.st_mode, time, content))
-    return sorted(found)
+    """Return what is below *directory*: names, modes, times of change and contents."""
+    paths = (Path(root, name) for root, directories, files in os.walk(directory) for name in (*directories, *files))
+    found = [(path, path.lstat()) for path in paths]
+    return sorted(
+        (str(path), status.st_mode, status.st_mtime_ns, path.read_bytes() if stat.S_ISREG(status.st_mode) else b"")
+        for path, status in found
+    )

@@ -3,47 +3,52 @@
 import os
 import signal
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import trustme
 import yaml
 
-from runtime_site.doctor import running
-from runtime_site.doctor.findings import Finding
+from datasources.control import DatasetState
+from datasources.errors import DatasetError, SnapshotError, SourceError, not_written
+from datasources.loading.loading_engine import TOO_LARGE
+from doctor import running
+from doctor.findings import Finding
 from runtimeconf.loader import load
 from system.lock import SUPERVISOR_LOCK_NAME, StateLock
-from tests.runtime_site.doctor.examining import KEYED, SMALL, examine, shown, write
+from tests.doctor.examining import KEYED, SMALL, examine, shown, write
 from tests.system.harness import Server, run_program, wait_for
+from tests.system.processes import is_stopped, part, send
 
-pytestmark = pytest.mark.exhaustive
+STATE = DatasetState(
+    from_="", name="d", acceleration_enabled=True, status="Error", rows=1, refreshed_at=None, snapshot=None,
+    error="No.", checked_at=None, next_refresh_at=None, age_s=400, bytes=1,
+)  # fmt: skip
 
 
 def doctor(server: Server) -> list[Finding]:
     """Return what is found. The runtime itself changes its files meanwhile."""
-    return list(running.Running(running.find(server.directory / ".runtime"), load(server.file, {})).check())
+    return list(running.check(running.find(server.directory / ".runtime"), load(server.file, {})))
 
 
+@pytest.mark.exhaustive
 def test_a_runtime_through_its_days(tmp_path: Path) -> None:
     text = {"acceleration": {"enabled": True, "refresh_check_interval": "1h"}}
     dataset = {"from": "file:orders.parquet", "name": "orders", **text}
     with Server(tmp_path, changes={"datasets": [dataset], "views": []}) as server:
-        found = doctor(server)
-        assert shown(found, level="error") == []
-        assert any(line.startswith("ok runtime: It is ready (") for line in shown(found))
-        assert "ok runtime: All of its datasets are loaded and current." in shown(found)
-        assert not any("has changed" in line or "newer" in line for line in shown(found, "runtime"))
+        assert shown(doctor(server)) == [
+            "ok runtime: It is ready.",
+            "ok runtime: All of its datasets are loaded and current.",
+        ]
         whole = run_program("manage.py", "doctor", "--config", str(server.file))
         assert f"the running runtime listens on 127.0.0.1:{server.port}." in whole.stdout
-        assert " error " not in f" {whole.stdout}".replace("0 error", "")
         assert whole.returncode == 0, whole.stdout
 
         os.utime(server.file)
-        assert "note runtime: The YAML has changed since the runtime read it. Run `querykeep reload`." in shown(
-            doctor(server)
-        )
+        changed = "note runtime: The YAML has changed since the runtime read it. Run `querykeep reload`."
+        assert changed in shown(doctor(server))
         assert run_program("manage.py", "reload", "--config", str(server.file)).returncode == 0
-        assert any(line.startswith("ok runtime: Its last reload, ") for line in shown(doctor(server)))
+        assert changed not in shown(doctor(server))
 
         good = server.file.read_text()
         server.file.write_text(yaml.safe_dump({**yaml.safe_load(good), "nonsense": 1}))
@@ -56,38 +61,15 @@ def test_a_runtime_through_its_days(tmp_path: Path) -> None:
         said = shown(doctor(server), "dataset orders")
         assert said[0].startswith("warning dataset orders: Its last refresh failed: ")
 
-        (engine,) = (
-            process.number for process in running.find(tmp_path / ".runtime").processes if process.part == "refresh"
-        )
-        os.kill(engine, signal.SIGSTOP)
+        refresh = part(server.process.pid, "refresh")[0]
+        os.kill(refresh, signal.SIGSTOP)
         try:
-            wait_for(lambda: "T" in Path(f"/proc/{engine}/stat").read_text().rpartition(")")[2], "the stop")
+            wait_for(lambda: is_stopped(refresh), "the stop")
             errors = shown(doctor(server), level="error")
         finally:
-            os.kill(engine, signal.SIGCONT)
-        assert errors[0].startswith(f"error runtime: Its process {engine} (refresh) is stopped or dead (state T).")
+            send(signal.SIGCONT, refresh)
+        assert errors[0].startswith(f"error runtime: Its process {refresh} (refresh) is stopped or dead.")
         assert any("The part that loads data does not answer" in line for line in errors)
-
-
-def test_a_certificate_that_was_renewed(tmp_path: Path) -> None:
-    certificate, key, root = tmp_path / "c.pem", tmp_path / "k.pem", tmp_path / "root.pem"
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(root)
-
-    def renew() -> None:
-        issued = authority.issue_cert("localhost")
-        certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
-        key.write_bytes(issued.private_key_pem.bytes())
-        key.chmod(0o600)
-
-    renew()
-    tls = {"enabled": True, "certificate_file": str(certificate), "key_file": str(key)}
-    with Server(tmp_path, trust=root, changes={"runtime": {"tls": tls}}) as server:
-        assert not [line for line in shown(doctor(server), "runtime") if "certificate" in line]
-        renew()
-        other = "warning runtime: It serves another certificate than that in certificate_file. Run `querykeep reload`."
-        # A web worker that had not begun to serve has read the new one; the connection may come to another.
-        wait_for(lambda: other in shown(doctor(server), "runtime"), "the warning")
 
 
 def test_a_runtime_that_does_not_answer(tmp_path: Path) -> None:
@@ -117,12 +99,13 @@ def test_a_runtime_that_cannot_be_seen(tmp_path: Path) -> None:
     assert lock.acquire()
     (tmp_path / ".runtime" / SUPERVISOR_LOCK_NAME).write_text("1\n")  # as seen from another container
 
-    runtime = running.find(tmp_path / ".runtime")
+    found = running.find(tmp_path / ".runtime")
 
     lock.release()
-    assert (runtime.is_running, runtime.processes) == (True, ())
+    assert found == running.Runtime(is_running=True)
 
 
+@pytest.mark.exhaustive
 def test_a_runtime_that_waits_for_a_dataset(tmp_path: Path) -> None:
     dataset = {"from": "file:absent.parquet", "name": "orders"}
     with Server(tmp_path, changes={"datasets": [dataset], "views": []}, wait_ready=False) as server:
@@ -130,4 +113,19 @@ def test_a_runtime_that_waits_for_a_dataset(tmp_path: Path) -> None:
 
         errors = shown(doctor(server), level="error")
 
-    assert errors[0].endswith("answers 503. It waits for orders: see the findings about these datasets.")
+    assert errors[0].endswith("answers 503. It waits for orders: see these datasets.")
+
+
+@pytest.mark.parametrize(
+    ("failure", "remedy"),
+    [
+        (SourceError("'a.csv' does not exist."), "Correct its source, then run `querykeep refresh d`."),
+        (not_written("The snapshot", "No space left on device"), "Make room on the disk of the state directory"),
+        (SnapshotError(TOO_LARGE), "Raise the limit"),
+    ],
+)
+def test_what_to_do_about_a_refresh_that_failed_depends_on_the_cause(failure: DatasetError, remedy: str) -> None:
+    failed, old = shown(running.judged(replace(STATE, error=str(failure)), 100.0))
+
+    assert failed.startswith(f"warning dataset d: Its last refresh failed: {failure} {remedy}")
+    assert old.startswith("warning dataset d: It was last checked 7 min ago; its interval is 100 s. Look at")
