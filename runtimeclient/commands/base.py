@@ -8,10 +8,10 @@ from typing import NoReturn
 
 from runtimeclient import COMMANDS, SERVER_COMMANDS
 from runtimeclient.client import RuntimeClient
+from runtimeclient.connection import add_connection_options, connect
 from runtimeclient.errors import UsageError
 from runtimeclient.output.console import Console
 from runtimeclient.output.formats import LIST_FORMATS
-from runtimeclient.profiles.connection import add_connection_options, connect
 
 PROG = "querykeep"
 

@@ -14,7 +14,7 @@ import pytest
 from runtimeclient.client import RuntimeClient, Timeouts
 from runtimeclient.errors import AnswerCutError, ConnectionFailedError
 from runtimeclient.http import timeouts
-from runtimeclient.http.answers import ARROW, JSON
+from runtimeclient.http.results import ARROW, JSON
 from tests.runtimeclient.conftest import run_measured
 from tests.runtimeclient.http.raw_server import CHUNKED, answer, chunk, speaking
 from tests.runtimeclient.remote import API_KEY, VND, Remote, Reply, problem, with_schema
