@@ -9,7 +9,8 @@ Profiles: named endpoints and their keys, in `querykeep/config.toml` in the user
     api_key_file = "production.key"
 
 The key of a profile is given by one of `api_key_file`, `api_key_variable` (an environment variable),
-`api_key_keyring = true` and `api_key`. It is only sent to the endpoint of its profile."""
+`api_key_keyring = true` and `api_key`. It is only sent to the endpoint of its profile.
+"""
 
 import importlib
 import os

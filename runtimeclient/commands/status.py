@@ -174,10 +174,7 @@ def _print_once(invocation: Invocation, client: RuntimeClient) -> None:
 
 
 def _show(invocation: Invocation, client: RuntimeClient, keys: TextIO) -> None:
-    from runtimeclient.dashboard.live import (
-        FullScreen,  # noqa: PLC0415 (as above)
-        show,  # noqa: PLC0415 (as above)
-    )
+    from runtimeclient.dashboard.live import FullScreen, show  # noqa: PLC0415 (as above)
 
     console = invocation.console
     show(client, console, FullScreen(keys, console.stdout), invocation.options.interval)
