@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runtimeconf import handover
-from runtimeconf.connectors.connector import Package
+from runtimeconf.connector import Package
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import ClusterConfig, RuntimeConfig
 from system.addresses import Address

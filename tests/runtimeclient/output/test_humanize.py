@@ -1,6 +1,6 @@
 from datetime import UTC, datetime
 
-from runtimeclient.output.humanize import age, duration, plural, size
+from runtimeclient.output.text import age, duration, plural, size
 from tests.corpus import each
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from runtimeclient.errors import ErrorPosition
 from runtimeclient.output.console import excerpt
-from runtimeclient.sql.error_positions import find_position
+from runtimeclient.sql.runner import find_position
 from runtimeclient.sql.statements import Statement
 from tests.corpus import each
 
