@@ -44,6 +44,7 @@ from sqlapi.readiness import flight_status, is_ready
 from sqlapi.request_bodies import read_refresh_request, read_sql_request
 from system.wallclock import utc_at
 from telemetry import history, statistics
+from telemetry.events import About, Question
 from telemetry.trace_context import trace_id
 
 #: DRF requires a negotiator, but negotiates nothing here.
@@ -233,7 +234,7 @@ class HistoryView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """List those that have ended, newest first."""
-        return _table(request, _remembered(request, history.HISTORY), history.COLUMNS)
+        return _table(request, _remembered(request, "history"), history.COLUMNS)
 
 
 class StatisticsView(ApiView):
@@ -241,7 +242,7 @@ class StatisticsView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """List those that took longest in all. The CSV has the list only."""
-        found = _remembered(request, statistics.STATISTICS)
+        found = _remembered(request, "statistics")
         if FORMAT.read(request.META) == "csv":
             return _table(request, found["statements"], statistics.COLUMNS)
         return _json(found)
@@ -447,7 +448,7 @@ def _sharing_status() -> list[dict[str, Any]]:
     return [row]
 
 
-def _remembered(request: Request, what: str) -> Any:
+def _remembered(request: Request, about: About) -> Any:
     """
     Return what the runtime remembers of the caller's own statements.
 
@@ -462,7 +463,7 @@ def _remembered(request: Request, what: str) -> Any:
     limit = LIMIT.read(request.META) or DEFAULT_LIMIT
     if not get_config().history.enabled:
         raise HistoryDisabledError
-    return telemetry.state.ask(what, key=caller.fingerprint, limit=limit)
+    return telemetry.state.ask(Question(about, caller.fingerprint, limit))
 
 
 def _declared(control: DatasetControl, name: str) -> DatasetConfig:

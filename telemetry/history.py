@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
@@ -12,9 +12,6 @@ from msgspec.structs import replace
 from system.wallclock import utc_at
 from telemetry.events import StatementEvent, grouped
 from telemetry.fairness import Shares
-
-#: The question that `History.answer` answers.
-HISTORY: Final = "history"
 
 #: The fields of an entry.
 COLUMNS: Final = (
@@ -61,14 +58,8 @@ class History:
             self._size += len(events)
             self._shrink()
 
-    def answer(self, question: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """
-        Return the last `limit` statements of the key with the fingerprint `key`, newest first.
-
-        Raises:
-            LookupError, TypeError: The *question* is malformed.
-        """
-        key, limit = question["key"], question["limit"]
+    def answer(self, key: str, limit: int) -> list[dict[str, Any]]:
+        """Return the last *limit* statements of the key with the fingerprint *key*, newest first."""
         with self._lock:
             found = list(islice(reversed(self._of_key.get(key, ())), limit))
         return [entry(event) for event in found]
