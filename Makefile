@@ -66,7 +66,7 @@ $(VENV)/spark.stamp: requirements/spark.txt | $(BIN)/python
 
 cluster-test: $(VENV)/test.stamp $(VENV)/spark.stamp  ## Run the tests of a cluster on Apache Spark, with a master and two workers.
 	SPARK_HOME="$$($(VENV)/spark/bin/python -c 'import importlib.util; print(*importlib.util.find_spec("pyspark").submodule_search_locations)')" \
-	  $(BIN)/python -m pytest tests/system/test_spark.py tests/queryengine/remote -m cluster $(TEST_ARGS)
+	  $(BIN)/python -m pytest tests/system/test_spark.py tests/cluster -m cluster $(TEST_ARGS)
 
 # A test that takes examples runs again here, with as many as it may take.
 test-all: $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Run what make test leaves out: whole matrices, large data, kills, more examples.
@@ -108,8 +108,8 @@ lock: $(VENV)/base.stamp  ## Compile pyproject.toml and requirements/*.in to pin
 	$(LOCK) requirements/uv.in -o requirements/uv.txt
 	$(LOCK) requirements/caddy.in -o requirements/caddy.txt
 
-reference: install  ## Write docs/reference/: the OpenAPI document, a page made from it, and the comparison with DataFusion.
-	$(BIN)/python -m docs.reference.make
+reference: install  ## Write the comparison with DataFusion in docs/reference/.
+	$(BIN)/python -m docs.reference.datafusion.page
 
 datafusion: $(VENV)/peers.stamp  ## Record the answers of DataFusion that the comparison shows.
 	$(VENV)/peers/bin/python -m docs.reference.datafusion.record

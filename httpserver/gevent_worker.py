@@ -24,15 +24,14 @@ from gunicorn.http.parser import RequestParser
 from gunicorn.sock import ssl_context
 from gunicorn.workers.ggevent import GeventWorker
 
-import queryengine.state
+from httpserver.application import checked
 from httpserver.client_connection import ClientConnection
 from httpserver.connection_counts import ConnectionCounts
 from httpserver.gunicorn_server import graceful_timeout
 from httpserver.http_requests import WebRequest
-from httpserver.refusals import refuse
+from httpserver.refusals import HeadTimeoutError, refuse
 from httpserver.truncation_guard import guarded
 from runtimeconf.state import get_config
-from sqlapi.errors import RequestTimeoutError
 from system.process_limits import die_with_parent, raise_soft_limit
 
 logger = logging.getLogger(__name__)
@@ -156,7 +155,8 @@ class GeventWebWorker(GeventWorker):
     def load_wsgi(self) -> None:
         """Load the application and guard its answers."""
         super().load_wsgi()
-        self.wsgi = guarded(self.wsgi, lambda: not self.alive)
+        self.application = checked(self.wsgi)
+        self.wsgi = guarded(self.application, lambda: not self.alive)
 
     def run(self) -> None:
         """Serve until SIGTERM, then finish the requests under way."""
@@ -213,7 +213,7 @@ class GeventWebWorker(GeventWorker):
                     stopped.add(connection)
             if waited_s > limit_s:
                 logger.warning("requests were cut off: they did not end in %g s", limit_s)
-                queryengine.state.cancel_statements()  # Those that have not begun to answer get an error.
+                self.application.cancel_all()  # Those that have not begun to answer get an error.
                 self._pool.join(timeout=_STOP_MARGIN_S / 2)
                 self._pool.kill(timeout=_STOP_MARGIN_S / 4)
                 return
@@ -281,11 +281,11 @@ class GeventWebWorker(GeventWorker):
                     self._finish(connection)
                     return
         except ssl.SSLError as error:
-            refuse(connection, address, error)
+            refuse(self.application, connection, address, error)
         except OSError:
             logger.debug("a client left or was too slow")
         except Exception as error:  # noqa: BLE001 (an error must not affect other connections)
-            refuse(connection, address, error)
+            refuse(self.application, connection, address, error)
             self._finish(connection)
         finally:
             self._idle.pop(connection, None)
@@ -304,7 +304,7 @@ class GeventWebWorker(GeventWorker):
         Wait for a request and read its head; return None if no request follows.
 
         Raises:
-            RequestTimeoutError: The head was not complete in time.
+            HeadTimeoutError: The head was not complete in time.
             ParseException: It is not well-formed.
             OSError: The client left before the head was complete.
         """
@@ -329,7 +329,7 @@ class GeventWebWorker(GeventWorker):
         try:
             request = next(parser)
         except TimeoutError as error:
-            raise RequestTimeoutError from error
+            raise HeadTimeoutError from error
         except (NoMoreData, StopIteration):
             return None
         finally:

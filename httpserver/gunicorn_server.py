@@ -21,7 +21,7 @@ from gunicorn.http.parser import RequestParser
 from gunicorn.systemd import SD_LISTEN_FDS_START
 from gunicorn.workers.gthread import ThreadWorker
 
-import queryengine.state
+from httpserver.application import Application, checked
 from httpserver.http_requests import WebRequest
 from httpserver.refusals import refuse
 from httpserver.truncation_guard import guarded
@@ -169,6 +169,7 @@ class WebWorker(ThreadWorker):
     """A threaded worker that answers refusals with problem bodies and never lets a truncated answer look complete."""
 
     wsgi: Any
+    application: Application
 
     def init_process(self) -> None:
         """Serve until SIGTERM. gunicorn hardcodes the parser of a connection, so change the requests it makes."""
@@ -178,13 +179,14 @@ class WebWorker(ThreadWorker):
     def load_wsgi(self) -> None:
         """Load the application and guard its answers."""
         super().load_wsgi()
-        self.wsgi = guarded(self.wsgi, lambda: not self.alive)
+        self.application = checked(self.wsgi)
+        self.wsgi = guarded(self.application, lambda: not self.alive)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Begin a graceful stop (SIGTERM). Statements that still run shortly before its end get a typed error."""
         super().handle_exit(sig, frame)
         delay_s = max(self.cfg.graceful_timeout - STOP_MARGIN_S, self.cfg.graceful_timeout / 2)
-        timer = threading.Timer(delay_s, queryengine.state.cancel_statements)
+        timer = threading.Timer(delay_s, self.application.cancel_all)
         timer.daemon = True
         timer.start()
 
@@ -196,4 +198,4 @@ class WebWorker(ThreadWorker):
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
         """Answer a request that failed outside the application."""
-        refuse(client, addr, exc)
+        refuse(self.application, client, addr, exc)

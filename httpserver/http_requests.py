@@ -5,6 +5,7 @@ gunicorn itself waits for the end of a line or chunk even if it has received gar
 application has authenticated the request.
 """
 
+import errno
 import re
 from typing import Any
 
@@ -13,7 +14,6 @@ from gunicorn.http.errors import InvalidChunkSize, InvalidHeader, InvalidRequest
 from gunicorn.http.message import Request
 
 from runtimeconf.state import get_config
-from sqlapi.errors import BodyTooLargeError
 
 #: The valid prefixes of a request line: an empty line, then a method.
 _BEGINS = re.compile(rb"(?:\r\n)?(?:\r|[!$%&'*+\-.^_`|~0-9A-Z]{0,20}|[!$%&'*+\-.^_`|~0-9A-Z]{1,20} .*)", re.DOTALL)
@@ -80,7 +80,7 @@ class _Chunks(ChunkedReader):
 
         Raises:
             InvalidChunkSize: It is malformed.
-            BodyTooLargeError: The chunk is larger than any allowed body.
+            OSError: The chunk is larger than any allowed body (EMSGSIZE).
         """
         line = bytearray(data or b"")
         while b"\r\n" not in line:
@@ -88,7 +88,6 @@ class _Chunks(ChunkedReader):
                 raise InvalidChunkSize(bytes(line))
             self.read_into(unreader, line)
         size, rest = super().parse_chunk_size(unreader, bytes(line))
-        limit = get_config().http.max_body_bytes
-        if size > limit:
-            raise BodyTooLargeError(limit)
+        if size > get_config().http.max_body_bytes:
+            raise OSError(errno.EMSGSIZE, "the chunk is larger than any allowed body")
         return size, rest

@@ -1,4 +1,4 @@
-"""Problem bodies for requests that the HTTP server refuses before the application runs."""
+"""The requests that the HTTP server refuses before the application runs."""
 
 import logging
 import ssl
@@ -6,19 +6,18 @@ from typing import Any
 
 from gunicorn.http import errors as http_errors
 
-import telemetry.state
-from sqlapi.errors import RequestTimeoutError
-from sqlapi.problems import problem
-
-#: The route of a request that was not read far enough to have one.
-_NO_ROUTE = "unknown"
+from httpserver.application import Application
 
 logger = logging.getLogger(__name__)
-access_logger = logging.getLogger("sqlapi.access")
+
+
+class HeadTimeoutError(Exception):
+    """The head of a request was not complete in time."""
+
 
 #: Exception class, status, code, sentence. The first matching class counts.
 REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
-    (RequestTimeoutError, 408, RequestTimeoutError.code, str(RequestTimeoutError())),
+    (HeadTimeoutError, 408, "request_timeout", "The headers were not complete in time: send them without long pauses."),
     (http_errors.LimitRequestLine, 414, "uri_too_long", "The request line is too long."),
     (http_errors.LimitRequestHeaders, 431, "headers_too_large", "The request headers are too large."),
     (http_errors.ExpectationFailed, 417, "expectation_failed", "The Expect header names an unknown expectation."),
@@ -27,9 +26,9 @@ REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
 )
 
 
-def refuse(client: Any, address: Any, error: BaseException) -> None:
+def refuse(application: Application, client: Any, address: Any, error: BaseException) -> None:
     """
-    Answer a request that failed outside the application with a problem body, except on a failed TLS connection.
+    Answer a request that failed outside *application* as the application would, except on a failed TLS connection.
 
     Only the peer is logged, nothing else of the request: a malformed header may hold a key.
     """
@@ -42,12 +41,8 @@ def refuse(client: Any, address: Any, error: BaseException) -> None:
     status, code, detail = next(found, (500, "internal_error", "The server failed to handle the request."))
     if status == 500:
         logger.error("a request failed outside the application", exc_info=error)
-    answer = problem(status, code, detail)
-    telemetry.state.count_request(_NO_ROUTE, status, 0.0)
-    fields = {"peer": peer, "method": None, "route": None, "status": status, "code": code}
-    fields["request_id"] = answer.headers["X-Request-Id"]
-    access_logger.info("request refused by the server", extra={"fields": fields})
+    response = application.refuse(peer, status, code, detail)
     try:
-        client.sendall(answer.as_http11())
+        client.sendall(response)
     except OSError:
         logger.debug("the peer of a refused request is gone")

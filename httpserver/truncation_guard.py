@@ -1,28 +1,26 @@
 """WSGI middleware that makes every truncated answer look truncated, and closes connections that must not be reused."""
 
-import errno
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from sqlapi.body import CLOSE_CONNECTION
-from sqlapi.errors import AnswerCutError
+from httpserver.application import Application
 
 
-def guarded(application: Any, is_stopping: Callable[[], bool]) -> Any:
+def guarded(application: Application, is_stopping: Callable[[], bool]) -> Any:
     """
     Return *application* with guarded answers, for gunicorn.
 
-    A connection closes after its answer when the application asks for it (`CLOSE_CONNECTION`), or when *is_stopping*
-    is true as the answer begins.
+    A connection closes after its answer when the application says that it must, or when *is_stopping* is true as the
+    answer begins.
     """
 
     def call(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         response = start_response.__self__  # gunicorn passes a bound method of its response
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-            if environ.get(CLOSE_CONNECTION) or is_stopping():
+            if application.must_close(environ) or is_stopping():
                 response.force_close()
             return start_response(status, headers, exc_info)
 
@@ -36,10 +34,10 @@ def guarded(application: Any, is_stopping: Callable[[], bool]) -> Any:
 
 class GuardedChunks:
     """
-    The chunks of one answer. An `AnswerCutError` becomes the `ConnectionResetError` that WSGI servers expect.
+    The chunks of one answer, whose connection is reset if they end with an error.
 
     With chunked coding the client notices the missing last chunk. An answer that *ends_by_closing* the connection, as
-    in HTTP/1.0, needs a reset: until it is complete the connection can end in no other way, even if the process is
+    in HTTP/1.0, needs the reset: until it is complete the connection can end in no other way, even if the process is
     killed. *ends_by_closing* is asked when the first chunk is there.
     """
 
@@ -59,11 +57,9 @@ class GuardedChunks:
                 yield chunk
         except GeneratorExit:
             raise  # The server stopped iterating: the connection is closed.
-        except BaseException as error:
+        except BaseException:
             if must_reset:
                 reset(self._connection)  # The server might close it gracefully.
-            if isinstance(error, AnswerCutError):
-                raise ConnectionResetError(errno.ECONNRESET, "the answer was cut") from error
             raise
         if must_reset:
             reset_on_close(self._connection, wanted=False)

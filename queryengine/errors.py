@@ -115,7 +115,7 @@ class EngineBusyError(QueryError):
     code = "engine_busy"
 
     def __init__(self, retry_after_s: int = 1, *, reclaimed: bool = False) -> None:
-        self.retry_after_s = retry_after_s
+        self.retry_after_s, self.is_reclaimed = retry_after_s, reclaimed
         reason = "This API key used every worker, and another key needed one" if reclaimed else "The engine is busy"
         super().__init__(f"{reason}: try again in {retry_after_s} s.")
 

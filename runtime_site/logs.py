@@ -38,9 +38,15 @@ _json = JSONEncoder().encode
 #: Types whose text needs no quoting.
 _NUMBERS = frozenset({int, float, bool})
 
-# Skip the values that no line shows. The manual of `logging` documents these switches under "Optimization".
-logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-logging._srcfile = None  # noqa: SLF001 (documented there, despite its name)
+
+def skip_unused_values() -> None:
+    """
+    Skip the values that no line of ours shows, which the manual of `logging` describes under "Optimization".
+
+    It holds for all of the process: call it only where no other program logs. gunicorn shows the process id.
+    """
+    logging.logThreads = logging.logMultiprocessing = False
+    logging._srcfile = None  # noqa: SLF001 (documented there, despite its name)
 
 
 def escaped(text: str) -> str:

@@ -9,6 +9,8 @@ from typing import TextIO
 
 from django.conf import settings
 
+from runtime_site.logs import skip_unused_values
+
 logger = logging.getLogger(__name__)
 
 
@@ -21,6 +23,7 @@ def begin_logging() -> None:
 
 def capture() -> None:
     """Log the warnings of Python and the exceptions that nobody catches, in this process and in its forks."""
+    skip_unused_values()
     warnings.showwarning = _warn  # type: ignore[assignment]  # `warnings` passes no keywords
     sys.excepthook = _log
     sys.unraisablehook = _log_unraisable

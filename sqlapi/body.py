@@ -5,8 +5,9 @@ Django and DRF read only Content-Length bytes, so a chunked body would be empty,
 with a 500. No body is read before the caller is authenticated.
 """
 
+import errno
 import re
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from sqlapi.errors import (
@@ -16,10 +17,6 @@ from sqlapi.errors import (
     LengthRequiredError,
     RequestTimeoutError,
 )
-
-#: Key of the WSGI environ that asks the server to close the connection after the answer, so that the rest of the body
-#: is not parsed as the next request. (WSGI does not let applications send a `Connection` header.)
-CLOSE_CONNECTION = "runtime.close_connection"
 
 #: The server skips an unread body up to this size and reuses the connection.
 MAX_SKIPPED_BYTES = 64 * 1024
@@ -50,7 +47,7 @@ def read_body(environ: Environ, max_bytes: int) -> bytes:
             raise ContentEncodingError
         if not environ.get("wsgi.input_terminated"):
             raise LengthRequiredError
-        body = _read_up_to(environ, max_bytes + 1)
+        body = _read_up_to(environ, max_bytes + 1, max_bytes)
         if len(body) > max_bytes:
             raise BodyTooLargeError(max_bytes)
     else:
@@ -59,41 +56,44 @@ def read_body(environ: Environ, max_bytes: int) -> bytes:
             raise BodyError("Content-Length is not a number.")
         if length > max_bytes:
             raise BodyTooLargeError(max_bytes)
-        body = _read_up_to(environ, length)
+        body = _read_up_to(environ, length, max_bytes)
         if len(body) < length:
             raise BodyError("The body is shorter than its Content-Length.")
     environ[_STATE] = "read"
     return body
 
 
-def close_if_unread(environ: Environ) -> None:
-    """Ask the server to close the connection unless the body was read or is short enough to skip."""
+def must_close(environ: Mapping[str, Any]) -> bool:
+    """
+    Return whether the server must close the connection after its response.
+
+    The rest of a body must not be parsed as the next request: it was read, or is short enough for the server to skip.
+    """
     state = environ.get(_STATE)
     if state == "read":
-        return
+        return False
     length = _content_length(environ)
     chunked = "HTTP_TRANSFER_ENCODING" in environ
-    if state == "begun" or chunked or length is None or length > MAX_SKIPPED_BYTES:
-        environ[CLOSE_CONNECTION] = True
+    return state == "begun" or chunked or length is None or length > MAX_SKIPPED_BYTES
 
 
-def _content_length(environ: Environ) -> int | None:
+def _content_length(environ: Mapping[str, Any]) -> int | None:
     text = environ.get("CONTENT_LENGTH") or "0"
     return int(text) if _LENGTH.fullmatch(text) else None
 
 
-def _read_up_to(environ: Environ, count: int) -> bytes:
+def _read_up_to(environ: Environ, count: int, max_bytes: int) -> bytes:
     environ[_STATE] = "begun"
     blocks = []
     try:
         while count > 0 and (block := environ["wsgi.input"].read(min(count, _BLOCK_BYTES))):
             blocks.append(block)
             count -= len(block)
-    except BodyTooLargeError:  # The server has read the size of a chunk.
-        raise
     except TimeoutError as error:
         raise RequestTimeoutError from error
     except Exception as error:
+        if getattr(error, "errno", None) == errno.EMSGSIZE:  # The server has read the size of a chunk.
+            raise BodyTooLargeError(max_bytes) from error
         # Servers raise different exceptions for a malformed chunk or a client that stopped sending.
         raise BodyError("The body cannot be read: it is badly framed or ends early.") from error
     return b"".join(blocks)

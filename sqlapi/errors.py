@@ -22,9 +22,10 @@ The errors of an HTTP request, before or after its statement runs.
     ├── ClientGoneError                 the client disconnected before its answer began
     └── AnswerCutError                  the answer was truncated after it began
 
-`sqlapi.error_table` maps them to statuses. This module needs no framework, because the HTTP server uses it too.
+`sqlapi.error_table` maps them to statuses. This module needs no framework.
 """
 
+import errno
 from collections.abc import Sequence
 
 
@@ -155,13 +156,18 @@ class ClientGoneError(SqlApiError):
     detail = "The client closed the connection, and the statement was stopped."
 
 
-class AnswerCutError(SqlApiError):
+class AnswerCutError(SqlApiError, ConnectionResetError):
     """
     The answer was truncated after it began.
 
-    The iterator of the body raises it. The server must then end the connection so that the answer cannot look complete:
-    without the last chunk, or with a reset if the end of the connection marks the end of the answer.
+    The iterator of the body raises it, as the error that WSGI servers expect of a lost connection. The server must then
+    end the connection so that the answer cannot look complete: without the last chunk, or with a reset if the end of
+    the connection marks the end of the answer.
     """
 
     code = "answer_cut"
     detail = "The answer was cut: its statement failed after the first bytes were sent."
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errno = errno.ECONNRESET  # gunicorn logs a traceback for others.

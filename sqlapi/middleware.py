@@ -11,9 +11,8 @@ from django.http.response import HttpResponseBase
 import telemetry.state
 from queryengine.ids import accepted_id, new_id
 from runtimeconf.state import get_config
-from sqlapi.body import close_if_unread
-from sqlapi.problems import COMMON_HEADERS, QUERY_ID, REQUEST_ID, TRACE
-from sqlapi.urls import route_name
+from sqlapi.problems import COMMON_HEADERS, QUERY_ID, REQUEST_ID, TRACE, problem
+from sqlapi.urls import UNKNOWN, route_name
 from system.client_address import client_address
 from telemetry import spans
 from telemetry.trace_context import Trace, log_fields
@@ -51,7 +50,6 @@ class RequestIdMiddleware:
             response["Content-Length"] = str(len(response.content))
             if request.method == "HEAD":
                 response.content = b""
-        close_if_unread(environ)
         return response
 
 
@@ -102,6 +100,20 @@ class AccessLogMiddleware:
             content = cast("HttpResponse", response).content
             log(0 if request.method == "HEAD" else len(content), True)
         return response
+
+
+def refuse(peer: str, status: int, code: str, detail: str) -> bytes:
+    """
+    Log and count a request that the HTTP server refuses. Return the response, for a connection that then closes.
+
+    Only the peer is logged, nothing else of the request: a malformed header may hold a key.
+    """
+    response = problem(status, code, detail)
+    telemetry.state.count_request(UNKNOWN, status, 0.0)
+    fields = {"peer": peer, "method": None, "route": None, "status": status, "code": code}
+    fields["request_id"] = response.headers["X-Request-Id"]
+    logger.info("request refused by the server", extra={"fields": fields})
+    return response.as_http11()
 
 
 def _send_span(trace: Trace | None, fields: Mapping[str, Any], duration_s: float) -> None:

@@ -18,19 +18,15 @@ _NUMBER = re.compile("[0-9]{1,4}", re.ASCII)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryParameter(Generic[_T]):
     """
-    A parameter, as routes read it and as the OpenAPI document describes it.
+    A parameter, which `openapi.json` describes for each operation that reads it.
 
     Args:
         name: Its name.
-        description: What it does: CommonMark.
-        schema: The JSON schema of its value.
         parse: Turns its text into a value, or raises ValueError.
         refusal: The sentence for a caller that sends it twice or with a bad value.
     """
 
     name: str
-    description: str
-    schema: Mapping[str, Any]
     parse: Callable[[str], _T]
     refusal: str
 
@@ -64,8 +60,6 @@ def _choice(*names: str) -> Callable[[str], str]:
 #: Of the route that runs a statement.
 SQL_FORMAT = QueryParameter(
     name="format",
-    description="The format of the response. It overrides `Accept`.",
-    schema={"type": "string", "enum": list(NAMED)},
     parse=_choice(*NAMED),
     refusal=f"The parameter format is one of {', '.join(NAMED)}.",
 )
@@ -73,8 +67,6 @@ SQL_FORMAT = QueryParameter(
 #: Of routes that answer with a list.
 FORMAT = QueryParameter(
     name="format",
-    description="The format of the response. It overrides `Accept`.",
-    schema={"type": "string", "enum": ["json", "csv"]},
     parse=_choice("json", "csv"),
     refusal="The parameter format is json or csv.",
 )
@@ -82,8 +74,6 @@ FORMAT = QueryParameter(
 #: Of routes that answer with a single object.
 JSON_FORMAT = QueryParameter(
     name="format",
-    description="The format of the response, which is always JSON.",
-    schema={"type": "string", "enum": ["json"]},
     parse=_choice("json"),
     refusal="This route answers in JSON: the parameter format is json, or left out.",
 )
@@ -102,8 +92,6 @@ def _limit(text: str) -> int:
 #: Of routes that answer with what the runtime remembers.
 LIMIT = QueryParameter(
     name="limit",
-    description="How many rows to return at most.",
-    schema={"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     parse=_limit,
     refusal=f"The parameter limit is a whole number from 1 to {MAX_LIMIT}.",
 )

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
+from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -49,6 +51,9 @@ from telemetry.trace_context import trace_id
 
 #: DRF requires a negotiator, but negotiates nothing here.
 _NEGOTIATOR = DefaultContentNegotiation()
+
+#: The OpenAPI document. Tests compare it with the routes, the parameters and the errors.
+OPENAPI = Path(__file__).with_name("openapi.json")
 
 CATALOG = {"from": "runtime", "name": "runtime"}
 
@@ -375,12 +380,15 @@ class OpenApiView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """Answer with the whole of it."""
-        from sqlapi.openapi.document import document  # noqa: PLC0415 (it describes the routes, which import this)
-
         JSON_FORMAT.read(request.META)
         # A user's own project may mount the routes under a prefix. In the document a brace would begin a variable.
         prefix = request.path.removesuffix("/v1/openapi.json")
-        return _json(document() | {"servers": [{"url": quote(prefix) or "/"}]})
+        return _json(_described() | {"servers": [{"url": quote(prefix) or "/"}]})
+
+
+@cache
+def _described() -> dict[str, Any]:
+    return dict(json.loads(OPENAPI.read_bytes()))
 
 
 def _check_sender(request: Request) -> None:

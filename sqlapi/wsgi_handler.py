@@ -18,6 +18,9 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, ResolverMatch, get_resolver
 
+import queryengine.state
+from sqlapi.body import must_close
+from sqlapi.middleware import refuse
 from sqlapi.request_bodies import CONTENT_TYPE
 from sqlapi.urls import ROUTES
 
@@ -26,7 +29,15 @@ _NO_DATABASE = "django.db.backends.dummy"
 
 
 class ApiHandler(WSGIHandler):
-    """The handler of the API. It loads the views, so create it after `django.setup()`."""
+    """
+    The handler of the API. It loads the views, so create it after `django.setup()`.
+
+    Beside WSGI, it offers what `httpserver.application` asks of an application.
+    """
+
+    refuse = staticmethod(refuse)
+    must_close = staticmethod(must_close)
+    cancel_all = staticmethod(queryengine.state.cancel_statements)
 
     _middleware_chain: Callable[[HttpRequest], HttpResponseBase]  # Private to Django.
 

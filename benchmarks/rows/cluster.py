@@ -26,7 +26,7 @@ from benchmarks.rows.flight import BIG, READS
 from benchmarks.samples import Target
 from benchmarks.subjects import FlightEndpoint, program_of, querykeep
 from benchmarks.tables import TPCH, tpch_queries
-from tests.queryengine.remote.kubernetes import SailCluster
+from tests.cluster.kubernetes import SailCluster
 
 OURS, FLIGHT, PYSPARK, PLAIN = "Querykeep", "Querykeep, Flight SQL", "pyspark", "pyspark without gzip"
 

@@ -144,10 +144,11 @@ class MssqlSource:
             with explained(load, self._explanation, *_ERRORS), connection.cursor() as cursor:
                 self._begin(cursor)
                 columns = self._columns(cursor)
-            asked = chosen(columns, load.wanted)
-            for column in asked:
-                if column.refused:
-                    raise SourceError(column.refused)
+                asked = chosen(columns, load.wanted)
+                for column in asked:
+                    if column.refused:
+                        raise SourceError(column.refused)
+                asked = self._ranged(cursor, asked)
             expressions = ", ".join(f"{column.expression} AS {quoted(column.name)}" for column in asked)
             wanted = replace(load.wanted, bounds=tuple(_widened(load.wanted.bounds, columns)))
             where = condition(columns, wanted, quoted=quoted, literal_of=_literal)
@@ -262,6 +263,18 @@ class MssqlSource:
             if not name:
                 raise SourceError(self._failure(error))
         return [column_of(name, declared, user_type) for name, declared, user_type, _ in described]
+
+    def _ranged(self, cursor: pymssql.Cursor, columns: Sequence[MssqlColumn]) -> list[MssqlColumn]:
+        """Return *columns*; those of moments in steps of 100 ns get the type that has the range of their values."""
+        checks = [check for column in columns if column.moments for check in column.range_checks()]
+        if not checks:
+            return list(columns)
+        cursor.execute(f"SELECT {', '.join(checks)} FROM {self._table}")  # noqa: S608 - quoted
+        row: Any = cursor.fetchone()
+        found = iter(map(bool, row))
+        return [
+            column.of_range(outside=next(found), finer=next(found)) if column.moments else column for column in columns
+        ]
 
     def _explanation(self, error: Exception) -> SourceError:
         """Turn an error of the driver, which contains host, user, SQL and values, into a sentence."""

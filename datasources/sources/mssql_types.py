@@ -1,8 +1,8 @@
 """
 The types of Microsoft SQL Server, for `mssql:` sources.
 
-The server describes the columns of a query before it runs (`sys.dm_exec_describe_first_result_set`); that description
-alone decides how a column is read.
+The server describes the columns of a query before it runs (`sys.dm_exec_describe_first_result_set`). That description
+decides how a column is read, and for moments in steps of 100 ns also the range of their values.
 """
 
 import re
@@ -13,8 +13,9 @@ from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from datasources.sources.databases import INTEGERS, Column
+from datasources.sources.databases import INTEGERS, Column, Conversion, UnfitValueError
 
 #: A type of the description, such as `decimal(10,2)`, `varchar(max)` and `int`.
 _TYPE = re.compile(r"(\w+)(?:\((\d+|max)(?:,(\d+))?\))?")
@@ -25,8 +26,10 @@ _MAX_CHARACTERS = 4000
 #: has 38 digits for both sides, and such an integer up to 16.
 _MAX_COMPARED_SCALE = 22
 
-#: The digits of a second that the engine has.
+#: The digits of a second that the objects of the driver have.
 _MICROSECONDS = 6
+#: The days that TIMESTAMP_NS has as a whole: from the first one, and before the second.
+_NS_DAYS = ("1677-09-22", "2262-04-11")
 #: A `datetime` has steps of 1/300 s, which the driver gives in whole milliseconds.
 _DATETIME_ERROR = timedelta(milliseconds=4)
 
@@ -45,12 +48,32 @@ class MssqlColumn(Column):
         change: Applied to each object first; None to leave it.
         error: The most by which a value of the server differs from ours, for times that have finer steps there.
         refused: Why the column cannot be read, empty if it can.
+        moments: The type of the server whose values have steps of 100 ns, where their range decides on the type.
     """
 
     kind: pa.DataType
     change: Callable[[Any], Any] | None = None
     error: timedelta = timedelta(0)
     refused: str = ""
+    moments: str = ""
+
+    def range_checks(self) -> tuple[str, str]:
+        """Return SQL for whether moments are outside the days of TIMESTAMP_NS, and have digits below microseconds."""
+        name = quoted(self.name)
+        first, end = (f"CAST('{day}T00:00:00' AS {self.moments})" for day in _NS_DAYS)
+        tests = f"{name} < {first} OR {name} >= {end}", f"DATEPART(nanosecond, {name}) % 1000 > 0"
+        # Without ELSE the server warns of nulls in an aggregate.
+        outside, finer = (f"MAX(CASE WHEN {test} THEN 1 ELSE 0 END)" for test in tests)
+        return outside, finer
+
+    def of_range(self, *, outside: bool, finer: bool) -> "MssqlColumn":
+        """Return how the moments are read: as TIMESTAMP_NS, else as TIMESTAMP, else as text."""
+        zone = "UTC" if self.moments == "datetimeoffset" else None
+        if not outside:
+            return replace(self, convert=_nanoseconds_of(self.name, pa.timestamp("ns", zone)))
+        if not finer:
+            return replace(self, convert=_microseconds_of(self.name, pa.timestamp("us", zone)))
+        return replace(self, expression=f"CONVERT(nvarchar(34), {quoted(self.name)}, 121)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +86,7 @@ class _Reading:
     compared: AbstractSet[str] = frozenset()
     change: Callable[[Any], Any] | None = None
     error: timedelta = timedelta(0)
+    moments: str = ""
 
 
 def quoted(name: str) -> str:
@@ -97,6 +121,8 @@ def column_of(name: str, declared: str | None, user_type: str | None) -> MssqlCo
         change=reading.change,
         error=reading.error,
         refused=refused,
+        moments=reading.moments,
+        convert=_times_of_day if reading is _FINE["time"] else None,
     )
 
 
@@ -111,14 +137,62 @@ def _sized(base: str, size: str | None, scale: str | None) -> _Reading | None:
         is_short = size is not None and size.isdecimal() and int(size) <= _MAX_CHARACTERS
         return _Reading(kind=pa.string(), expression=f"CAST({{}} AS nvarchar({size if is_short else 'max'}))")
     if base in _FINE and (size is None or int(size) > _MICROSECONDS):
-        return replace(_READINGS[base], error=timedelta(microseconds=1))
+        return _FINE[base]
     return None
+
+
+def _moments(column: str, texts: pa.Array, fits: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return *texts* as *kind*, after checking that all of them fit: others may write once the range is known."""
+    if pc.min(fits).as_py() is False:
+        index = pc.index(fits, value=False).as_py()
+        type_ = "TIMESTAMP_NS" if kind.unit == "ns" else "TIMESTAMP"
+        problem = f"a time that {type_} does not keep; it was written during the load, so the next one reads it"
+        raise UnfitValueError(column, index, problem)
+    return pc.cast(texts, pa.timestamp(kind.unit)).view(kind)
+
+
+def _nanoseconds_of(column: str, kind: pa.DataType) -> Conversion:
+    def convert(texts: pa.Array) -> pa.Array:
+        first, end = _NS_DAYS
+        fits = pc.and_(pc.greater_equal(texts, first), pc.less(texts, end))
+        return _moments(column, texts, fits, kind)
+
+    return convert
+
+
+def _microseconds_of(column: str, kind: pa.DataType) -> Conversion:
+    def convert(texts: pa.Array) -> pa.Array:
+        short = pc.utf8_slice_codeunits(texts, 0, -1)
+        return _moments(column, short, pc.ends_with(texts, "0"), kind)
+
+    return convert
+
+
+def _times_of_day(texts: pa.Array) -> pa.Array:
+    moments = pc.cast(pc.binary_join_element_wise("1970-01-01", texts, " "), pa.timestamp("ns"))
+    return moments.view(pa.time64("ns"))
 
 
 _LONG_TEXT = _Reading(kind=pa.string(), expression="CAST({} AS nvarchar(max))")
 
-#: The types of times that may have more digits than the engine's, and can be compared.
-_FINE = frozenset({"datetime2", "datetimeoffset"})
+#: The types of times in steps of 100 ns, which the driver would cut. The bounds of a load have microseconds.
+_FINE = {
+    "time": _Reading(kind=pa.string(), expression="CONVERT(nvarchar(16), {}, 121)"),
+    "datetime2": _Reading(
+        kind=pa.string(),
+        expression="CONVERT(nvarchar(27), {}, 121)",
+        compared={"timestamp"},
+        error=timedelta(microseconds=1),
+        moments="datetime2",
+    ),
+    "datetimeoffset": _Reading(
+        kind=pa.string(),
+        expression="CONVERT(nvarchar(27), CAST(SWITCHOFFSET({}, '+00:00') AS datetime2), 121)",
+        compared={"timestamptz"},
+        error=timedelta(microseconds=1),
+        moments="datetimeoffset",
+    ),
+}
 
 _READINGS = {
     "bit": _Reading(kind=pa.bool_()),

@@ -31,7 +31,7 @@ CLASSES: Mapping[str, tuple[str, str]] = {
     "mysql": ("datasources.sources.mysql", "MysqlSource"),
     "postgres": ("datasources.sources.postgres", "PostgresSource"),
     "s3": ("datasources.sources.s3", "S3Source"),
-    "spark": ("datasources.sources.spark", "SparkSource"),
+    "spark": ("cluster.source", "SparkSource"),
     "sqlite": ("datasources.sources.sqlite", "SqliteSource"),
     "view": ("datasources.sources.view", "ViewSource"),
 }

@@ -47,6 +47,8 @@ _HEADER = struct.Struct(">16x H 6x I I 60x I")
 _FAULT = "querykeep fault"
 _OURS = -1
 
+_HINT = "; sqlite_types: text reads every value"
+
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
@@ -54,7 +56,8 @@ class _Kind:
     How a column is read, by its declaration.
 
     Args:
-        stored: The types (of SQLite's `typeof`) that its values may have.
+        accepts: The values that it may have, in words.
+        stored: Their types, of SQLite's `typeof`.
         example: A value that gives the driver the type of the column.
         value: The expression to select; `{}` is the column.
         engine_type: As `Column.engine_type`.
@@ -62,6 +65,7 @@ class _Kind:
         form: The regular expression of the texts that the engine reads as `engine_type` without a change.
     """
 
+    accepts: str
     stored: tuple[str, ...]
     example: str
     value: str = "{}"
@@ -80,30 +84,41 @@ _UTC = r" ?(?:Z|[+-]00(?::?00)?)"
 
 def _timestamps(engine_type: str, digits: int) -> _Kind:
     clock = _CLOCK.replace("DIGITS", str(digits))
-    return _Kind(("text",), "''", engine_type=engine_type, form=f"{_DAY}(?:[ T]{clock}(?:{_UTC})?)?")
+    example = "texts such as 2024-01-31 12:34:56"
+    return _Kind(example, ("text",), "''", engine_type=engine_type, form=f"{_DAY}(?:[ T]{clock}(?:{_UTC})?)?")
 
 
 def _times(engine_type: str, digits: int) -> _Kind:
     clock = _CLOCK.replace("DIGITS", str(digits))
-    return _Kind(("text",), "''", engine_type=engine_type, form=rf"{clock}|24:00(?::00(?:\.0*)?)?")
+    example = "texts such as 12:34:56"
+    return _Kind(example, ("text",), "''", engine_type=engine_type, form=rf"{clock}|24:00(?::00(?:\.0*)?)?")
 
 
-_INTEGER = _Kind(("integer",), "0")
-_BOOLEAN = _Kind(("integer",), "0", engine_type="BOOLEAN", also="{} IN (0, 1)")
+_INTEGER = _Kind("integers", ("integer",), "0")
+_BOOLEAN = _Kind("0 and 1", ("integer",), "0", engine_type="BOOLEAN", also="{} IN (0, 1)")
 # Doubles hold whole numbers up to 2**53 exactly.
-_REAL = _Kind(("real", "integer"), "0.5", "CAST({} AS REAL)", also=f"abs({{}}) <= {2**53} OR typeof({{}}) = 'real'")
+_REAL = _Kind(
+    f"numbers; integers up to {2**53}",
+    ("real", "integer"),
+    "0.5",
+    "CAST({} AS REAL)",
+    also=f"abs({{}}) <= {2**53} OR typeof({{}}) = 'real'",
+)
 #: Older versions of SQLite write 15 digits of a double, which may need 17.
 _AS_TEXT = (
     "CASE WHEN typeof({}) <> 'real' OR CAST(CAST({} AS TEXT) AS REAL) = {} THEN CAST({} AS TEXT) "
     "ELSE printf('%!.17g', {}) END"
 )
-_TEXT = _Kind(("text", "integer", "real"), "''", _AS_TEXT)
-_BLOB = _Kind(("blob",), "x''")
-_DATE = _Kind(("text",), "''", engine_type="DATE", form=f"{_DAY}(?:[ T]{_MIDNIGHT})?")
+_TEXT = _Kind("texts and numbers", ("text", "integer", "real"), "''", _AS_TEXT)
+_BLOB = _Kind("blobs", ("blob",), "x''")
+_DATE = _Kind("texts such as 2024-01-31", ("text",), "''", engine_type="DATE", form=f"{_DAY}(?:[ T]{_MIDNIGHT})?")
 _TIMESTAMP, _TIMESTAMP_NS = _timestamps("TIMESTAMP", 6), _timestamps("TIMESTAMP_NS", 9)
 _TIME, _TIME_NS = _times("TIME", 6), _times("TIME_NS", 9)
 _ANYTHING = _Kind(
-    ("text", "integer", "real", "blob"), "''", f"CASE typeof({{}}) WHEN 'blob' THEN hex({{}}) ELSE {_AS_TEXT} END"
+    "everything",
+    ("text", "integer", "real", "blob"),
+    "''",
+    f"CASE typeof({{}}) WHEN 'blob' THEN hex({{}}) ELSE {_AS_TEXT} END",
 )
 
 #: The types with nanoseconds, by those without.
@@ -124,6 +139,12 @@ _KINDS = (
     (re.compile("TIME"), _TIME),
     (re.compile("NUM|DEC"), _REAL),
 )
+
+
+class _SqliteScan(StreamScan):
+    """A scan whose every value can also be read as text."""
+
+    hint = _HINT
 
 
 class SqliteSource:
@@ -155,7 +176,7 @@ class SqliteSource:
             reader = mapped(cursor.fetch_record_batch(), _checked_rows(asked, kinds, self._table))
             # The snapshot of the transaction is older than the second version.
             version = before if before == self._version() else None
-            yield StreamScan(reader, load, self._explanation, version=version, types=engine_types(asked))
+            yield _SqliteScan(reader, load, self._explanation, version=version, types=engine_types(asked))
 
     def has_changed(self, version: str, load: Load) -> bool:
         """Compare the identities of the file and of its write-ahead log."""
@@ -262,8 +283,8 @@ def _checked_rows(
         if pc.max(marks).as_py() not in {None, _OURS}:
             row = pc.index(pc.not_equal(marks, _OURS), value=True).as_py()
             column = columns[marks[row].as_py()]
-            stored = " or ".join(kinds[column.name].stored)
-            found.append((row, column.name, f"is not of the type that the column declares ({stored})"))
+            accepted = kinds[column.name].accepts
+            found.append((row, column.name, f"is none that the declared type of the column accepts ({accepted})"))
         data = batch.select(range(len(columns)))
         first = 1 if rows < 0 < batch.num_rows else 0
         for place, form in forms:
@@ -275,9 +296,7 @@ def _checked_rows(
                 found.append((row, name, f"cannot be kept exactly as {kinds[name].engine_type}"))
         if found:
             row, name, what = min(found)
-            raise SourceError(
-                f"'{table}', row {rows + row + 1}: the value of '{name}' {what}; sqlite_types: text reads every value."
-            )
+            raise SourceError(f"'{table}', row {rows + row + 1}: the value of '{name}' {what}{_HINT}.")
         rows += batch.num_rows
         return data.slice(first)
 

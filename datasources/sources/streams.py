@@ -38,6 +38,8 @@ class StreamScan(Scan):
     """
 
     is_read_once = True
+    #: The end of a sentence: what to do about a value that does not fit its type.
+    hint = ""
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class StreamScan(Scan):
                 kind = self._types.get(field.name, field.type)
                 return SourceError(
                     f"The engine cannot read the column '{field.name}'{self._row(connection, field)}: a value does not "
-                    f"fit {kind}."
+                    f"fit {kind}{self.hint}."
                 )
         return SourceError("The engine cannot read a type or a value of the source.")
 

@@ -25,9 +25,9 @@ from gunicorn.errors import HaltServer
 
 import runtimeconf.state
 import telemetry.state
+from queryengine.backends import companion_of
 from queryengine.pool import gunicorn_worker
 from queryengine.pool.broker import BROKER_SOCKET, Broker
-from queryengine.pool.keeper_process import KeeperProcess
 from queryengine.pool.slots import ENGINE_SOCKET
 from queryengine.pool.worker_state import WorkerState, read_state
 from runtimeconf.model import RuntimeConfig
@@ -111,8 +111,7 @@ class EngineArbiter(Arbiter):
         self._statements_ended_at: float | None = None
         self._slots_checked_at = 0.0
         self._socket = self._config.engine_dir / ENGINE_SOCKET
-        cluster = self._config.engine
-        self._keeper = None if cluster is None else KeeperProcess(self._config, cluster)
+        self._companion = companion_of(self._config)
         super().__init__(app)
         self._respawns = Respawns(SPAWNS_AT_ONCE * self.num_workers)
 
@@ -131,8 +130,8 @@ class EngineArbiter(Arbiter):
                 f"The engine of this state directory is {self._lock.holder()}: stop that runtime first, or set another "
                 "state_dir."
             )
-        if self._keeper is not None:
-            self._keeper.take_over(self._config.engine_dir)
+        if self._companion is not None:
+            self._companion.take_over(self._config.engine_dir)
         super().start()
         self._socket_id = file_id(self._socket)
         self._broker = Broker(
@@ -140,7 +139,7 @@ class EngineArbiter(Arbiter):
             self._config.query,
             several_keys=self._several_keys,
             kill=self._kill_runner,
-            reserved=0 if self._keeper is None else min(RESERVED_SLOTS, self._config.query.workers // 2),
+            reserved=0 if self._companion is None else min(RESERVED_SLOTS, self._config.query.workers // 2),
         )
         # gunicorn's handler only queues a signal. The byte that Python writes here ends the broker's wait.
         self._woken, self._wakes = socket.socketpair()
@@ -194,8 +193,8 @@ class EngineArbiter(Arbiter):
     def murder_workers(self) -> None:
         """Check every worker, kill those that are stuck, report the status to the clients, and advance a shutdown."""
         now = time.monotonic()
-        if self._keeper is not None and self.LISTENERS:
-            self._keeper.ensure(now)
+        if self._companion is not None and self.LISTENERS:
+            self._companion.ensure(now)
         alive = 0
         running = set()
         any_idle = False
@@ -257,7 +256,7 @@ class EngineArbiter(Arbiter):
                 return
             if not pid:
                 return
-            if self._keeper is not None and self._keeper.has_ended(pid):
+            if self._companion is not None and self._companion.has_ended(pid):
                 continue
             worker = self.WORKERS.pop(pid, None)
             if worker is None:  # an orphan, when this is the first process of a container
@@ -274,8 +273,8 @@ class EngineArbiter(Arbiter):
                 telemetry.state.send(WorkerLostEvent(cause, code, state.query_id))
                 fields = {"pid": pid, "exit": code, **_shown(state)}
                 logger.warning("engine worker ended", extra={"fields": fields})
-            if self._keeper is not None and state.phase == "busy":
-                self._keeper.lost(state.query_id)
+            if self._companion is not None and state.phase == "busy":
+                self._companion.lost(state.query_id)
             worker.tmp.close()
 
     def _cause_of(self, code: int) -> Cause:
@@ -316,8 +315,8 @@ class EngineArbiter(Arbiter):
         self._wakes.close()
         self._broker.close_inherited()
         telemetry.state.forget()
-        if self._keeper is not None:
-            self._keeper.close_inherited()
+        if self._companion is not None:
+            self._companion.close_inherited()
 
     # The end.
 
@@ -340,14 +339,14 @@ class EngineArbiter(Arbiter):
                 self.reap_workers()
                 self._broker.poll(0.02)
         self.kill_workers(signal.SIGKILL)
-        if self._keeper is not None:
-            self._keeper.leave()
+        if self._companion is not None:
+            self._companion.leave()
         until = time.monotonic() + END_S
-        while (self.WORKERS or (self._keeper and self._keeper.is_running)) and time.monotonic() < until:
+        while (self.WORKERS or (self._companion and self._companion.is_running)) and time.monotonic() < until:
             time.sleep(0.005)
             self.reap_workers()
-        if self._keeper is not None:
-            self._keeper.kill()
+        if self._companion is not None:
+            self._companion.kill()
         self._broker.close()
 
 

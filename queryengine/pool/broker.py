@@ -8,8 +8,9 @@ a slot and when it is recalled.
 Messages from a client:
 
 * `{"do":"enter","id","key","sql","started"}` asks for a slot for a statement; `"patient":true` says that it can wait
-  (see the scheduler), `"short":true` that it was short before, `"inner":true` that it is the runtime's own, which no
-  caller may see or stop, and `"concurrent"` how many statements of its key may run at once.
+  (see the scheduler), `"short":true` that it was short before, `"repeated":true` that it was reclaimed before,
+  `"inner":true` that it is the runtime's own, which no caller may see or stop, and `"concurrent"` how many statements
+  of its key may run at once.
 * `{"do":"hurry","id"}` ends the patience; `{"do":"leave","id"}` removes the statement from the queue.
 * `{"do":"runs","slot","id","sql","started"}` reports the statement that a slot is used for (no id: none).
 * `{"do":"leave","slot"}` frees a slot; `"kill"` names a statement whose worker is killed first.
@@ -23,7 +24,7 @@ Messages to a client:
 * `{"is":"admitted","id","key","slot"}`, `{"is":"busy"|"stopping","id"}`: the decision on a statement.
 * `{"is":"recall","slot"}`: give the slot back after the statement that it is used for.
 * `{"is":"cancel","id"}`: another process stops this statement.
-* `{"is":"reclaimed","id"}`: stop this statement, because another key needs its slot.
+* `{"is":"reclaimed","id"}`: stop this statement, because another key needs its slot, and enter it again if possible.
 * `{"is":"report","ask"}`: report what each slot is used for now, because another client lists or cancels statements.
 * `{"is":"active"|"cancelled"|"counted","ask"}`: answers.
 * `{"is":"status","alive","killed","stopping","busy","running","queued"}`: every second, and when one of the first three

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from queryengine.engine import EngineStatus
-from queryengine.errors import EngineUnavailableError
+from queryengine.errors import EngineBusyError, EngineUnavailableError
 from queryengine.pool.broker import BROKER_SOCKET
 from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
 
@@ -42,6 +42,7 @@ _CLOSE_S = 2.0
 _RECEIVE_BYTES = 64 * 1024
 
 stopping = partial(EngineUnavailableError, "The runtime is stopping: try again.")
+reclaimed = partial(EngineBusyError, reclaimed=True)
 unreachable = partial(EngineUnavailableError, "The engine cannot be reached: try again.")
 
 

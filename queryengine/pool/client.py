@@ -17,7 +17,7 @@ from queryengine.engine import (
     GatedStatement,
     Query,
 )
-from queryengine.errors import EngineUnavailableError
+from queryengine.errors import EngineBusyError, EngineUnavailableError
 from queryengine.pool.client_result import ClientResult
 from queryengine.pool.durations import Durations
 from queryengine.pool.slots import SlotPool
@@ -72,12 +72,20 @@ class EngineClient:
         *,
         inner: bool = False,
     ) -> ClientResult:
-        statement = ClientResult(self._pool, query, query.time_limit_s(self._limits))
-        try:
-            return statement.start(call, cancel, admitted, inner=inner)
-        except EngineUnavailableError:
-            if self.successor is None or statement.had_slot:
-                raise
+        limit_s = query.time_limit_s(self._limits)
+        statement = ClientResult(self._pool, query, limit_s)
+        while True:
+            try:
+                return statement.start(call, cancel, admitted, inner=inner)
+            except EngineBusyError as error:
+                # Nothing of it has reached the caller. While its worker still stops, the slot and the id are in use.
+                if not error.is_reclaimed or statement.slot is not None:
+                    raise
+                statement = ClientResult(self._pool, query, limit_s, repeats=statement)
+            except EngineUnavailableError:
+                if self.successor is None or statement.had_slot:
+                    raise
+                break
         return self.successor._start(query, call, cancel, admitted, inner=inner)  # noqa: SLF001 (of this class)
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:

@@ -15,7 +15,7 @@ from queryengine.engine import ACTIVE_SQL_CHARACTERS, Admitted, CancelToken, Que
 from queryengine.errors import EngineWorkerDiedError, ParameterError, QueryCancelledError, QueryError, QueryTimeoutError
 from queryengine.execution.parameters import UNKNOWN_TYPE, check_values
 from queryengine.manifest import Signature
-from queryengine.pool.broker_client import unreachable
+from queryengine.pool.broker_client import reclaimed, unreachable
 from queryengine.pool.exchange import Exchange, NotStartedError, Phase, connect
 from queryengine.pool.frames import FrameError, Kind, encode_json
 from queryengine.pool.slots import Slot, SlotPool
@@ -73,8 +73,12 @@ _OVER = (State.COMPLETE, State.ENDED)
 class ClientResult:
     """A `QueryResult`. One thread waits and reads; `cancel` and `close` come from any."""
 
-    def __init__(self, pool: SlotPool, query: Query, limit_s: float) -> None:
-        """Start the clock of the time that *query* has left of its limit of *limit_s* seconds, which errors name."""
+    def __init__(self, pool: SlotPool, query: Query, limit_s: float, *, repeats: "ClientResult | None" = None) -> None:
+        """
+        Start the clock of the time that *query* has left of its limit of *limit_s* seconds, which errors name.
+
+        A statement that *repeats* a stopped one has the rest of its time, and waits that long for a slot.
+        """
         self.timings = QueryTimings()
         self.query_id = query.query_id
         self.key = query.fingerprint
@@ -86,9 +90,11 @@ class ClientResult:
         self._pool = pool
         self._lock = pool.lock
         self._state = State.QUEUED
-        self._deadline = time.monotonic() + (limit_s if query.timeout_s is None else query.timeout_s)
+        self.arrived: float = time.monotonic() if repeats is None else repeats.arrived
+        self._deadline = self.arrived + (limit_s if query.timeout_s is None else query.timeout_s)
         self._timeout = partial(QueryTimeoutError, limit_s)
-        self._started = time.time()
+        self.started: float = time.time() if repeats is None else repeats.started
+        self._is_repeated = repeats is not None
         self._call: Mapping[str, Any] = {}
         self._is_inner = False
         self._decided: threading.Lock | None = None  # held until the broker has decided or there is a reason to stop
@@ -134,16 +140,18 @@ class ClientResult:
         return self
 
     def entry(self) -> dict[str, Any]:
-        """Return what the broker wants to know: `id`, `sql`, `started`, and `inner` for the runtime's own."""
+        """Return the fields of "enter" and "runs" messages that describe the statement."""
         fields: dict[str, Any] = {
             "id": self.query_id,
             "sql": _listed(self._call["sql"]),
-            "started": utc_at(self._started),
+            "started": utc_at(self.started),
         }
         if self._concurrent is not None:
             fields["concurrent"] = self._concurrent
         if (durations := self._pool.durations) is not None and durations.is_short(self._call["sql"]):
             fields["short"] = True
+        if self._is_repeated:
+            fields["repeated"] = True
         return {**fields, "inner": True} if self._is_inner else fields
 
     def __iter__(self) -> Iterator[bytes]:
@@ -202,12 +210,12 @@ class ClientResult:
             self.wake()
 
     def stop(self, reason: Reason) -> None:
-        """Stop the statement because of *reason*; an earlier reason stands."""
+        """Stop the statement because of *reason*; an earlier reason stands, unless the statement would be repeated."""
         with self._lock:
-            if self._reason is not None or self._state in _OVER:
+            if self._reason not in (None, reclaimed) or self._state in _OVER:
                 return
             self._reason = reason
-            self._stopped_at = time.monotonic()
+            self._stopped_at = self._stopped_at or time.monotonic()
             self.wake()
             if self._exchange is not None:
                 self._exchange.ask_to_stop()
@@ -236,7 +244,6 @@ class ClientResult:
 
     def _wait_for_slot(self) -> None:
         self._check()
-        began = time.monotonic()
         self._pool.enter(self)
         if self._state is State.QUEUED:  # Most get an unused slot at once.
             decided = threading.Lock()  # An event costs several times as much.
@@ -244,7 +251,7 @@ class ClientResult:
             self._decided = decided
             if self._state is State.QUEUED:  # `wake` changes the state before it looks for the lock.
                 decided.acquire()
-        self.timings.queued_ms = (time.monotonic() - began) * 1000
+        self.timings.queued_ms = (time.monotonic() - self.arrived) * 1000
         self._check()
 
     def _begin(self) -> None:

@@ -8,6 +8,11 @@ key comes back after that time and finds that another one holds every slot, it w
 newest statement of that key is stopped. Callers without a key are exempt: with authentication off there is nobody to
 protect.
 
+A stopped statement is repeated if none of its rows have left the process. So taking a slot back costs its caller time
+and not the answer. The alternatives are worse for one of the two: waiting until a statement ends refuses the other key
+(the queue time-out is shorter than the time limit), and keeping a slot free all the time refuses statements of the
+first key although a worker is idle.
+
 `FairQueue` decides and is not thread-safe; the broker calls it directly. `Admission` lets threads wait for it.
 """
 
@@ -238,9 +243,13 @@ class Admission:
         self._queue_timeout_s = limits.queue_timeout_s
         self._running: dict[QueueEntry, Interruption] = {}  # of keys, in the order of admission
 
-    def enter(self, key: str, interruption: Interruption, most: int | None = None) -> Callable[[], None]:
+    def enter(
+        self, key: str, interruption: Interruption, most: int | None = None, timeout_s: float | None = None
+    ) -> Callable[[], None]:
         """
         Wait for a slot for a statement of *key* ("" for a caller without a key), of which *most* may run at once.
+
+        The wait takes *timeout_s* seconds at most, by default `queue_timeout`.
 
         Returns:
             The function that frees the slot. It may be called more than once, from any thread.
@@ -254,19 +263,19 @@ class Admission:
         with self._lock:
             entry = self.queue.join(key, woken.set, most=most)
         if entry.state is not EntryState.ADMITTED:
-            self._wait(entry, woken, interruption)
+            self._wait(entry, woken, interruption, self._queue_timeout_s if timeout_s is None else timeout_s)
         if key:
             with self._lock:
                 if entry.state is EntryState.ADMITTED:
                     self._running[entry] = interruption
         return partial(self._leave, entry)
 
-    def _wait(self, entry: QueueEntry, woken: threading.Event, interruption: Interruption) -> None:
+    def _wait(self, entry: QueueEntry, woken: threading.Event, interruption: Interruption, timeout_s: float) -> None:
         interruption.attach(woken.set)
         began = time.monotonic()
         try:
-            while (waited_s := time.monotonic() - began) < self._queue_timeout_s:
-                if woken.wait(min(_LOOK_S, self._queue_timeout_s - waited_s)):
+            while (waited_s := time.monotonic() - began) < timeout_s:
+                if woken.wait(min(_LOOK_S, timeout_s - waited_s)):
                     break
                 with self._lock:
                     self.queue.admit_due()

@@ -6,12 +6,14 @@ This engine cannot end a call inside DuckDB that ignores its interrupt flag; eng
 which are processes that can be killed, have the same interface.
 """
 
+import math
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from queryengine.cancellation import Interruption
 from queryengine.engine import (
@@ -25,7 +27,7 @@ from queryengine.engine import (
     GatedStatement,
     Query,
 )
-from queryengine.errors import QueryCancelledError
+from queryengine.errors import EngineBusyError, QueryCancelledError
 from queryengine.execution.instance import DuckDBBackend
 from queryengine.execution.statement_result import StatementResult
 from queryengine.execution.statement_runner import StatementRunner, WaitForSlot
@@ -34,15 +36,25 @@ from queryengine.pool.rate_limits import RateLimits
 from runtimeconf.model import RuntimeConfig
 from system.wallclock import utc_at
 
+_T = TypeVar("_T")
+
 
 @dataclass(eq=False, slots=True)
 class _ActiveStatement:
-    """A statement from its arrival until it has released its slot; `stop` stops it, from any thread."""
+    """A statement from its arrival until it has released its slot; *cancel* and `stop` stop it, from any thread."""
 
     query: Query
-    stop: Callable[[], None]
+    cancel: CancelToken | None
+    admitted: Admitted | None = None
+    interruption: Interruption = field(default_factory=Interruption)
+    is_cancelled: bool = False
+    is_repeated: bool = False
     arrived: float = field(default_factory=time.time)
     is_running: bool = False
+
+    def stop(self) -> None:
+        self.is_cancelled = True
+        self.interruption.stop(QueryCancelledError)
 
 
 class InProcessEngine:
@@ -70,23 +82,20 @@ class InProcessEngine:
             )
         # In the order of arrival. No lock: adding, removing and listing the keys of a dictionary are atomic.
         self._active: dict[_ActiveStatement, None] = {}
+        self._limits = config.query
         self._admission = Admission(config.query, several_keys=several_keys)
         self._rate_limits = RateLimits()
         self._runner = StatementRunner(config, DuckDBBackend(config, variant_casts=False))
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> StatementResult:
         """As `QueryEngine.run`; a small result is computed to its end."""
-        interruption = Interruption()
-        with ExitStack() as held:
-            return self._runner.run(query, interruption, held, self._enter(query, cancel, interruption, held, admitted))
+        return self._until_done(_ActiveStatement(query, cancel, admitted), self._runner.run)
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
         """As `QueryEngine.describe`."""
-        interruption = Interruption()
-        with ExitStack() as held:
-            return self._runner.describe(
-                query, interruption, held, self._enter(query, cancel, interruption, held), speculate_s=speculate_s
-            )
+        return self._until_done(
+            _ActiveStatement(query, cancel), partial(self._runner.describe, speculate_s=speculate_s)
+        )
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""
@@ -135,26 +144,38 @@ class InProcessEngine:
     def _active_of(self, fingerprint: str) -> list[_ActiveStatement]:
         return [one for one in list(self._active) if one.query.fingerprint == fingerprint]
 
-    def _enter(
-        self,
-        query: Query,
-        cancel: CancelToken | None,
-        interruption: Interruption,
-        held: ExitStack,
-        admitted: Admitted | None = None,
-    ) -> WaitForSlot:
-        """List the statement as active, let *cancel* stop it, and return what waits for its slot."""
-        stop = partial(interruption.stop, QueryCancelledError)
-        active = _ActiveStatement(query, stop)
+    def _until_done(
+        self, active: _ActiveStatement, run: Callable[[Query, Interruption, ExitStack, WaitForSlot], _T]
+    ) -> _T:
+        """*run* the statement, and again with the rest of its time whenever another key has taken its slot."""
+        began = time.monotonic()
+        query = active.query
+        limit_s = query.time_limit_s(self._limits) if query.timeout_s is None else query.timeout_s
+        while True:
+            try:
+                with ExitStack() as held:
+                    return run(query, active.interruption, held, self._enter(active, held))
+            except EngineBusyError as error:
+                if not error.is_reclaimed:
+                    raise
+            if active.is_cancelled:
+                raise QueryCancelledError
+            query = replace(query, timeout_s=max(0.0, began + limit_s - time.monotonic()))
+            active.interruption, active.is_repeated, active.is_running = Interruption(), True, False
+
+    def _enter(self, active: _ActiveStatement, held: ExitStack) -> WaitForSlot:
+        """List the statement as active, let it be cancelled, and return what waits for its slot."""
         self._active[active] = None
         held.callback(self._active.pop, active, None)
-        if cancel is not None:
-            held.callback(cancel.subscribe(stop))
+        if active.cancel is not None:
+            held.callback(active.cancel.subscribe(active.stop))
 
         def wait_for_slot() -> None:
-            held.callback(self._admission.enter(query.fingerprint, interruption, query.concurrent))
+            timeout_s = math.inf if active.is_repeated else None  # Its time limit ends the wait.
+            query, interruption = active.query, active.interruption
+            held.callback(self._admission.enter(query.fingerprint, interruption, query.concurrent, timeout_s))
             active.is_running = True
-            if admitted is not None:
-                admitted()
+            if active.admitted is not None:
+                active.admitted()
 
         return wait_for_slot

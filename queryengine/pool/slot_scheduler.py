@@ -12,7 +12,8 @@ and after that only at the expense of a process that has more or leaves one unus
 rotate, one of them is recalled.
 
 A key that is alone may hold every slot (`FairQueue`). Once a statement of another key has waited for a while, the
-newest statement of that key is stopped, and its slot passes to the other key.
+newest statement of that key is stopped, and its slot passes to the other key. The client repeats it, if none of its
+rows have been passed on. A repeated statement may wait until its time limit, and is the last to be stopped again.
 
 Some slots may be reserved for statements that were short before. A reserved slot serves one statement: it is recalled
 as soon as it is granted.
@@ -64,6 +65,7 @@ class StatementRecord:
         self.id = required(fields, "id", str)
         self.key = key
         self.is_inner = fields.get("inner") is True
+        self.is_repeated = fields.get("repeated") is True
         self.sql = required(fields, "sql", str)[:ACTIVE_SQL_CHARACTERS]
         self.started = required(fields, "started", str)
         self.since = time.monotonic()
@@ -177,11 +179,11 @@ class SlotScheduler:
         """Return the seconds until `run_due` has work."""
         if not self._queued:
             return float("inf")
-        return min(QUANTUM_S, next(iter(self._queued)).queued_until - now)
+        return min(QUANTUM_S, min(one.queued_until for one in self._queued) - now)
 
     def run_due(self, now: float) -> None:
         """Refuse the statements that have waited too long, and recall slots that queued statements should have."""
-        while self._queued and (statement := next(iter(self._queued))).queued_until <= now:
+        for statement in [one for one in self._queued if one.queued_until <= now]:
             self._refuse(statement)
             self._withdraw(statement)
         self._queue.admit_due()
@@ -210,7 +212,7 @@ class SlotScheduler:
         if statement.entry.state is EntryState.ADMITTED:
             self._grant(statement)
         else:
-            statement.queued_until = time.monotonic() + self._queue_timeout_s
+            statement.queued_until = math.inf if statement.is_repeated else time.monotonic() + self._queue_timeout_s
             client.queued[statement.id] = statement
             self._queued[statement] = None
 
@@ -341,13 +343,12 @@ class SlotScheduler:
         held = [slot for slot in self._slots.values() if slot.entry.key == holder]
         if any(slot.reclaimed_at is not None and now < slot.reclaimed_at + RECLAIM_AGAIN_S for slot in held):
             return
-        found = [(slot.statement.since, slot) for slot in held if slot.statement and slot.reclaimed_at is None]
+        found = [(one, slot) for slot in held if (one := slot.statement) is not None and slot.reclaimed_at is None]
         if found:
-            _, slot = max(found, key=lambda one: one[0])
+            statement, slot = max(found, key=lambda one: (not one[0].is_repeated, one[0].since))
             slot.reclaimed_at = now
             self._recall(slot)
-            if slot.statement is not None:
-                self._send(slot.client, {"is": "reclaimed", "id": slot.statement.id})
+            self._send(slot.client, {"is": "reclaimed", "id": statement.id})
 
     def _recall_surplus(self, slot: GrantedSlot) -> None:
         """Recall *slot* if more slots than processors rotate and its client has another one that does."""

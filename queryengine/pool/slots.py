@@ -15,13 +15,12 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from queryengine.cancellation import Reason
 from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError
-from queryengine.pool.broker_client import BrokerLink, stopping, unreachable
+from queryengine.pool.broker_client import BrokerLink, reclaimed, stopping, unreachable
 from queryengine.pool.durations import Durations
 from queryengine.pool.frames import FrameError
 
@@ -46,7 +45,7 @@ _IDLE_TICK_S = 1.0
 _REASONS: dict[str, Reason] = {
     "stopping": stopping,
     "cancel": QueryCancelledError,
-    "reclaimed": partial(EngineBusyError, reclaimed=True),
+    "reclaimed": reclaimed,
 }
 
 

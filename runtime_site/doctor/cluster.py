@@ -13,8 +13,8 @@ def check(config: RuntimeConfig) -> Iterator[Finding]:
     if config.engine is None:
         return
     # gRPC is for those who need it.
-    from queryengine.remote.connection import Connection  # noqa: PLC0415
-    from queryengine.remote.errors import SessionLostError  # noqa: PLC0415
+    from cluster.connection import Connection  # noqa: PLC0415
+    from cluster.errors import SessionLostError  # noqa: PLC0415
 
     connection = Connection(config.engine)
     session_id = str(uuid.uuid4())

@@ -2,8 +2,11 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -177,3 +180,54 @@ def test_nginx_limits_the_requests_under_way_of_an_address(
         assert refused.headers["Retry-After"] == "1"
         assert refused.headers["Content-Type"] == "application/problem+json"
         assert other.post(f"{front.entry.url}/v1/sql", content="SELECT 1", headers=KEYED).status_code == 200
+
+
+def open_connections(port: int) -> int:
+    """Return how many connections to *port* neither side has closed."""
+    lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return sum((remote, state) == (f"0100007F:{port:04X}", "01") for _, _, remote, state, *_ in lines)
+
+
+@pytest.mark.parametrize(
+    ("ours", "proxys", "fails"),
+    [pytest.param("1s", "5s", True, id="shorter"), pytest.param("1h", "1s", False, id="longer")],
+)
+def test_no_request_is_lost_if_the_runtime_keeps_idle_connections_longer_than_the_proxy(
+    tmp_path: Path, tls_files: tuple[Path, Path], ours: str, proxys: str, *, fails: bool
+) -> None:
+    """
+    A proxy passes requests on over connections that have been idle for some time.
+
+    It is stopped meanwhile, as if the network between the two were slow: when it passes the requests on, it does not
+    know yet which connections the runtime has closed.
+    """
+    need("nginx")
+    (tmp_path / "runtime").mkdir()
+    with ExitStack() as stack:
+        runtime = stack.enter_context(start_runtime(tmp_path / "runtime", keep_alive=ours))
+        front = Front("nginx", tmp_path, runtime, tls_files)
+        address = f"127.0.0.1:{runtime.port}"
+        upstream = f"upstream kept {{ server {address}; keepalive 50; keepalive_timeout {proxys}; }}\nserver {{\n"
+        changes = {"server {\n": upstream, f"proxy_pass http://{address}": "proxy_pass http://kept"}
+        (tmp_path / "conf").write_text(changed(tmp_path / "conf", changes))
+        stack.enter_context(front)
+        clients = [stack.enter_context(httpx.Client(verify=front.entry._verify, timeout=60)) for _ in range(50)]
+        threads = stack.enter_context(ThreadPoolExecutor(len(clients)))
+
+        def ask(client: httpx.Client) -> int:
+            return client.post(f"{front.entry.url}/v1/sql", content="SELECT 1", headers=KEYED).status_code
+
+        lost = 0
+        for turn in range(6):
+            if not fails and turn % 2:
+                wait_for(lambda: not open_connections(runtime.port), "the proxy to close idle connections")
+            lost += [*threads.map(ask, clients)].count(502)
+            assert open_connections(runtime.port) > 0
+            front.process.send_signal(signal.SIGSTOP)
+            asked = threads.map(ask, clients)
+            if fails:
+                wait_for(lambda: not open_connections(runtime.port), "the runtime to close idle connections")
+            front.process.send_signal(signal.SIGCONT)
+            lost += [*asked].count(502)
+
+        assert (lost > 0) == fails, f"{lost} of 600 requests were lost"

@@ -13,9 +13,9 @@ from kubernetes_validate.utils import validate
 from runtimeconf.loader import load
 from runtimeconf.model import RuntimeConfig
 from system.addresses import Address
+from tests.cluster.clusters import ClusterEngine, Sail, config_of, in_place, is_open, write_flights
 from tests.deploy.fronts import need
 from tests.deploy.test_kubernetes import CHART, MANIFESTS, VERSIONS, helm, pod_of, resources, runtime_of
-from tests.queryengine.remote.clusters import ClusterEngine, Sail, config_of, in_place, is_open, write_flights
 from tests.system.harness import K1, REPOSITORY, Program, clean_environ, free_port, wait_for
 
 SPARK = REPOSITORY / "deploy/kubernetes/spark.yaml"

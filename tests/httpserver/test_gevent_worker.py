@@ -249,6 +249,20 @@ def test_a_full_worker_closes_the_longest_idle_connection(tmp_path: Path) -> Non
         assert [client.get("/pid").status for client in clients[1:]] == [200] * 3
 
 
+def test_a_reload_changes_how_long_idle_connections_are_kept(tmp_path: Path) -> None:
+    with WebTier(tmp_path, settings={"workers": 1}, http={"keep_alive": "1h"}) as server, ExitStack() as stack:
+        clients = [stack.enter_context(server.connection())]
+        assert clients[0].get("/reload?keep_alive_s=0.1").status == 200
+
+        def closes_one() -> bool:
+            clients.append(stack.enter_context(server.connection()))
+            assert clients[-1].get("/pid").status == 200
+            return bool(select.select([client.connection for client in clients], [], [], 0.2)[0])
+
+        wait_for(closes_one, "the end of an idle connection")
+        assert clients[-1].rest() == b""
+
+
 @pytest.mark.parametrize(
     ("begun", "answer"),
     [

@@ -11,6 +11,7 @@ from gunicorn.config import Config
 from gunicorn.http.wsgi import Response
 
 from httpserver import gevent_worker
+from httpserver.application import checked
 from httpserver.gunicorn_server import addresses, heartbeat_timeout, options, web_options
 from runtimeconf.model import MIB, QueryConfig, RuntimeConfig
 from system.addresses import Address
@@ -45,6 +46,11 @@ def test_gunicorn_takes_all_settings() -> None:
     assert in_process.worker_connections >= 2 * in_process.threads  # otherwise gunicorn keeps none idle
     assert web.workers == len(os.sched_getaffinity(0))
     assert web.timeout == 11
+
+
+def test_another_application_is_refused_when_it_is_loaded() -> None:
+    with pytest.raises(TypeError, match=r"not the application of runtime_site\.wsgi"):
+        checked(lambda _environ, _start_response: [])
 
 
 def test_a_worker_that_checks_large_bodies_may_be_silent_for_longer() -> None:

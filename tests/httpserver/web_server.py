@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -20,10 +21,10 @@ from gunicorn.app.base import BaseApplication
 
 from httpserver import gevent_worker, gunicorn_server
 from httpserver.gevent_worker import GeventWebWorker
-from runtime_site import startup
-from sqlapi import disconnects
-from sqlapi.body import CLOSE_CONNECTION, read_body
+from runtimeconf.state import get_config, set_config
+from sqlapi import body, disconnects
 from sqlapi.errors import AnswerCutError, SqlApiError
+from supervisor import startup
 
 
 class WebServer(BaseApplication):  # type: ignore[misc]
@@ -40,11 +41,13 @@ class WebServer(BaseApplication):  # type: ignore[misc]
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        if self._application == "plain":
-            return plain
         from sqlapi.wsgi_handler import ApiHandler  # noqa: PLC0415 (as in production: in the worker)
 
-        return ApiHandler()
+        class Plain(ApiHandler):
+            def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+                return plain(environ, start_response)
+
+        return Plain() if self._application == "plain" else ApiHandler()
 
     def limit_stop(self) -> None:
         """The configuration does not change here."""
@@ -87,16 +90,14 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     path = environ["PATH_INFO"]
     if path == "/body":
         try:
-            text = f"{len(read_body(environ, 1 << 24))}"
+            text = f"{len(body.read_body(environ, 1 << 24))}"
         except SqlApiError as error:
             text = error.code
-            environ[CLOSE_CONNECTION] = True
         return _whole(start_response, text)
     if path == "/close":
-        environ[CLOSE_CONNECTION] = True
         return _whole(start_response, "closing")
-    if path == "/hold":
-        return _whole(start_response, _held())
+    if path in {"/hold", "/reload"}:
+        return _whole(start_response, _held() if path == "/hold" else _reloaded(asked["keep_alive_s"]))
     if path == "/watch":
         return _watched(environ, start_response, asked["s"])
     if path == "/block":
@@ -123,6 +124,13 @@ def _held() -> str:
     while not released.exists():
         time.sleep(0.2)
     return "released"
+
+
+def _reloaded(keep_alive_s: float) -> str:
+    """Put another configuration into force, as a reload does."""
+    config = get_config()
+    set_config(replace(config, http=replace(config.http, keep_alive_s=keep_alive_s)))
+    return "reloaded"
 
 
 def _watched(environ: dict[str, Any], start_response: Any, seconds: float) -> list[bytes]:

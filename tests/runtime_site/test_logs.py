@@ -268,7 +268,21 @@ for name in ('django.request', 'django.server', 'django.security.DisallowedHost'
     assert done.stdout + done.stderr == ""
 
 
-def test_records_do_not_search_for_their_caller(caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("a.room").warning("a line")
+@pytest.mark.parametrize(
+    ("process", "shown"), [("uncaught.capture()", "(unknown file) None"), ("", "<string> MainThread")]
+)
+def test_only_a_process_of_the_runtime_alone_skips_what_its_lines_do_not_show(process: str, shown: str) -> None:
+    """A project with these settings has lines of its own, and gunicorn shows the process id."""
+    script = f"""
+from runtime_site import settings, uncaught
+{process}
+handler = logging.StreamHandler()
+handler.setFormatter(logging.Formatter("%(pathname)s %(threadName)s %(process)d"))
+log.propagate = False
+log.addHandler(handler)
+log.warning("a line")
+print(os.getpid())
+"""
+    done = run_logging(script)
 
-    assert caplog.records[0].pathname == "(unknown file)"
+    assert done.stderr == f"{shown} {done.stdout}"

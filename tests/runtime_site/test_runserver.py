@@ -11,7 +11,6 @@ import pytest
 from django.http import HttpResponse
 
 from runtime_site.management.commands.runserver import Server, guard
-from sqlapi.body import CLOSE_CONNECTION
 
 PATIENCE_S = 60.0
 NEXT = b"GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -118,7 +117,6 @@ def test_refusals_of_the_server_show_no_versions(address: Any) -> None:
 
 def test_an_unread_body_is_not_read_into_memory() -> None:
     def refuse(environ: dict[str, Any], start_response: Any) -> HttpResponse:
-        environ[CLOSE_CONNECTION] = True  # As sqlapi asks for after a long body that nobody read.
         start_response("401 Unauthorized", [("Content-Length", "0")])
         return HttpResponse(status=401)
 

@@ -1,9 +1,10 @@
+import errno
 import io
 from typing import Any
 
 import pytest
 
-from sqlapi.body import CLOSE_CONNECTION, MAX_SKIPPED_BYTES, close_if_unread, read_body
+from sqlapi.body import MAX_SKIPPED_BYTES, must_close, read_body
 from sqlapi.errors import BodyError, BodyTooLargeError, ContentEncodingError, LengthRequiredError
 
 
@@ -27,11 +28,6 @@ def environ_of(content: bytes, error: Exception | None = None, /, **more: Any) -
     return {"wsgi.input": Input(content, error), **more}
 
 
-def closes(environ: dict[str, Any]) -> bool:
-    close_if_unread(environ)
-    return bool(environ.get(CLOSE_CONNECTION))
-
-
 LIMIT = 70_000  # More than the server skips.
 CHUNKED = {"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input_terminated": True}
 
@@ -53,7 +49,7 @@ def test_a_body_is_read_up_to_its_end(content: bytes, more: dict[str, Any], body
 
     assert read_body(environ, LIMIT) == body
     assert environ["wsgi.input"].read_bytes == len(body)
-    assert not closes(environ)
+    assert not must_close(environ)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +83,7 @@ def test_a_refused_body_is_not_read_on_and_closes_the_connection(
 
     assert str(raised.value) == str(error)
     assert environ["wsgi.input"].read_bytes == read_bytes
-    assert closes(environ)
+    assert must_close(environ)
 
 
 @pytest.mark.parametrize("more", [CHUNKED, {"CONTENT_LENGTH": "8"}])
@@ -97,7 +93,15 @@ def test_any_exception_of_the_server_is_a_body_error(more: dict[str, Any], error
 
     with pytest.raises(BodyError, match="badly framed or ends early"):
         read_body(environ, LIMIT)
-    assert closes(environ)
+    assert must_close(environ)
+
+
+def test_a_chunk_that_the_server_finds_too_large_is_a_body_that_is_too_large() -> None:
+    environ = environ_of(b"SEL", OSError(errno.EMSGSIZE, "the chunk is too large"), **CHUNKED)
+
+    with pytest.raises(BodyTooLargeError, match=str(LIMIT)):
+        read_body(environ, LIMIT)
+    assert must_close(environ)
 
 
 @pytest.mark.parametrize(
@@ -112,4 +116,4 @@ def test_any_exception_of_the_server_is_a_body_error(more: dict[str, Any], error
     ],
 )
 def test_which_unread_bodies_close_the_connection(more: dict[str, Any], expected: bool) -> None:
-    assert closes(environ_of(b"", **more)) is expected
+    assert must_close(environ_of(b"", **more)) is expected

@@ -14,8 +14,8 @@ from adbc_driver_flightsql import DatabaseOptions
 from adbc_driver_flightsql import dbapi as flight_sql
 
 from tests.clients import tpch
-from tests.queryengine.remote.clusters import Sail
-from tests.queryengine.remote.kubernetes import SailCluster
+from tests.cluster.clusters import Sail
+from tests.cluster.kubernetes import SailCluster
 from tests.system.harness import K1, Server, free_port, run_program, wait_for
 
 

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.cluster.clusters import ENDLESS, UNSTOPPABLE
+from tests.cluster.kubernetes import SailCluster
 from tests.queryengine.heartbeats import state_of
-from tests.queryengine.remote.clusters import ENDLESS, UNSTOPPABLE
-from tests.queryengine.remote.kubernetes import SailCluster
 from tests.system.harness import K1, KEYED, Server, wait_for
 from tests.system.processes import engine_workers, family, send
 from tests.system.test_cluster import server_on
@@ -121,8 +121,8 @@ class Trial:
         """
         Begin a statement, whose end is given, and wait until the cluster computes it.
 
-        A cluster that has lost a worker may fail statements for a while, and one on a busy machine may begin so late that
-        the caller or the limit has ended the statement.
+        A cluster that has lost a worker may fail statements for a while, and on a busy machine the caller or the limit
+        may have ended the statement by then.
         """
         asked, before = pool.submit(end_of, self.server, sql, last_value, patience_s), self.cluster.cpu_s()
 

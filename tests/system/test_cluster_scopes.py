@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.queryengine.remote.clusters import Sail
+from tests.cluster.clusters import Sail
 from tests.system.scopes import CHANNELS, Channel, Key, Runtimes, Scopes, started
 from tests.system.test_key_scopes import TABLES, declared
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.clients import tpch
-from tests.queryengine.remote.clusters import ENDLESS, ClusterEngine, config_of
-from tests.queryengine.remote.spark import TOKEN, Spark
-from tests.queryengine.remote.test_differences import ROWS, outcome
+from tests.cluster.clusters import ENDLESS, ClusterEngine, config_of
+from tests.cluster.spark import TOKEN, Spark
+from tests.cluster.test_differences import ROWS, outcome
 from tests.system.harness import Server, wait_for
 from tests.system.test_cluster import check, from_flight, server_on
 from tests.system.test_cluster import expected as expected  # noqa: PLC0414 - a fixture

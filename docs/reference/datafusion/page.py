@@ -137,3 +137,7 @@ def _code(text: str) -> str:
     text = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
     mark = "``" if "`" in text else "`"
     return f"{mark}{text}{mark}".replace("|", r"\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -13,11 +13,11 @@ from django.core.servers import basehttp
 
 import runtimeconf.state
 from httpserver.truncation_guard import GuardedChunks
-from runtime_site import startup
-from runtime_site.management.part import add_config_option, use_config
+from runtime_site.management.base import add_config_option, use_config
 from runtimeconf.errors import ConfigError
 from runtimeconf.exposure import check_listener
-from sqlapi.body import CLOSE_CONNECTION, MAX_SKIPPED_BYTES
+from sqlapi.body import MAX_SKIPPED_BYTES, must_close
+from supervisor import startup
 from system.addresses import Address, wait_until_bindable
 from system.lock import PREDECESSOR_WAIT_S
 
@@ -61,7 +61,7 @@ def guard(application: Any) -> Any:
             return start_response(status, [*headers, ("Server", "runserver")], exc_info)
 
         response = application(environ, start)
-        if environ.get(CLOSE_CONNECTION):
+        if must_close(environ):
             # Django's server would read the rest of the body into memory, however long, and whoever sends it.
             environ["wsgi.input"].limit = 0
         if not response.streaming:

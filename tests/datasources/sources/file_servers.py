@@ -14,8 +14,8 @@ from typing import Any
 
 import trustme
 
+from tests.cluster.clusters import is_open
 from tests.datasources.support import wait_for
-from tests.queryengine.remote.clusters import is_open
 from tests.system.harness import free_port
 
 with warnings.catch_warnings():

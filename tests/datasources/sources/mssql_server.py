@@ -22,7 +22,7 @@ import trustme
 
 from runtimeconf.model import DatasetConfig
 from tests.datasources.sources import loads
-from tests.datasources.sources.mssql_values import COLLATION, codec
+from tests.datasources.sources.mssql_values import COLLATION, Codec, codec, time_text
 
 USER, PASSWORD, DATABASE = "reader", "p@ss';--word€", "shop"
 
@@ -30,8 +30,19 @@ _BATCH, _REPLY, _ATTENTION, _LOGIN, _PRELOGIN = 1, 4, 6, 16, 18
 _NOT_SUPPORTED, _ON, _OFF = 2, 1, 0
 _PACKET_BYTES = 4096
 
-#: A column of a query: its name, or a cast of it.
-_COLUMN = re.compile(r"(?:CAST\(\[(?:[^\]]|\]\])*\] AS ([a-z0-9(),]+)\)|\[(?:[^\]]|\]\])*\]) AS \[((?:[^\]]|\]\])*)\]")
+_NAME = r"\[((?:[^\]]|\]\])*)\]"
+_NAME = r"\[(?:[^\]]|\]\])*\]"
+#: A column of a query: a cast of it, a time as text, perhaps in UTC, or its name alone; and its name.
+_COLUMN = re.compile(
+    rf"(?:CAST\({_NAME} AS ([a-z0-9(),]+)\)"
+    rf"|CONVERT\((nvarchar\(\d+\)), (CAST\(SWITCHOFFSET\()?{_NAME}.*?, 121\)|{_NAME}) AS ({_NAME})"
+)
+#: Whether a time of a column is outside a range, and whether it has digits below microseconds.
+_CHECK = re.compile(
+    rf"MAX\(CASE WHEN ({_NAME}) < CAST\('(.{{19}})' AS \w+\) OR {_NAME} >= CAST\('(.{{19}})' AS \w+\) "
+    r"THEN 1 ELSE 0 END\), "
+    rf"MAX\(CASE WHEN DATEPART\(nanosecond, {_NAME}\) % 1000 > 0 THEN 1 ELSE 0 END\)"
+)
 
 
 @dataclass
@@ -255,19 +266,25 @@ class _Session:
             if re.search(pattern, statement):
                 raise refusal
         if "snapshot_isolation_state" in statement:
-            self._rows(["tinyint"], ["state"], Table({}, [(int(self._server.has_snapshots),)]))
+            self._rows([codec("tinyint")], ["state"], Table({}, [(int(self._server.has_snapshots),)]))
         elif described := re.search(r"first_result_set\(N'SELECT \* FROM (.*)', NULL", statement):
             self._describe(self._table(described[1].replace("''", "'")))
         elif probed := re.fullmatch(r"SELECT TOP \(0\) 1 AS one FROM (.*)", statement):
             self._table(probed[1])
-            self._rows(["int"], ["one"], Table({}))
+            self._rows([codec("int")], ["one"], Table({}))
+        elif checked := re.fullmatch(r"SELECT (MAX.*) FROM (\[.*\])", statement):
+            table = self._table(checked[2])
+            results = [result for check in _CHECK.findall(checked[1]) for result in _checked(table, *check)]
+            self._rows([codec("int")] * len(results), [""] * len(results), Table({}, [results]), range(len(results)))
         elif asked := re.match(r"SELECT (.*?) FROM (\[.*\])(?: WHERE .*)?$", statement):
             table = self._table(asked[2])
-            columns = _COLUMN.findall(asked[1])
-            names = [name.replace("]]", "]") for _, name in columns]
-            types = [cast or table.columns[name] for (cast, _), name in zip(columns, names, strict=True)]
-            places = [list(table.columns).index(name) for name in names]
-            self._rows(types, names, table, places)
+            columns = [(*found, _unquoted(name)) for *found, name in _COLUMN.findall(asked[1])]
+            codecs = []
+            for cast, text, in_utc, name in columns:
+                info, encode = codec(cast or text or table.columns[name])
+                codecs.append((info, encode if not text else _of_text(encode, is_in_utc=bool(in_utc))))
+            names = [name for *_, name in columns]
+            self._rows(codecs, names, table, [list(table.columns).index(name) for name in names])
         else:
             assert statement.startswith(("SET ", "use ", "BEGIN ")), statement
             self._send(_REPLY, (_CONTEXT if statement.startswith("use ") else b"") + _done())
@@ -282,11 +299,12 @@ class _Session:
             (name, None, kind, None) if kind.startswith(("geo", "hierarchy")) else (name, kind, None, None)
             for name, kind in table.columns.items()
         ]
-        types = ["nvarchar(128)", "nvarchar(256)", "nvarchar(128)", "int"]
-        self._rows(types, ["name", "system_type_name", "user_type_name", "error_number"], Table({}, described))
+        codecs = [codec(kind) for kind in ("nvarchar(128)", "nvarchar(256)", "nvarchar(128)", "int")]
+        self._rows(codecs, ["name", "system_type_name", "user_type_name", "error_number"], Table({}, described))
 
-    def _rows(self, types: Sequence[str], names: Sequence[str], table: Table, places: Sequence[int] = range(4)) -> None:
-        codecs = [codec(kind) for kind in types]
+    def _rows(
+        self, codecs: Sequence[Codec], names: Sequence[str], table: Table, places: Sequence[int] = range(4)
+    ) -> None:
         body = b"\x81" + struct.pack("<H", len(names))
         for name, (info, _) in zip(names, codecs, strict=True):
             body += struct.pack("<IH", 0, 1) + info + _short_text(name)
@@ -316,6 +334,22 @@ def _encryption(prelogin: bytes) -> int:
     ends = next(at for at in range(0, len(prelogin), 5) if prelogin[at] == 0xFF)
     offset: int = next(struct.unpack_from(">H", prelogin, at + 1)[0] for at in range(0, ends, 5) if prelogin[at] == 1)
     return prelogin[offset]
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("]]", "]")
+
+
+def _checked(table: Table, quoted: str, first: str, end: str) -> tuple[int, int]:
+    """Return the results of `_CHECK` for all rows."""
+    place = list(table.columns).index(_unquoted(quoted))
+    texts = [time_text(row[place], is_in_utc=True) for row in table.rows if row[place] is not None]
+    first, end = first.replace("T", " "), end.replace("T", " ")
+    return int(any(not first <= text < end for text in texts)), int(any(text[26] > "0" for text in texts))
+
+
+def _of_text(encode: Callable[[Any], bytes], *, is_in_utc: bool) -> Callable[[Any], bytes]:
+    return lambda value: encode(time_text(value, is_in_utc=is_in_utc))
 
 
 def _short_text(text: str) -> bytes:

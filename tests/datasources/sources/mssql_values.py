@@ -17,9 +17,10 @@ COLLATION = bytes.fromhex("0904d00034")  # SQL_Latin1_General_CP1_CI_AS
 
 _EPOCH, _EPOCH_1900 = date(1, 1, 1), datetime(1900, 1, 1)  # noqa: DTZ001 (times without a zone)
 _Encoder = Callable[[Any], bytes]  # of a value that is not null
+Codec = tuple[bytes, _Encoder]
 
 
-def codec(kind: str) -> tuple[bytes, _Encoder]:
+def codec(kind: str) -> Codec:
     """Return the type in the metadata of a column (TYPE_INFO), and what encodes its values."""
     base, _, rest = kind.partition("(")
     sizes = [-1 if size == "max" else int(size) for size in rest.rstrip(")").split(",") if size]
@@ -91,6 +92,18 @@ def _moment(scale: int) -> _Encoder:
         return units.to_bytes(3 if scale < 3 else 4 if scale < 5 else 5, "little") + ends
 
     return encode
+
+
+def time_text(value: Any, *, is_in_utc: bool) -> str:
+    """Return what CONVERT writes with style 121 for a time in steps of 100 ns; see `_moment` for tuples."""
+    value, last = value if isinstance(value, tuple) else (value, 0)
+    if isinstance(value, time):
+        return f"{value.isoformat('microseconds')}{last}"
+    zone = value.tzinfo is not None and not is_in_utc
+    if value.tzinfo is not None and is_in_utc:
+        value = value.astimezone(UTC)
+    text = value.replace(tzinfo=None).isoformat(" ", "microseconds")
+    return f"{text}{last}{value.isoformat()[-6:].rjust(7) if zone else ''}"
 
 
 def _datetime(value: datetime) -> bytes:

@@ -1,5 +1,6 @@
 """The types of `mssql:` sources, as the driver decodes them from the bytes of a server of the protocol."""
 
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -7,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.datasources.sources.loads import check_values, scan
+from tests.datasources.sources.loads import check_values, scan, types
 from tests.datasources.sources.mssql_server import Declare, MssqlServer, Table
 from tests.datasources.sources.mssql_values import BEGIN, EAST, END, NOON
 from tests.datasources.support import refusal
 
+MIDNIGHT = datetime(1970, 1, 1)  # noqa: DTZ001
+#: The ends of the days that TIMESTAMP_NS has as a whole.
+NS_BEGIN, NS_END = datetime(1677, 9, 22), datetime(2262, 4, 10, 23, 59, 59, 999999)  # noqa: DTZ001
 #: For each type of SQL Server the engine's, and values as the server sends them with the engine's text of them.
 TYPES: list[tuple[str, str, list[tuple[Any, str]]]] = [
     ("bit", "BOOLEAN", [(True, "true"), (False, "false")]),
@@ -28,13 +32,18 @@ TYPES: list[tuple[str, str, list[tuple[Any, str]]]] = [
     ("smallmoney", "DECIMAL(10,4)", [(Decimal("214748.3647"), "214748.3647")]),
     ("date", "DATE", [(date(1, 1, 1), "0001-01-01"), (date(9999, 12, 31), "9999-12-31")]),
     ("time(0)", "TIME", [(time(23, 59, 59), "23:59:59")]),
-    ("time(7)", "TIME", [((time(23, 59, 59, 999999), 9), "23:59:59.999999"), (time(), "00:00:00")]),
+    ("time(7)", "TIME_NS", [((time(23, 59, 59, 999999), 9), "23:59:59.9999999"), (time(), "00:00:00")]),
     ("smalldatetime", "TIMESTAMP", [(datetime(2079, 6, 6, 23, 59), "2079-06-06 23:59:00")]),  # noqa: DTZ001
     ("datetime", "TIMESTAMP", [(datetime(1753, 1, 1, 0, 0, 0, 997000), "1753-01-01 00:00:00.997")]),  # noqa: DTZ001
     ("datetime2(3)", "TIMESTAMP", [(datetime(2024, 1, 1, 0, 0, 0, 1000), "2024-01-01 00:00:00.001")]),  # noqa: DTZ001
-    ("datetime2(7)", "TIMESTAMP", [((END, 9), "9999-12-31 23:59:59.999999"), (BEGIN, "0001-01-01 00:00:00")]),
+    ("datetime2(7)", "TIMESTAMP_NS", [((NOON, 9), "2024-02-29 12:00:00.0000019"), (MIDNIGHT, "1970-01-01 00:00:00")]),
+    ("datetime2(7)", "TIMESTAMP_NS", [((NS_BEGIN, 1), "1677-09-22 00:00:00.0000001"), ((NS_END, 9), "2262-04-10 23:59:59.9999999")]),  # noqa: E501
+    ("datetime2(7)", "TIMESTAMP", [(END, "9999-12-31 23:59:59.999999"), (BEGIN, "0001-01-01 00:00:00")]),
+    ("datetime2(7)", "VARCHAR", [((END, 9), "9999-12-31 23:59:59.9999999"), (NOON, "2024-02-29 12:00:00.0000010")]),
     ("datetimeoffset(6)", "TIMESTAMP WITH TIME ZONE", [(NOON.replace(tzinfo=EAST), "2024-02-29 06:30:00.000001+00")]),
-    ("datetimeoffset(7)", "TIMESTAMP WITH TIME ZONE", [((NOON.replace(tzinfo=UTC), 9), "2024-02-29 12:00:00.000001+00")]),  # noqa: E501
+    ("datetimeoffset(7)", "TIMESTAMPTZ_NS", [((NOON.replace(tzinfo=EAST), 9), "2024-02-29 06:30:00.0000019+00")]),
+    ("datetimeoffset(7)", "TIMESTAMP WITH TIME ZONE", [(BEGIN.replace(tzinfo=UTC), "0001-01-01 00:00:00+00")]),
+    ("datetimeoffset(7)", "VARCHAR", [((END.replace(tzinfo=UTC), 9), "9999-12-31 23:59:59.9999999 +00:00"), (NOON.replace(tzinfo=EAST), "2024-02-29 12:00:00.0000010 +05:30")]),  # noqa: E501
     ("char(3)", "VARCHAR", [("é€ ", "é€ ")]),
     ("varchar(max)", "VARCHAR", [("x😀" * 5000, "x😀" * 5000), ("", "")]),
     ("varchar(8000)", "VARCHAR", [("Straße", "Straße")]),
@@ -60,6 +69,30 @@ def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, mssql: MssqlServ
 
     cases = [(declared, kind, [text for _, text in values]) for declared, kind, values in TYPES]
     check_values(tmp_path, mssql_table("dbo.t"), cases)
+
+
+class Written:
+    """Rows of a table that has one more, which is written last, each time it is read."""
+
+    def __init__(self, *rows: Any) -> None:
+        self._rows, self._reads = rows, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self._reads += 1
+        return iter([(row,) for row in self._rows[: self._reads]])
+
+
+@pytest.mark.parametrize(("values", "type_"), [([(NOON, 1), BEGIN], "TIMESTAMP_NS"), ([BEGIN, (NOON, 1)], "TIMESTAMP")])
+def test_a_time_written_after_its_type_was_chosen_is_refused_with_its_row(
+    tmp_path: Path, mssql: MssqlServer, mssql_table: Declare, values: list[Any], type_: str
+) -> None:
+    mssql.tables["[dbo].[t]"] = Table({"v": "datetime2(7)"}, Written(*values))
+
+    assert refusal(tmp_path, mssql_table("dbo.t")) == (
+        f"Row 2 of the column 'v' has a time that {type_} does not keep; it was written during the load, so the next "
+        "one reads it."
+    )
+    assert set(types(tmp_path, mssql_table("dbo.t")).values()) == {"VARCHAR"}
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_a_value_that_is_not_what_its_column_declares_is_an_error_with_its_row(
         f"INSERT INTO t VALUES (0, {value});",
     )
 
-    assert refusal(tmp_path, declare(tmp_path)).startswith(f"'t', row {later + 2}: the value of 'v' is not of the type")
+    assert refusal(tmp_path, declare(tmp_path)).startswith(f"'t', row {later + 2}: the value of 'v' is none that the")
     # Every value can be read as text.
     assert len(load(tmp_path, declare(tmp_path, sqlite_types="text"), "SELECT v FROM d WHERE v IS NOT NULL")) == 1
 
@@ -175,6 +175,19 @@ def test_a_text_that_its_type_would_change_is_an_error_with_its_row(tmp_path: Pa
             assert (text, refusal(tmp_path, declare(tmp_path))) == (text, said)
 
     assert load(tmp_path, declare(tmp_path, sqlite_types="text")) == [(None,), (CHANGED[declared, kind][-1],)]
+
+
+@pytest.mark.parametrize(
+    ("declared", "accepted"),
+    [("TIMESTAMP", "texts such as 2024-01-31 12:34:56"), ("BOOLEAN", "0 and 1"), ("DATE", "texts such as 2024-01-31")],
+)
+def test_an_error_about_a_value_says_what_is_accepted(tmp_path: Path, declared: str, accepted: str) -> None:
+    put(tmp_path, f"CREATE TABLE t (v {declared}); INSERT INTO t VALUES (1700000000)")
+
+    assert refusal(tmp_path, declare(tmp_path)) == (
+        f"'t', row 1: the value of 'v' is none that the declared type of the column accepts ({accepted}); "
+        "sqlite_types: text reads every value."
+    )
 
 
 @st.composite
@@ -242,10 +255,12 @@ def test_invalid_dates_and_invalid_utf_8_are_reported(tmp_path: Path) -> None:
     put(tmp_path, "CREATE TABLE t (v TEXT); INSERT INTO t VALUES (CAST(x'ff' AS TEXT))", "u.db")
 
     assert refusal(tmp_path, declare(tmp_path)) == (
-        "The engine cannot read the column 'v' in row 2: a value does not fit DATE."
+        "The engine cannot read the column 'v' in row 2: a value does not fit DATE; sqlite_types: text reads every "
+        "value."
     )
     assert refusal(tmp_path, declare(tmp_path, name="n.db")) == (
-        "The engine cannot read the column 'moment' in row 1: a value does not fit TIMESTAMP_NS."
+        "The engine cannot read the column 'moment' in row 1: a value does not fit TIMESTAMP_NS; sqlite_types: "
+        "text reads every value."
     )
     assert refusal(tmp_path, declare(tmp_path, name="u.db")) == (
         "The source sent damaged data in the column 'v': a text is not UTF-8."

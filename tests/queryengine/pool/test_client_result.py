@@ -6,6 +6,8 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from queryengine.cancellation import CancelSource
 from queryengine.engine import Query, QueryEngine
 from queryengine.errors import EngineBusyError, QueryCancelledError, QueryTimeoutError
-from queryengine.pool import arbiter, client_result, worker
+from queryengine.pool import arbiter, client_result, fair_queue, worker
 from queryengine.pool.client import EngineClient
 from queryengine.pool.client_result import ClientResult, State
 from queryengine.pool.exchange import Exchange
@@ -31,6 +33,7 @@ from tests.queryengine.scripted_engine import (
     Tier,
     data,
     error,
+    one_row,
     run,
     stubborn,
 )
@@ -313,6 +316,60 @@ def test_the_time_limit_a_full_queue_and_a_long_wait_end_a_wait(make_tier: MakeT
     assert len(tier.engine.requests) == 1
     running.close()
     tier.wait_until_idle()
+
+
+@pytest.fixture
+def flood(
+    make_tier: MakeTier, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Tier, EngineClient, Future[ClientResult]]]:
+    """A key that holds both slots; its statement "newer", which is not over before it is stopped."""
+    monkeypatch.setattr(fair_queue, "RECLAIM_S", 0.0)
+    tier = make_tier(workers=2, queue_timeout_s=0.5)
+
+    def at_first_until_stopped(peer: Peer) -> None:
+        tier.engine.scripts["newer"] = one_row
+        peer.wait_for_stop()
+
+    tier.engine.scripts["newer"] = at_first_until_stopped
+    engine = tier.client()
+    older = run(engine, "endless", query_id="older", fingerprint="flood")
+    newer = begin(lambda: run(engine, "newer", query_id="newer", fingerprint="flood"))
+    wait_until(lambda: len(tier.engine.requests) == 2)
+    yield tier, engine, newer
+    older.close()
+    tier.wait_until_idle()
+
+
+def test_a_statement_that_loses_its_slot_to_another_key_is_repeated(
+    flood: tuple[Tier, EngineClient, Future[ClientResult]],
+) -> None:
+    tier, engine, newer = flood
+
+    assert list(run(tier.client(), "SELECT 1", fingerprint="other")) == [b'[{"a":1}]']
+
+    with pytest.raises(EngineBusyError):
+        run(engine, "SELECT 1", fingerprint="flood")
+    states = [(one.query_id, one.state) for one in engine.active("flood")]
+    assert states == [("older", "running"), ("newer", "queued")], "it waits longer than others"
+    assert engine.cancel("older", "flood")
+    result = newer.result(LONG_S)
+    assert list(result) == [b'[{"a":1}]']
+    assert result.timings.queued_ms >= 500
+    first, second = (one["timeout_s"] for one in tier.engine.requests if one["sql"] == "newer")
+    assert second <= first - 0.5, "the time limit holds for both together"
+
+
+def test_a_statement_that_is_cancelled_while_it_waits_to_be_repeated_ends(
+    flood: tuple[Tier, EngineClient, Future[ClientResult]],
+) -> None:
+    tier, engine, newer = flood
+    other = run(tier.client(), "endless", fingerprint="other")
+    wait_until(lambda: "queued" in [one.state for one in engine.active("flood")])
+
+    assert engine.cancel("newer", "flood")
+
+    assert error_of(newer) is QueryCancelledError
+    other.close()
 
 
 def test_an_exception_in_any_step_gives_everything_back(

@@ -1,6 +1,8 @@
 """What is true of the in-process engine alone; `test_engines` has what every engine does."""
 
 import re
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import pytest
 
 from queryengine.engine import Query
 from queryengine.errors import (
+    EngineBusyError,
     EngineUnavailableError,
+    QueryCancelledError,
     QueryError,
     QueryTimeoutError,
     ResourceLimitError,
@@ -17,12 +21,14 @@ from queryengine.errors import (
     StatementNotAllowedError,
 )
 from queryengine.execution.instance import EngineInstance
+from queryengine.execution.statement_result import StatementResult
+from queryengine.pool import fair_queue
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import MIB
 from tests.open_files import open_files
 from tests.operating_system.full_disk import no_room
-from tests.queryengine.asking import ask, begin
+from tests.queryengine.asking import ask, begin, error_of
 from tests.queryengine.conftest import FLIGHTS, MakeEngine
 from tests.queryengine.publishing import ENDLESS, Publisher, wait_until
 
@@ -105,6 +111,29 @@ def test_duckdbs_own_clock_is_a_time_limit_too(make_engine: MakeEngine) -> None:
         ask(engine, ENDLESS)
 
     engine._runner._watchdog = type(engine._runner._watchdog)()
+
+
+def test_a_statement_that_loses_its_slot_to_another_key_is_repeated(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_queue, "RECLAIM_S", 0.0)
+    engine = make_engine(workers=2, queue_timeout_s=0.5)
+    begun: list[Future[StatementResult]] = []
+    for query_id in ("older", "newer"):
+        query = Query(sql=ENDLESS, query_id=query_id, fingerprint="flood")
+        begun.append(begin(partial(engine.run, query)))
+        wait_until(lambda: engine._admission.queue.running == len(begun))
+
+    engine.run(Query(sql="SELECT 1", fingerprint="other")).close()
+
+    with pytest.raises(EngineBusyError):
+        engine.run(Query(sql="SELECT 1", fingerprint="flood"))
+    states = {(one.query_id, one.state) for one in engine.active("flood")}
+    assert states == {("older", "running"), ("newer", "queued")}, "it waits longer than others"
+    assert engine.cancel("older", "flood")
+    wait_until(lambda: [one.state for one in engine.active("flood")] == ["running"])
+    assert engine.cancel("newer", "flood")
+    assert [error_of(one) for one in begun] == [QueryCancelledError, QueryCancelledError]
 
 
 def test_close_ends_what_runs_and_leaves_nothing(engine: InProcessEngine, publisher: Publisher) -> None:

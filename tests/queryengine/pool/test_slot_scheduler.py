@@ -8,6 +8,7 @@ import pytest
 from queryengine.pool import fair_queue, slot_scheduler
 from queryengine.pool.slot_scheduler import MISSED_CHECKS
 from tests.queryengine.pool.broker_bench import Bench, MakeBench, admitted, busy, listed, runs
+from tests.queryengine.publishing import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,30 @@ def test_a_key_that_is_alone_holds_every_slot_until_another_waits(
     assert flood.leave("f2") == []
     assert other.heard() == [admitted("o1")]
     assert flood.leave("f1") == [admitted("f3")], "the key keeps the other slot"
+
+
+def test_a_repeated_statement_waits_as_long_as_it_may_and_is_the_last_to_be_stopped_again(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench(workers=2, queue_timeout_s=0.05)
+    flood, other = bench.client(), bench.client()
+    flood.enter("f1", "flood")
+    flood.enter("f2", "flood", repeated=True)
+    heard = flood.enter("f3", "flood", repeated=True) + flood.enter("f4", "flood")  # Usually nothing.
+
+    def hear() -> bool:
+        heard.extend(flood.heard())
+        return bool(heard)
+
+    wait_until(hear)
+    assert heard == [busy("f4")], "the queue time-out is not for a repeated statement, though it is in front"
+
+    monkeypatch.setattr(fair_queue, "RECLAIM_S", 0.0)
+    heard = other.enter("o", "other", repeated=True)
+    assert heard == []
+    assert flood.heard() == [{"is": "reclaimed", "id": "f1"}]
+    assert flood.leave("f1") == []
+    assert other.heard() == [admitted("o")]
 
 
 def test_another_statement_is_stopped_if_the_first_does_not_end(

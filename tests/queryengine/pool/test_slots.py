@@ -85,7 +85,7 @@ def test_waiting_statements_take_over_the_slots_of_their_process(make_tier: Make
     asked = [begin(lambda: ask(client)) for _ in range(40)]
 
     assert [one.result(LONG_S) for one in asked] == [ROW] * 40
-    assert tier.engine.connections <= 2, "a key does not get the last slot"
+    assert tier.engine.connections <= 3
     assert len(tier.engine.requests) == 40
 
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from tests.queryengine.remote.clusters import Sail
+from tests.cluster.clusters import Sail
 from tests.runtime_site.doctor.examining import KEYED, examine, shown, write
 from tests.system.harness import free_port
 

@@ -1,0 +1,29 @@
+"""A cluster as a `Backend`, in one process."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster.connection import Connection
+from cluster.gate.gate import SparkGate
+from cluster.session import RemoteSession
+from cluster.shared_session import SharedSession
+from queryengine.execution.views import GatedView
+from queryengine.manifest import Manifest
+from runtimeconf.model import ClusterConfig, RuntimeConfig
+
+
+class ClusterBackend:
+    """The *cluster* of *config*. Make it after any fork."""
+
+    def __init__(self, config: RuntimeConfig, cluster: ClusterConfig) -> None:
+        self.gate = SparkGate()
+        self._config = config
+        self._connection = Connection(cluster)
+
+    def open(self, manifest: Manifest, views: Sequence[GatedView], scratch: Path, *, tolerant: bool) -> RemoteSession:
+        """As `Backend.open`; nothing is spilled here, and a cluster that cannot be reached is no error yet."""
+        return RemoteSession(self._connection, SharedSession(self._connection, self._config, manifest, views))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

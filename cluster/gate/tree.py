@@ -1,0 +1,336 @@
+"""
+Judge sqlglot's tree of a statement by allowlists, and put names of ours in the place of the caller's.
+
+Every class of node, every argument of it, every function, type and relation must be known; anything else is refused.
+"""
+
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from typing import Final
+
+from sqlglot import exp
+
+from cluster.gate import functions
+from cluster.gate.costs import Costs, Depth, check_call
+from cluster.gate.dialect import UNNAMED
+from cluster.gate.node_kinds import FIELDS, TYPES, UNITS, known
+from cluster.gate.text import marker
+from queryengine.errors import ParameterError, SqlError, SqlSyntaxError, StatementError, StatementNotAllowedError
+from queryengine.gate.lexer import lower
+
+#: The relations of `information_schema` that exist here.
+CATALOG: Final = frozenset({"tables", "columns", "schemata"})
+
+_QUALIFIERS: Final = frozenset({(), ("main",), ("runtime",), ("runtime", "main")})
+_CATALOG_QUALIFIERS: Final = frozenset({("information_schema",), ("runtime", "information_schema")})
+_FILE: Final = re.compile(r"[/\\:*?.]")
+
+#: Schemas that make a path of the name after them.
+_FORMATS: Final = frozenset(
+    {"avro", "binaryfile", "csv", "delta", "hudi", "iceberg", "json", "orc", "parquet", "text", "xml"}
+)
+_PARAMETER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,62}")
+_HEX: Final = re.compile(r"(?:[0-9A-Fa-f]{2})*")
+
+_FUNCTION_SCHEMA: Final = "A function is written without a schema here: there are only the engine's own."
+
+#: The names of common table expressions begin with this in the text.
+_OURS: Final = "_cte_"
+
+#: A hidden column of each source of files.
+_HIDDEN_COLUMN: Final = "_metadata"
+
+#: Arguments that are not written: hints, and what sqlglot notes for other dialects.
+_WITHOUT_EFFECT: Final[Mapping[type[exp.Expr], tuple[str, ...]]] = {
+    exp.Select: ("hint",),
+    exp.Table: ("hints",),
+    exp.Join: ("hint",),
+    exp.Pivot: (
+        *("columns", "identify_pivot_strings", "prefixed_pivot_columns", "pivot_column_naming"),
+        *("value_columns_first", "default_on_null"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """A common table expression that is visible at a node, its name in the text, and the outer ones."""
+
+    name: str
+    ours: str
+    outer: "_Scope | None"
+
+    def find(self, name: str) -> str | None:
+        scope: _Scope | None = self
+        while scope is not None:
+            if scope.name == name:
+                return scope.ours
+            scope = scope.outer
+        return None
+
+
+_NOTHING: Final = _Scope("", "", None)
+
+
+@dataclass(slots=True)
+class Reading:
+    """
+    What a tree reads: the `relations` of those *declared*, and its `parameters`.
+
+    `reads_catalog` says that it lists them by `information_schema`. It is `deterministic` as in `GatedStatement`.
+    """
+
+    declared: frozenset[str]
+    relations: set[str] = field(default_factory=set)
+    parameters: set[str] = field(default_factory=set)
+    reads_catalog: bool = False
+    deterministic: bool = True
+    _costs: Costs = field(default_factory=Costs)
+    _ctes: int = 0
+    #: The names of tables that are written with a schema and have no alias: columns may repeat them.
+    _qualified_tables: set[tuple[str, ...]] = field(default_factory=set)
+    _qualified_columns: list[exp.Expr] = field(default_factory=list)
+    _unnamed_parameters: list[exp.Expr] = field(default_factory=list)
+
+    def judge(self, tree: exp.Expr) -> None:
+        """
+        Walk *tree* and replace the names in it.
+
+        Raises:
+            StatementNotAllowedError: It contains something that is not on the allowlist.
+            SqlError: It names a table or function that does not exist.
+            SqlSyntaxError: It contains too many constructs that are slow to plan, or a name that cannot be sent.
+            ParameterError: It has both named and positional parameters.
+        """
+        pending = [(tree, _NOTHING, Depth())]
+        while pending:
+            node, scope, outer = pending.pop()
+            depth = outer.inside(node)
+            for key in _WITHOUT_EFFECT.get(type(node), ()):
+                node.set(key, None)
+            form = known(node)
+            self._costs.count(node)
+            self._judge(node, scope)
+            if isinstance(node, exp.Table) and node.name.startswith(_OURS):
+                self._costs.count_read(node.name, depth)
+            if isinstance(with_ := node.args.get("with_"), exp.With):
+                scope = self._with_ctes(with_, scope, depth, pending)
+            # In the order of the arguments: every process numbers names alike, and reports the same fault first.
+            for key, value in reversed(node.args.items()):
+                if key in form.parts and key != "with_":
+                    parts = value if isinstance(value, list) else [value]
+                    pending.extend((part, scope, depth) for part in reversed(parts) if isinstance(part, exp.Expr))
+        for column in self._qualified_columns:
+            _shorten(column, self._qualified_tables)
+        self._number_parameters()
+        self._costs.check_reads()
+
+    def _with_ctes(
+        self, with_: exp.With, scope: _Scope, depth: Depth, pending: list[tuple[exp.Expr, _Scope, Depth]]
+    ) -> _Scope:
+        """Queue and rename the common table expressions of a query; each sees the earlier ones (and itself)."""
+        known(with_)
+        names: set[str] = set()
+        for cte in with_.expressions:
+            alias = cte.args["alias"]
+            name = lower(alias.name)
+            if name in names:
+                raise SqlSyntaxError(f"WITH defines {_shown([name])} twice.")
+            names.add(name)
+            self._ctes += 1
+            ours = f"{_OURS}{self._ctes}"
+            alias.set("this", exp.to_identifier(ours))
+            outer, scope = scope, _Scope(name, ours, scope)
+            pending.append((cte, scope if with_.args.get("recursive") else outer, depth))
+        return scope
+
+    @singledispatchmethod
+    def _judge(self, _: exp.Expr, __: _Scope) -> None:
+        """Judge what a node has besides its form."""
+
+    @_judge.register
+    def _(self, node: exp.Table, scope: _Scope) -> None:
+        qualifier = [node.args[key].name for key in ("catalog", "db") if node.args.get(key)]
+        if isinstance(node.this, exp.Anonymous):
+            if qualifier:
+                raise StatementNotAllowedError(_FUNCTION_SCHEMA)
+            node.this.meta["kind"] = "table"
+            return
+        path = (*qualifier, node.name)
+        *schema, name = map(lower, path)
+        if not isinstance(node.this, exp.Identifier):
+            raise _unknown(path)
+        if not schema and (ours := scope.find(name)):
+            name = ours
+        elif (relation := _declared(schema, name, self.declared)) is not None:
+            self.relations.add(relation)
+            name = marker("relation", relation)
+        elif tuple(schema) in _CATALOG_QUALIFIERS and name in CATALOG:
+            self.reads_catalog, self.deterministic = True, False
+            name = marker(name)
+        else:
+            raise _unknown(path)
+        if node.args.get("alias") is None:
+            node.set("alias", exp.TableAlias(this=exp.to_identifier(node.name)))
+            self._qualified_tables |= {(*schema[at:], lower(node.name)) for at in range(len(schema))}
+        node.set("this", exp.to_identifier(name))
+        node.set("db", None)
+        node.set("catalog", None)
+
+    @_judge.register
+    def _(self, node: exp.Lateral, _: _Scope) -> None:
+        if isinstance(node.this, exp.Anonymous):
+            node.this.meta["kind"] = "table"
+
+    @_judge.register
+    def _(self, node: exp.Anonymous, _: _Scope) -> None:
+        name = lower(node.name)
+        functions.check(name, node.meta.get("kind", "scalar"))
+        check_call(name, node.expressions)
+        node.set("this", name)
+        if name in functions.NONDETERMINISTIC:
+            self.deterministic = False
+        arguments = node.expressions
+        if name in functions.TAKE_A_UNIT and len(arguments) == 3 and lower(arguments[0].sql()) in UNITS:
+            node.set("expressions", [exp.var(lower(arguments[0].name)), *arguments[1:]])
+
+    @_judge.register
+    def _(self, node: exp.Dot, _: _Scope) -> None:
+        if not isinstance(node.expression, exp.Identifier | exp.Star):
+            raise StatementNotAllowedError(_FUNCTION_SCHEMA)
+
+    @_judge.register
+    def _(self, node: exp.Column, _: _Scope) -> None:
+        if node.args.get("db"):
+            self._qualified_columns.append(node)
+        elif not node.args.get("table"):
+            name = lower(node.name)
+            if functions.is_refused_by_name(name):
+                raise StatementNotAllowedError(
+                    f"Column '{name}' is written with its table, as in t.{name}: alone, it may be a function that "
+                    "shows the engine's own state."
+                )
+            self.deterministic &= name not in functions.CALLED_BY_NAME
+
+    @_judge.register
+    def _(self, node: exp.Identifier, _: _Scope) -> None:
+        if lower(node.name) == _HIDDEN_COLUMN:
+            raise StatementNotAllowedError(f"Column '{_HIDDEN_COLUMN}' is not allowed: it shows where data is stored.")
+
+    @_judge.register
+    def _(self, node: exp.Alias, _: _Scope) -> None:
+        if not isinstance(node.args["alias"], exp.Identifier):  # for sqlglot, a:b is a AS :b
+            raise StatementNotAllowedError("A path after a colon is not allowed: write get_json_object or variant_get.")
+
+    @_judge.register
+    def _(self, node: exp.TableAlias, _: _Scope) -> None:
+        if not isinstance(node.this, exp.Identifier | None):
+            raise SqlSyntaxError("An alias is a name.")
+
+    @_judge.register
+    def _(self, node: exp.Collate, _: _Scope) -> None:
+        if node.expression.args.get("table"):
+            raise StatementNotAllowedError("A collation is written without a schema here.")
+        if isinstance(node.expression, exp.Var):  # like a column, whose name is quoted
+            node.set("expression", exp.to_identifier(node.expression.name))
+
+    @_judge.register
+    def _(self, node: exp.Var, _: _Scope) -> None:
+        if lower(node.name) not in FIELDS:
+            raise StatementNotAllowedError(
+                f"The statement has a word that is not allowed here ({_shown([node.name])})."
+            )
+
+    @_judge.register
+    def _(self, node: exp.DataType, _: _Scope) -> None:
+        if node.this not in TYPES and not isinstance(node.this, exp.Interval):
+            raise SqlError(f"Type {_shown([node.sql()])} does not exist.")
+
+    @_judge.register
+    def _(self, _: exp.IntervalSpan, __: _Scope) -> None:
+        """Judge nothing: sqlglot derives it from DataType."""
+
+    @_judge.register
+    def _(self, node: exp.HexString, _: _Scope) -> None:
+        if not _HEX.fullmatch(node.name):
+            raise SqlSyntaxError("X'...' holds pairs of hexadecimal digits.")
+
+    @_judge.register
+    def _(self, node: exp.Placeholder, _: _Scope) -> None:
+        if node.name.startswith(UNNAMED):
+            self._unnamed_parameters.append(node)
+        elif not _PARAMETER.fullmatch(node.name):
+            raise SqlSyntaxError(
+                "A parameter is $1, ? or a name of letters, digits and underscores after $ or a colon."
+            )
+        else:
+            self.parameters.add(node.name)
+
+    @_judge.register
+    def _(self, _: exp.TableSample | exp.CurrentDate | exp.CurrentTimestamp, __: _Scope) -> None:
+        self.deterministic = False
+
+    def _number_parameters(self) -> None:
+        in_order = sorted(self._unnamed_parameters, key=lambda node: int(node.name.removeprefix(UNNAMED)))
+        for number, node in enumerate(in_order, 1):
+            node.set("this", str(number))
+            self.parameters.add(str(number))
+        if len({name.isdigit() for name in self.parameters}) > 1:
+            raise ParameterError(
+                "A statement has parameters either with names ($name, :name) or without (?, $1), not both."
+            )
+
+
+def find_relation(path: Sequence[str], declared: frozenset[str]) -> str:
+    """
+    Return the declared name that *path* stands for, outside a query.
+
+    Raises:
+        StatementError: There is none.
+    """
+    *schema, name = map(lower, path)
+    if (relation := _declared(schema, name, declared)) is None:
+        raise _unknown(path)
+    return relation
+
+
+def _declared(schema: Sequence[str], name: str, declared: frozenset[str]) -> str | None:
+    """Return the one of *declared* that *name* after *schema* stands for. One with a dot has its schema in its name."""
+    if "." in name:
+        return None
+    if tuple(schema) in _QUALIFIERS:
+        return name if name in declared else None
+    own = schema[1:] if schema[0] == "runtime" else schema
+    full_name = f"{own[0]}.{name}" if len(own) == 1 else ""
+    return full_name if full_name in declared else None
+
+
+def _shorten(column: exp.Expr, tables: Container[tuple[str, ...]]) -> None:
+    """Take the schema off a *column* that names one of *tables* with it: in the text, the table has only an alias."""
+    keys = [key for key in ("catalog", "db", "table") if column.args.get(key)]
+    names = [lower(column.args[key].name) for key in keys]
+    for length in range(2, len(keys) + 1):
+        if tuple(names[:length]) in tables:
+            for key in keys[: length - 1]:
+                column.set(key, None)
+            return
+
+
+def _unknown(path: Sequence[str]) -> StatementError:
+    *schema, name = map(lower, path)
+    if schema and schema[-1] == "information_schema":
+        return StatementNotAllowedError(
+            f"Table {_shown(path)} is not allowed: information_schema has tables, columns and schemata here."
+        )
+    if _FILE.search(name) or not name or (schema and schema[-1] in _FORMATS):
+        return StatementNotAllowedError(
+            f"Table {_shown(path)} is not allowed: files cannot be read, only the declared datasets and views."
+        )
+    return SqlError(f"Table {_shown(path)} does not exist.")
+
+
+def _shown(path: Iterable[str]) -> str:
+    text = ".".join(path)
+    return f"'{text[:80]}…'" if len(text) > 80 else f"'{text}'"

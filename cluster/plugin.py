@@ -1,0 +1,28 @@
+"""The cluster as an engine: what `queryengine.backends` loads for `runtime.engine`."""
+
+from queryengine.backends import Companion
+from queryengine.engine import StatementGate
+from queryengine.execution.session import Backend
+from runtimeconf.model import ClusterConfig, RuntimeConfig
+
+
+class _Cluster:
+    """An `EnginePlugin`. Its modules are imported late: gRPC does not survive a fork, and the parser is optional."""
+
+    def gate(self) -> StatementGate:
+        from cluster.gate.gate import SparkGate  # noqa: PLC0415 (see above)
+
+        return SparkGate()
+
+    def backend(self, config: RuntimeConfig, engine: ClusterConfig) -> Backend:
+        from cluster.backend import ClusterBackend  # noqa: PLC0415 (see above)
+
+        return ClusterBackend(config, engine)
+
+    def companion(self, config: RuntimeConfig, engine: ClusterConfig) -> Companion:
+        from cluster.keeper_process import KeeperProcess  # noqa: PLC0415 (see above)
+
+        return KeeperProcess(config, engine)
+
+
+ENGINE = _Cluster()

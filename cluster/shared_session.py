@@ -1,0 +1,226 @@
+"""
+The session on the cluster that all workers of a runtime share, and all runtimes with the same configuration.
+
+Its id follows from the configuration, so nobody has to be asked for it. The session itself says what it holds: it has a
+setting for each view that was defined in it, written afterwards. A session that lacks one is new, or lacks the version
+of a dataset that was published last, or the cluster has been started again.
+"""
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from cluster.connection import Connection
+from cluster.errors import SessionLostError
+from cluster.gate.binding import Relation, bound
+from cluster.protocol import messages
+from cluster.relations import Definition, Definitions
+from cluster.types import name_of
+from queryengine.engine import GatedStatement
+from queryengine.errors import DatasetNotLoadedError, EngineUnavailableError, QueryError, SqlError, StatementError
+from queryengine.execution.views import GatedView
+from queryengine.manifest import Manifest
+from runtimeconf.model import RuntimeConfig
+
+logger = logging.getLogger(__name__)
+
+#: The beginning of the settings of a session that describe its views; the rest is the name of one.
+VIEW_PREFIX: Final = "spark.querykeep.view."
+
+#: The version of what a session holds. A release that defines relations in another way has another.
+_VERSION: Final = 2
+_NAMESPACE: Final = uuid.UUID("6f0c2a0e-98f2-4b43-9a3c-6a5b7a1f3d52")
+#: An id that was used for a session that has ended is never good again, so each session has the next one of a series.
+_MOST_SESSIONS: Final = 5000
+
+_ERRORS: Final[Mapping[str, type[QueryError]]] = {"dataset": DatasetNotLoadedError, "view": SqlError}
+
+#: Why a relation cannot be read: the kind of relation that is at fault, and a sentence.
+_Fault = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """
+    A session that holds the relations of a configuration, by name in lower case.
+
+    `unreadable` has the reason why a relation cannot be read, with the kind of relation that is at fault.
+    """
+
+    id: str
+    relations: Mapping[str, Relation]
+    unreadable: Mapping[str, _Fault]
+
+    def require(self, names: frozenset[str]) -> None:
+        """Raise the error of one of the relations *names* that cannot be read, if any."""
+        for name in sorted(names & self.unreadable.keys()):
+            kind, reason = self.unreadable[name]
+            raise _ERRORS[kind](reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What a session says about one of its views."""
+
+    columns: tuple[tuple[str, str], ...] = ()
+    fault: _Fault | None = None
+
+
+class SharedSession:
+    """
+    Finds the session for *config* and *views*, and defines what it is to hold for *manifest*.
+
+    Each of *views* reads only earlier ones.
+    """
+
+    def __init__(
+        self, connection: Connection, config: RuntimeConfig, manifest: Manifest, views: Sequence[GatedView]
+    ) -> None:
+        self._connection = connection
+        self._definitions = Definitions(config, manifest, views)
+        self._logged: dict[str, str] = {}  # why relations cannot be read
+
+    def open(self) -> OpenSession:
+        """
+        Return the session, which is begun if need be.
+
+        Raises:
+            QueryError: The cluster cannot be reached, or refuses the runtime.
+        """
+        for number in range(_MOST_SESSIONS):
+            session_id = str(uuid.uuid5(_NAMESPACE, f"{_VERSION} {self._definitions.digest} {number}"))
+            try:
+                return self.look(session_id) or self.define(session_id)
+            except SessionLostError:
+                continue
+        raise EngineUnavailableError("The cluster ends every session: try again.")
+
+    def look(self, session_id: str) -> OpenSession | None:
+        """
+        Return the session as it describes itself; None if it does not hold all relations.
+
+        Raises:
+            SessionLostError: It has ended.
+            QueryError: As `open`.
+        """
+        described = self._described(session_id)
+        relations: dict[str, Relation] = {}
+        unreadable: dict[str, _Fault] = {}
+        for name, definition in self._definitions.by_name.items():
+            known = described.get(definition.relation.view) if definition.is_loaded else _not_loaded(definition)
+            if known is None:
+                return None
+            _add(relations, unreadable, name, definition, known)
+        return OpenSession(session_id, relations, unreadable)
+
+    def define(self, session_id: str, *, anew: bool = False) -> OpenSession:
+        """
+        Define the relations that the session lacks; *anew*, also those that may change. Raises as `look`.
+
+        The cluster then sees files that are new. Statements that run are not affected, and others may define the same
+        at the same time.
+        """
+        described = self._described(session_id)
+        changes: dict[str, str] = {}
+        relations: dict[str, Relation] = {}
+        unreadable: dict[str, _Fault] = {}
+        opened = OpenSession(session_id, relations, unreadable)
+        for name, definition in self._definitions.by_name.items():
+            view = definition.relation.view
+            known = described.get(view) if definition.is_loaded else _not_loaded(definition)
+            if known is None or (anew and definition.is_loaded and (definition.may_change or known.fault)):
+                known = self._define(opened, definition)
+                changes[VIEW_PREFIX + view] = json.dumps([known.columns, known.fault])
+            _add(relations, unreadable, name, definition, known)
+        if changes:
+            self._connection.set_options(session_id, changes)
+        return opened
+
+    def drop(self, session_id: str, view: str) -> None:
+        """Drop a view that nobody uses any more. Raises as `look`."""
+        query = messages.SQL(query=f"DROP VIEW IF EXISTS `{view}`")
+        self._connection.command(session_id, messages.Command(sql_command=messages.SqlCommand(input=_sql(query))))
+        self._connection.unset_option(session_id, VIEW_PREFIX + view)
+
+    def unused(self, session_id: str) -> frozenset[str]:
+        """Return the views of the session that this configuration does not read in this manifest. Raises as `look`."""
+        used = {definition.relation.view for definition in self._definitions.by_name.values()}
+        return frozenset(self._described(session_id).keys() - used)
+
+    def reads_the_same(self, statement: GatedStatement, files: Mapping[str, str]) -> bool:
+        """As `Session.reads_the_same`."""
+        return self._definitions.read_the_same(statement, files)
+
+    def _described(self, session_id: str) -> dict[str, _Described]:
+        """Return what the session says about each of its views, by their names."""
+        found = self._connection.options(session_id, VIEW_PREFIX)
+        return {view: _decoded(text) for view, text in found.items()}
+
+    def _define(self, opened: OpenSession, definition: Definition) -> _Described:
+        """Define one view in a session that holds the relations before it."""
+        name, view = definition.relation.name, definition.view
+        if view is None:
+            try:
+                columns = self._create(opened.id, definition.relation.view, definition.source)
+                reason = "" if columns else "no files or columns are found"
+            except (StatementError, DatasetNotLoadedError) as error:
+                columns, reason = (), str(error)
+            if self._is_news(name, reason):
+                logger.warning("dataset unreadable", extra={"fields": {"dataset": name, "error": reason}})
+            fault = ("dataset", f"Dataset '{name}' cannot be read by the cluster at the moment.") if reason else None
+            return _Described(columns, fault)
+        for needed in sorted(view.statement.relations & opened.unreadable.keys()):
+            kind, reason = opened.unreadable[needed]
+            lack = "has no data yet" if kind == "dataset" else "cannot be read"
+            return _Described(fault=(kind, f"View '{name}' {lack}: {reason}"))
+        try:
+            query = messages.SQL(query=bound(view.statement, opened.relations))
+            return _Described(self._create(opened.id, definition.relation.view, messages.Relation(sql=query)))
+        except StatementError as error:
+            if self._is_news(name, str(error)):
+                fields = {"view": name, "yaml_path": view.config.yaml_path, "error": str(error)}
+                logger.warning("view unusable", extra={"fields": fields})
+            return _Described(fault=("view", f"View '{name}' does not fit the data: {error}"))
+
+    def _is_news(self, name: str, reason: str) -> bool:
+        """Say whether there is a *reason*, and not the one that was logged last."""
+        before, self._logged[name] = self._logged.get(name, ""), reason
+        return bool(reason) and reason != before
+
+    def _create(self, session_id: str, view: str, source: Any) -> tuple[tuple[str, str], ...]:
+        """Create a view, and return its columns."""
+        command = messages.CreateDataFrameViewCommand(input=source, name=view, replace=True)
+        self._connection.command(session_id, messages.Command(create_dataframe_view=command))
+        query = messages.SQL(query=f"SELECT * FROM `{view}`")  # noqa: S608 - a name of ours
+        row = self._connection.row_type(session_id, messages.Relation(sql=query))
+        return tuple((member.name, name_of(member.data_type)) for member in row.struct.fields)
+
+
+def _sql(query: Any) -> Any:
+    return messages.Relation(common=messages.RelationCommon(plan_id=0), sql=query)
+
+
+def _not_loaded(definition: Definition) -> _Described:
+    return _Described(fault=("dataset", f"Dataset '{definition.relation.name}' is not loaded yet."))
+
+
+def _add(
+    relations: dict[str, Relation],
+    unreadable: dict[str, _Fault],
+    name: str,
+    definition: Definition,
+    described: _Described,
+) -> None:
+    relations[name] = replace(definition.relation, columns=described.columns)
+    if described.fault is not None:
+        unreadable[name] = described.fault
+
+
+def _decoded(text: str) -> _Described:
+    columns, fault = json.loads(text)
+    return _Described(
+        tuple((column, kind) for column, kind in columns), None if fault is None else (fault[0], fault[1])
+    )

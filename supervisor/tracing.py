@@ -1,0 +1,52 @@
+"""How each process of the runtime gets its traces to the exporter."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from runtimeconf.model import RuntimeConfig, TracesConfig
+from runtimeconf.traces import EXPORTER
+from supervisor.project import project
+from telemetry import spans
+
+if TYPE_CHECKING:  # OpenTelemetry is imported only where traces are exported.
+    from telemetry.span_exporter import SpanExporter
+
+
+def connect(config: RuntimeConfig, extra: Mapping[str, Any]) -> None:
+    """Send the spans of this part to the part that exports them, if there is one."""
+    if config.traces is not None and "spans" in extra:
+        spans.connect(extra["spans"], config.traces.sample)
+
+
+def exporter_of(traces: TracesConfig, config: RuntimeConfig, reader: int) -> "SpanExporter":
+    """
+    Return the exporter of the spans in the pipe *reader*.
+
+    Raises:
+        OSError: The libraries it needs are not installed, or do not fit together.
+    """
+    try:
+        from telemetry.span_exporter import SpanExporter  # noqa: PLC0415 (as above)
+    except ImportError as error:
+        raise OSError(
+            f"runtime.traces: the OpenTelemetry exporter cannot be imported ({error}): {EXPORTER.install_command}"
+        ) from error
+    return SpanExporter(traces, reader, service=config.name or "querykeep", version=project()[0])
+
+
+def export_here(config: RuntimeConfig) -> Callable[[], None]:
+    """Export the spans of this process in threads of its own, if *config* says so. The returned function ends that."""
+    if config.traces is None:
+        return lambda: None
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    exporter = exporter_of(config.traces, config, reader)
+    exporter.start()
+    spans.connect(writer, config.traces.sample)
+
+    def stop() -> None:
+        spans.connect(None)
+        exporter.stop()
+        os.close(writer)
+
+    return stop

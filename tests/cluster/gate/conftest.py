@@ -1,0 +1,8 @@
+import pytest
+
+from cluster.gate.gate import SparkGate
+
+
+@pytest.fixture(scope="session")
+def gate() -> SparkGate:
+    return SparkGate()

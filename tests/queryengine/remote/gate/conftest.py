@@ -1,8 +1,0 @@
-import pytest
-
-from queryengine.remote.gate.gate import SparkGate
-
-
-@pytest.fixture(scope="session")
-def gate() -> SparkGate:
-    return SparkGate()
