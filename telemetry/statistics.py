@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from system.wallclock import utc_at
 from telemetry.events import NO_ERRORS, StatementEvent, grouped
-from telemetry.fairness import Shares
+from telemetry.history import Shares
 
 #: The number of statements that are remembered, over all keys.
 MAX_STATEMENTS: Final = 5000
