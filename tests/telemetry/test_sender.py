@@ -228,51 +228,59 @@ def test_events_wait_for_a_collector_that_starts_later_or_again(tmp_path: Path) 
     link.close()
 
 
-def test_a_collector_that_does_not_read_costs_a_bound_and_the_rest_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    """The socket of a collector that reads when the test does."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tmp_path / WATCH_SOCKET))
+        made.listen()
+        yield made
+
+
+@pytest.fixture
+def link(tmp_path: Path, listener: socket.socket) -> Iterator[SocketLink]:
+    made = SocketLink(tmp_path / WATCH_SOCKET)
+    yield made
+    made.close()
+
+
+def test_what_has_no_room_is_kept_up_to_a_bound_and_the_rest_is_counted(
+    link: SocketLink, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "MAX_UNSENT_BYTES", 4096)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / WATCH_SOCKET))
-        listener.listen()
-        link = SocketLink(tmp_path / WATCH_SOCKET)
-        connection, _ = listener.accept()
-        sent = 0
-        while link._dropped < 10:
-            link.put(STATEMENT)
-            sent += 1
-        assert len(link._unsent) <= 4096
+    connection, _ = listener.accept()
+    connection.setblocking(False)
+    events: list[Event] = []
+    while link._dropped < 10:
+        link.put(STATEMENT)
+        events.append(STATEMENT)
+    assert len(link._unsent) <= 4096
 
-        connection.setblocking(False)
-        received = b""
-        while link._unsent or link._dropped:
+    events[-10:] = [DroppedEvent(10), STATEMENT]
+    received = b""
+    with connection:
+        while received.count(b"\n") < len(events):
             try:
                 received += connection.recv(1 << 20)
             except BlockingIOError:
-                link.flush()
-        link.close()
-        connection.setblocking(True)
-        while data := connection.recv(1 << 20):
-            received += data
-        connection.close()
+                if link._unsent or link._dropped:
+                    link.flush()
+                else:
+                    link.put(STATEMENT)
 
-    events = list(decode_all(received))
-    assert events == [*([STATEMENT] * (sent - 10)), DroppedEvent(10)]
+    assert list(decode_all(received)) == events
 
 
-def test_what_was_kept_goes_with_the_next_event_once_there_is_room(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / WATCH_SOCKET))
-        listener.listen()
-        link = SocketLink(tmp_path / WATCH_SOCKET)
-        connection, _ = listener.accept()
-        sent = 0
-        while len(link._unsent) < 10_000:
-            link.put(STATEMENT)
-            sent += 1
+def test_what_was_kept_goes_with_the_next_event_once_there_is_room(link: SocketLink, listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    connection.setblocking(False)
+    sent = 0
+    while len(link._unsent) < 10_000:
+        link.put(STATEMENT)
+        sent += 1
 
-        connection.setblocking(False)
-        received = b""
+    received = b""
+    with connection:
         while received.count(b"\n") < sent:
             try:
                 received += connection.recv(1 << 20)
@@ -280,31 +288,25 @@ def test_what_was_kept_goes_with_the_next_event_once_there_is_room(tmp_path: Pat
                 assert link._dropped == 0, "kept, and not sent"
                 link.put(STATEMENT)
                 sent += 1
-        link.close()
-        connection.close()
 
     assert list(decode_all(received)) == [STATEMENT] * sent
 
 
-def test_a_line_that_was_cut_by_the_end_of_a_connection_is_sent_again(tmp_path: Path) -> None:
-    long = replace(STATEMENT, sql="x" * 1000)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / WATCH_SOCKET))
-        listener.listen()
-        link = SocketLink(tmp_path / WATCH_SOCKET)
-        first, _ = listener.accept()
-        while not link._unsent:
-            link.put(long)
-        link.put(STATEMENT)
-        kept = bytes(link._unsent)
-        first.close()
-        link.flush()  # finds out
-        link.flush()  # connects and sends
-        second, _ = listener.accept()
+def test_a_line_that_was_cut_by_the_end_of_a_connection_is_sent_again(
+    link: SocketLink, listener: socket.socket
+) -> None:
+    first, _ = listener.accept()
+    while not link._unsent:
+        link.put(replace(STATEMENT, sql="x" * 1000))
+    link.put(STATEMENT)
+    kept = bytes(link._unsent)
+    first.close()
+    link.flush()  # finds out
+    link.flush()  # connects and sends
+    second, _ = listener.accept()
 
+    with second:
         assert second.recv(1 << 20) == kept
-        second.close()
-        link.close()
 
 
 def test_without_a_receiver_nothing_happens(tmp_path: Path) -> None:
