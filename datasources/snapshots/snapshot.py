@@ -36,8 +36,9 @@ from datasources.sql import identifier, literal
 from queryengine.errors import StatementError
 from queryengine.gate.gate import Gate
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
-from runtimeconf.connectors import secret_params
+from runtimeconf.connector import text_of
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
+from runtimeconf.plugins import secret_params
 from system.state_directory import remove_ours
 from system.wallclock import utc_now
 
@@ -62,7 +63,7 @@ def fingerprint(dataset: DatasetConfig) -> str:
         dataset.name,
         dataset.from_,
         dataset.location,
-        sorted((name, value) for name, value in dataset.params.items() if name not in secrets),
+        sorted((name, text_of(value)) for name, value in dataset.params.items() if name not in secrets),
         refresh_sql_of(dataset),
         append.time_column_of(dataset),
     ]

@@ -18,7 +18,7 @@ from datasources.sources.pinned_file import PinnedFile
 from datasources.sources.text_files import HEAD_BYTES, blocks, decoded, ends, marked_encoding, without_lines
 from datasources.sql import identifier, literal, literals
 from queryengine.manifest import Column
-from runtimeconf.connectors.file_formats import NULL_SEPARATOR, has_time
+from runtimeconf.file_formats import has_time
 
 logger = logging.getLogger(__name__)
 
@@ -92,9 +92,9 @@ class Csv(FileFormat):
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Check the first line of each file, as `Scan.bind` promises."""
-        self._quote = self.params.get("csv_quote", '"')
-        self._escape = self.params.get("csv_escape", self._quote)
-        self._has_header = self.params.get("csv_has_header", "true") == "true"
+        self._quote = '"' if self.params.csv_quote is None else self.params.csv_quote
+        self._escape = self._quote if self.params.csv_escape is None else self.params.csv_escape
+        self._has_header = self.params.csv_has_header is not False
         self._decode()
         self._names, delimiter = self._header(self.files[0])
         self._orders = [self._names]
@@ -125,10 +125,10 @@ class Csv(FileFormat):
         for name in self._with_commas(connection, columns):
             logger.warning(COMMAS_IN_NUMBERS, name, self._shown)
         unnamed = sum(name == f"column{index}" for index, name in enumerate(self._names))
-        if "csv_has_header" not in self.params and unnamed == len(self._names) - 1 > 1:
+        if self.params.csv_has_header is None and unnamed == len(self._names) - 1 > 1:
             logger.warning(HEADER_LOOKS_LIKE_A_TITLE, self.files[0].shown)
         typed = {column.name.lower() for column in columns if column.type != "VARCHAR"}
-        if "csv_has_header" in self.params or not typed:
+        if self.params.csv_has_header is not None or not typed:
             return
         options = (*self._header_options(has_header=False), *self._types(), f"sample_size = {_SAMPLE}")
         texts = _columns_of(connection, self._scan(self.paths[:1], *options), "VARCHAR")
@@ -149,12 +149,12 @@ class Csv(FileFormat):
 
     def _decode(self) -> None:
         """Keep copies of the files in UTF-8 without the lines to skip, unless they are like that already."""
-        self.skipped_lines = int(self.params.get("skip_rows", 0))
+        self.skipped_lines = self.params.skip_rows or 0
         starts = [next(self._blocks(file), b"") for file in self.files]
-        encodings = [self.params.get("encoding") or marked_encoding(start) or "utf-8" for start in starts]
+        encodings = [self.params.encoding or marked_encoding(start) or "utf-8" for start in starts]
         # The engine does not see a quote after a byte order mark.
         quote = re.escape(self._quote.encode())
-        special = re.escape((self.params.get("csv_delimiter", "") + _DELIMITERS).encode())
+        special = re.escape(((self.params.csv_delimiter or "") + _DELIMITERS).encode())
         unseen = re.compile(codecs.BOM_UTF8 + quote + b"[^" + quote + b"]*[\r\n" + special + b"]") if quote else None
         is_unseen = unseen is not None and any(map(unseen.match, starts))
         if self.skipped_lines or is_unseen or set(encodings) != {"utf-8"}:
@@ -197,7 +197,7 @@ class Csv(FileFormat):
             raise SourceError(f"'{file.shown}' has no columns: its first line must name them.")
         quote = re.escape(self._quote)
         outside_quotes = re.sub(f"{quote}[^{quote}]*{quote}", "", header) if quote else header
-        delimiter = self.params.get("csv_delimiter") or max(_DELIMITERS, key=outside_quotes.count)
+        delimiter = self.params.csv_delimiter or max(_DELIMITERS, key=outside_quotes.count)
         try:
             fields = next(
                 csv.reader(
@@ -260,7 +260,7 @@ class Csv(FileFormat):
 
         The engine takes no null that holds the escape, such as `\N` of MySQL: these become empty fields first.
         """
-        values = list(filter(None, self.params.get("null_values", "").split(NULL_SEPARATOR)))
+        values = list(self.params.null_values or ())
         if any(delimiter in value for value in values):
             raise SourceError(f"'{self._shown}': one of params.null_values holds the delimiter.")
         escaped = [value for value in values if self._escape and self._escape in value]
@@ -270,13 +270,13 @@ class Csv(FileFormat):
 
     @property
     def _decimal_option(self) -> list[str]:
-        decimal = self.params.get("decimal_separator")
+        decimal = self.params.decimal_separator
         return [] if decimal is None else [f"decimal_separator = {literal(decimal)}"]
 
     def _types(self) -> list[str]:
         """Return the options for the types of columns."""
         options = self._decimal_option
-        if (date_format := self.params.get("date_format")) is not None:
+        if (date_format := self.params.date_format) is not None:
             option, type_ = ("timestampformat", "TIMESTAMP") if has_time(date_format) else ("dateformat", "DATE")
             options = [
                 *options,
@@ -304,7 +304,7 @@ class Csv(FileFormat):
         checked = {name: type_ for name, type_ in proposed.items() if type_ in CHECKED} | {
             name: type_ for name, (_, type_) in numbers.items()
         }
-        if "date_format" in self.params:
+        if self.params.date_format is not None:
             checked = {name: type_ for name, type_ in checked.items() if type_ not in _FORMATS}
         kept = exact_types(connection, texts, {places[name]: type_ for name, type_ in checked.items()}, words=True)
         found = {name: Found(kept[places[name]]) if name in checked else Found(_TEXT) for name in self._names}
@@ -328,7 +328,7 @@ class Csv(FileFormat):
     def _text(self, name: str, type_: str) -> str:
         """Return SQL for the text of the column *name*, as values of *type_* are written."""
         text = f"trim({identifier(name)})"
-        decimal = self.params.get("decimal_separator", ".")
+        decimal = self.params.decimal_separator or "."
         return f"replace({text}, {literal(decimal)}, '.')" if decimal != "." and type_ == "DOUBLE" else text
 
     def _read(self, types: Mapping[str, str], only: int | None = None) -> str:
@@ -356,7 +356,7 @@ class Csv(FileFormat):
         3 April, or for 4 March if another date of the file has no other reading.
         """
         found = {}
-        described = self.params.get("date_format")
+        described = self.params.date_format
         formats = _FORMATS if described is None else dict.fromkeys(_FORMATS, (described,))
         texts = dict.fromkeys(self._names, _TEXT)
         files = [self._read(texts, only=at) for at in range(len(self.paths))] if proposed else []
@@ -374,7 +374,7 @@ class Csv(FileFormat):
     def _with_commas(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> list[str]:
         """Return the names of text columns whose first values are numbers, some with a comma."""
         texts = [column.name for column in columns if column.type == _TEXT]
-        if {"decimal_separator", "thousands_separator"} & self.params.keys() or not texts:
+        if {"decimal_separator", "thousands_separator"} & self.params.given or not texts:
             return []
         first = f"(FROM {self._read(dict.fromkeys(self._names, _TEXT))} LIMIT {_SAMPLE})"
         numbers = _matching(connection, first, texts, _WITH_COMMA)
@@ -388,9 +388,9 @@ class Csv(FileFormat):
 
         The engine would drop separators anywhere, so that 1.5 became 15.
         """
-        if "thousands_separator" not in self.params:
+        if self.params.thousands_separator is None:
             return {}
-        separator, decimal = self.params["thousands_separator"], self.params.get("decimal_separator", ".")
+        separator, decimal = self.params.thousands_separator, (self.params.decimal_separator or ".")
         group = f"[{re.escape(_ALIKE.get(separator, separator))}]"
         # A leading zero means a code, not a number, as everywhere else.
         number = rf"\s*[-+]?(0|[1-9]\d{{0,2}}({group}\d{{3}})+|[1-9]\d*)({re.escape(decimal)}\d*)?\s*"

@@ -172,7 +172,7 @@ def _data_file(text: str) -> Path:
 
 def _stem(file: Path) -> str:
     """Return the name of a data file without its extension. Raises UsageError if that does not tell the format."""
-    from runtimeconf.connectors.file_formats import COMPRESSIONS, KINDS  # noqa: PLC0415 (as above)
+    from runtimeconf.file_formats import COMPRESSIONS, KINDS  # noqa: PLC0415 (as above)
 
     endings = rf"\.(?:{'|'.join(KINDS)})(?:\.(?:{'|'.join(COMPRESSIONS)}))?"
     parts = re.fullmatch(rf"(.+){endings}", file.name, re.IGNORECASE | re.DOTALL)

@@ -75,7 +75,7 @@ def test_an_invalid_yaml_stops_what_may_answer_requests(
 @pytest.mark.parametrize("text", BAD)
 @pytest.mark.parametrize(
     "command",
-    [("sql", "SELECT 1"), ("check",), ("doctor",), ("reload",), ("help", "runserver"), ("runserver", "--help"), ("",)],
+    [("sql", "SELECT 1"), ("check",), ("reload",), ("help", "runserver"), ("runserver", "--help"), ("",)],
     ids=" ".join,
 )
 def test_an_invalid_yaml_stops_no_client_command_and_admits_nobody(

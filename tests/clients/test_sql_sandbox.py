@@ -7,6 +7,8 @@ import pytest
 
 from flightapi.protocol import messages
 from flightapi.protocol.messages import pack
+from tests.blackbox.test_sql_sandbox import CHECKSUM, UNCHANGED
+from tests.blackbox.test_sql_sandbox import REFUSED as REFUSED_OF_ORDERS
 from tests.clients.runtime import FlightServer, endpoint_of
 from tests.flightapi.endpoint import (
     Answer,
@@ -20,8 +22,6 @@ from tests.flightapi.endpoint import (
     unpacked,
 )
 from tests.system.harness import K1, K2
-from tests.system.test_sql_sandbox import CHECKSUM, UNCHANGED
-from tests.system.test_sql_sandbox import REFUSED as REFUSED_OF_ORDERS
 
 VERDICTS = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED"}
 OF_ORDERS = [

@@ -22,8 +22,9 @@ from gunicorn.app.base import BaseApplication
 from httpserver import gevent_worker, gunicorn_server
 from httpserver.gevent_worker import GeventWebWorker
 from runtimeconf.state import get_config, set_config
-from sqlapi import body, disconnects
+from sqlapi import disconnects
 from sqlapi.errors import AnswerCutError, SqlApiError
+from sqlapi.request_bodies import read_body
 from supervisor import startup
 
 
@@ -90,7 +91,7 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     path = environ["PATH_INFO"]
     if path == "/body":
         try:
-            text = f"{len(body.read_body(environ, 1 << 24))}"
+            text = f"{len(read_body(environ, 1 << 24))}"
         except SqlApiError as error:
             text = error.code
         return _whole(start_response, text)

@@ -98,7 +98,7 @@ def test_commands_of_the_server_name_the_extra() -> None:
         f"Error: querykeep serve needs the extra server: {install_command('server')}\n",
     )
     files = (ROOT / "runtime_site" / "management" / "commands").glob("[!_]*.py")
-    assert set(SERVER_COMMANDS) == {file.stem for file in files}
+    assert {file.stem for file in files} <= set(SERVER_COMMANDS)
     assert "invalid choice: 'absent'" in call("absent").err
 
 

@@ -256,7 +256,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
     "graphql:https://host/graphql": (
         ({**GRAPHQL, "graphql_query": " "}, ".graphql_query: must be a query"),
         *(({**GRAPHQL, "json_pointer": text}, ".json_pointer: must be a JSON pointer") for text in ("data", "/a~2")),
-        ({**GRAPHQL, "unnest_depth": "11"}, ".unnest_depth: must be 0, 1, 2"),
+        ({**GRAPHQL, "unnest_depth": "11"}, ".unnest_depth: must be a whole number from 0 to 10"),
         ({**GRAPHQL, "graphql_auth_user": "u"}, ": has only one of graphql_auth_user and graphql_auth_pass"),
         (
             {**GRAPHQL, "graphql_auth_user": "u", "graphql_auth_pass": TOKEN, "graphql_auth_token": TOKEN},

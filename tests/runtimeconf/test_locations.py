@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from runtimeconf.connectors import ABSENT
-from runtimeconf.connectors.tables import table_parts
+from runtimeconf.dataset_schema import ABSENT
+from runtimeconf.tables import table_parts
 from tests.runtimeconf.configurations import NO_REFERENCE, SECRET, Fault, Load, dataset_text, load_dataset, required
 
 DATABASES = ("postgres", "mysql", "mssql", "duckdb", "flightsql", "spark")

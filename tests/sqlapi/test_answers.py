@@ -20,7 +20,7 @@ import pytest
 import queryengine.state
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import QueryConfig, RuntimeConfig
-from sqlapi.answers import READ_AHEAD_BYTES
+from sqlapi.statements import READ_AHEAD_BYTES
 from tests.datasources.support import wait_for
 from tests.sqlapi.harness import WITH_KEY, begin, call, environ_of, logged, sql
 

@@ -19,6 +19,7 @@ from authkeys.access import build
 from authkeys.authentication import ApiKeyAuthentication
 from runtimeconf.model import AuthConfig, RuntimeConfig
 from runtimeconf.secret import Secret
+from sqlapi.request_bodies import must_close
 from sqlapi.urls import ROUTES, Route
 from tests.sqlapi.harness import WITH_KEY, Answer, Header, begin, call, environ_of, logged, methods_of, sql
 from tests.system.harness import K1, K2, WRONG
@@ -235,7 +236,7 @@ def test_a43_the_body_of_a_refused_request_is_not_read() -> None:
     answer = call("POST", "/v1/sql", ("Content-Length", "10000000000"), environ={"wsgi.input": unread})
 
     assert is_denied(answer)
-    assert answer.environ["runtime.close_connection"] is True
+    assert must_close(answer.environ)
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/xml;q=1", "*/*;q=0"])

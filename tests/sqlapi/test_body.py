@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from sqlapi.body import MAX_SKIPPED_BYTES, must_close, read_body
 from sqlapi.errors import BodyError, BodyTooLargeError, ContentEncodingError, LengthRequiredError
+from sqlapi.request_bodies import MAX_SKIPPED_BYTES, must_close, read_body
 
 
 class Input:

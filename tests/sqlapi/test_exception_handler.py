@@ -5,8 +5,7 @@ import pytest
 from django.core.exceptions import SuspiciousOperation
 from django.test import RequestFactory
 
-from sqlapi.exception_handler import bad_request, handle_view_exception, server_error
-from sqlapi.problems import REQUEST_ID
+from sqlapi.problems import REQUEST_ID, bad_request, handle_view_exception, server_error
 
 request = RequestFactory().get("/")
 request.META[REQUEST_ID] = "the-id"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlapi.media_types import parse_media_type, split_list
+from sqlapi.negotiation import parse_media_type, split_list
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from flightapi.protocol import messages
-from supervisor.project import project
+from supervisor.version import version
 from system.process_usage import usage_of
 from tests.clients.runtime import FlightServer, endpoint_of
 from tests.flightapi.endpoint import Endpoint, Refused, descriptor, ticket_of
@@ -258,7 +258,7 @@ def test_counters_equal_what_callers_counted(tmp_path: Path) -> None:
             assert values["querykeep_process_resident_memory_bytes", part] > 1e7
         assert values["querykeep_state_directory_used_bytes",] > 1000
         assert K1 not in page_of(server)
-        assert f'version="{project()[0]}"' in page_of(server)
+        assert f'version="{version()}"' in page_of(server)
         promtool("check", "metrics", stdin=page_of(server, "text/plain"))
     assert "Traceback" not in server.output()
 

@@ -285,7 +285,7 @@ def seconds_of(server: Server, count: int = REQUESTS, callers: int = 4) -> list[
     return sorted(seconds)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.alone
 def test_no_request_waits_for_a_collector_and_the_log_tells_it_once(tmp_path: Path) -> None:
     with ExitStack() as stack:
         good, slow = stack.enter_context(collecting()), stack.enter_context(collecting())

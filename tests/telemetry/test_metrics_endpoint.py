@@ -90,20 +90,20 @@ def test_the_scraper_chooses_the_format(server: MetricsServer, accept: str, cont
     assert answer.endswith("# EOF\n") == ("openmetrics" in content_type)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:9090", "10.0.0.1", "[::2]:1", ""])
-def test_a_page_of_a_browser_cannot_read_it_under_a_name_of_its_own(server: MetricsServer, host: str) -> None:
-    assert ask(server, host=host).status_code == 421
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [
+        *((host, 200) for host in ("localhost:1", "127.0.0.1", "[::1]:9090", "LOCALHOST")),
+        *((host, 421) for host in ("evil.example", "127.0.0.1.evil.example:9090", "10.0.0.1", "[::2]:1", "")),
+        ("localhost\r\nHost: evil.example", 421),
+    ],
+)
+def test_a_page_of_a_browser_cannot_read_it_under_a_name_of_its_own(
+    server: MetricsServer, hosts: str, status: int
+) -> None:
+    answer = raw(server, f"GET /metrics HTTP/1.1\r\nHost: {hosts}\r\n\r\n".encode())
 
-
-@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:9090", "LOCALHOST"])
-def test_loopback_hosts_may(server: MetricsServer, host: str) -> None:
-    assert ask(server, host=host).status_code == 200
-
-
-def test_two_hosts_are_both_checked(server: MetricsServer) -> None:
-    data = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"
-
-    assert raw(server, data).startswith(b"HTTP/1.0 421 ")
+    assert answer.startswith(f"HTTP/1.0 {status} ".encode())
 
 
 def test_nonsense_and_faults_do_not_end_it(

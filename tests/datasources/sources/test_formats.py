@@ -1,6 +1,9 @@
 import gzip
+import io
 import json
 import random
+import struct
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -305,6 +308,27 @@ def test_parquet_files_whose_values_would_change_in_a_common_type_are_refused(tm
 
 
 @pytest.mark.parametrize(
+    ("values", "others", "type_"),
+    [
+        ([True], [7], "BOOLEAN"),
+        ([[True]], [[7]], "BOOLEAN[]"),
+        ([datetime(2024, 1, 1)], [datetime(2024, 1, 1, tzinfo=UTC)], "TIMESTAMP"),  # noqa: DTZ001
+        ([date(2024, 1, 1)], [datetime(2024, 1, 1, tzinfo=UTC)], "DATE"),
+    ],
+)
+def test_parquet_files_whose_values_would_mean_another_thing_in_a_common_type_are_refused(
+    tmp_path: Path, values: list[object], others: list[object], type_: str
+) -> None:
+    put_parquet(tmp_path, "d/1.parquet", a=values)
+    put_parquet(tmp_path, "d/2.parquet", a=others)
+
+    assert f"'d/1.parquet': some values of the column 'a' ({type_}) would change as" in refusal(tmp_path, "d")
+
+    put_parquet(tmp_path, "d/2.parquet", a=["text"] if type_ != "BOOLEAN[]" else [["text"]])
+    assert len(load(tmp_path, "d")) == 2
+
+
+@pytest.mark.parametrize(
     ("values", "said"),
     [
         pytest.param(pa.array([None, 1001], pa.timestamp("ns")), "', row 2: the column 't' has nanoseconds", id="row"),
@@ -320,6 +344,27 @@ def test_nanoseconds_of_the_old_type_of_parquet_are_refused(tmp_path: Path, valu
         assert len(load(tmp_path, "t.parquet")) == len(values)
     else:
         assert said in refusal(tmp_path, "t.parquet")
+
+
+@pytest.mark.parametrize(("nanoseconds", "is_exact"), [(86_399_999_999_999, False), (86_399_999_999_000, True)])
+@pytest.mark.parametrize("day", [-719_162, 106_751, 213_504, 2_932_896])
+def test_nanoseconds_of_the_old_type_are_found_in_years_that_the_new_one_lacks(
+    tmp_path: Path, day: int, nanoseconds: int, is_exact: bool
+) -> None:
+    table = pa.table({"t": pa.array([0], pa.timestamp("ns"))})
+    content = io.BytesIO()
+    pq.write_table(
+        table, content, use_deprecated_int96_timestamps=True, use_dictionary=False, write_statistics=False,
+        compression="none",
+    )  # fmt: skip
+    epoch, written = (struct.pack("<qi", part, 2_440_588 + days) for part, days in ((0, 0), (nanoseconds, day)))
+    (tmp_path / "t.parquet").write_bytes(content.getvalue().replace(epoch, written))
+
+    if is_exact:
+        ((moment,),) = load(tmp_path, "t.parquet")
+        assert f"{moment:%T.%f}" == "23:59:59.999999"
+    else:
+        assert "row 1: the column 't' has nanoseconds" in refusal(tmp_path, "t.parquet")
 
 
 def test_parquet_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from sqlapi.views import OPENAPI
+from sqlapi.status import OPENAPI
 from sqlapi.wsgi_handler import ApiHandler
 from tests.system.harness import K1, KEYED, PYTHON, REPOSITORY, Server, clean_environ
 

@@ -27,11 +27,10 @@ from queryengine.errors import EngineUnavailableError, ParameterError, QueryErro
 from runtimeconf.errors import RuntimeConfError
 from sqlapi import errors as api
 from sqlapi.error_table import INTERNAL_CODE, STATUSES
-from sqlapi.negotiation import OFFERS
+from sqlapi.negotiation import OFFERS, QueryParameter
 from sqlapi.problems import COMMON_HEADERS
-from sqlapi.query_parameters import QueryParameter
+from sqlapi.status import OPENAPI
 from sqlapi.urls import ROUTES
-from sqlapi.views import OPENAPI
 from system.errors import StateDirectoryError
 from telemetry import history, statistics
 from telemetry.errors import TelemetryError
@@ -214,7 +213,7 @@ def test_no_module_but_the_one_that_declares_parameters_reads_a_query_string() -
         if re.search(r"QUERY_STRING|parse_qs|query_params|request\.GET", file.read_text())
     }
 
-    assert readers == {"query_parameters.py"}
+    assert readers == {"negotiation.py"}
 
 
 @pytest.mark.usefixtures("memory")
