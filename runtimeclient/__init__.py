@@ -1,16 +1,14 @@
-"""
-The client of a running runtime. It imports no other room: it knows only the wire.
-
-The exceptions are the commands `apikey` and `init`, which work without a runtime.
-"""
+"""The client of a running runtime. It imports no other room: it knows only the wire."""
 
 #: Commands that `manage.py` has too.
 CLIENT_COMMANDS = (
     *("sql", "status", "refresh", "datasets", "queries", "cancel", "history", "top"),
-    *("login", "logout", "apikey"),
+    *("login", "logout"),
 )
-#: All commands of `querykeep`, in the order of its help; each is a module of `runtimeclient.commands`.
-COMMANDS = (*CLIENT_COMMANDS, "init", "completion", "manual")
+#: Commands of plug-ins, and the modules whose `COMMANDS` declare them.
+PLUGIN_COMMANDS = {"apikey": "operations.commands", "init": "operations.commands"}
+#: All commands of `querykeep`, in the order of its help; the others are modules of `runtimeclient.commands`.
+COMMANDS = (*CLIENT_COMMANDS, *PLUGIN_COMMANDS, "completion")
 
 #: The commands of the extra `server`, with a summary for the help; `runtime_site.management.commands` has them.
 SERVER_COMMANDS = {

@@ -10,9 +10,9 @@ from typing import TextIO
 from runtimeclient import COMMANDS, SERVER_COMMANDS
 from runtimeclient.argv import prepare_process
 from runtimeclient.commands.base import PROG, Invocation, command_parser, load_command, program_parser
+from runtimeclient.connection import KEY_FILE, KEY_FILE_HINT
 from runtimeclient.errors import ClientError, NotAuthorisedError, UsageError
 from runtimeclient.output.console import Console, Streams
-from runtimeclient.profiles.key_lookup import KEY_FILE, KEY_FILE_HINT
 
 INTERRUPTED_STATUS = 130
 

@@ -7,17 +7,16 @@ from itertools import chain
 from pathlib import Path
 
 from runtimeclient.commands.base import Command, Invocation
+from runtimeclient.connection import STANDARD_INPUT
 from runtimeclient.errors import AnswerCutError, ClientError, RequestRefusedError, UsageError
-from runtimeclient.http.json_stream import JsonValue
+from runtimeclient.http.results import JsonValue
+from runtimeclient.output.console import KINDS, PICTURES, TERMINAL_ROWS, ChartRequest, Style
 from runtimeclient.output.formats import FORMATS, format_of
-from runtimeclient.output.style import KINDS, PICTURES, TERMINAL_ROWS, ChartRequest, Style
-from runtimeclient.profiles.key_lookup import STANDARD_INPUT
-from runtimeclient.sql.parameters import parameters_of, parse_parameters
 from runtimeclient.sql.runner import StatementRunner
-from runtimeclient.sql.statements import Statement, read_statements, split_statements
+from runtimeclient.sql.statements import Statement, parameters_of, parse_parameters, read_statements, split_statements
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_sql_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", nargs="?", help="one SQL statement, sent unchanged")
     parser.add_argument(
         "-c",
@@ -87,7 +86,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-pager", action="store_true", help="do not use a pager for long results")
 
 
-def _call(invocation: Invocation) -> None:
+def _sql(invocation: Invocation) -> None:
     options, console = invocation.options, invocation.console
     given = [options.query is not None, bool(options.statements), options.file is not None]
     if sum(given) > 1:
@@ -182,7 +181,7 @@ def _row_count(text: str) -> int:
     return count
 
 
-COMMAND = Command(
+_SQL = Command(
     name="sql",
     summary="run SQL and show the rows",
     description=(
@@ -200,6 +199,8 @@ COMMAND = Command(
         ('-c "SELECT 1; SELECT 2"', "statements from the command line"),
         ("", "the interactive prompt"),
     ),
-    add_arguments=_add_arguments,
-    call=_call,
+    add_arguments=_add_sql_arguments,
+    call=_sql,
 )
+
+COMMANDS = {"sql": _SQL}

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from runtimeclient.distribution import install_command
 from runtimeclient.errors import AnswerCutError, OutputError, UsageError
-from runtimeclient.http.answers import SqlAnswer
+from runtimeclient.http.results import SqlAnswer
 
 try:
     import pyarrow as pa

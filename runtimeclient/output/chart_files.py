@@ -5,10 +5,10 @@ from typing import IO, Any
 
 from runtimeclient.distribution import install_command
 from runtimeclient.errors import UsageError
-from runtimeclient.http.answers import SqlAnswer
+from runtimeclient.http.results import SqlAnswer
 from runtimeclient.output.charts import Chart, make_chart
+from runtimeclient.output.console import ChartRequest, Picture
 from runtimeclient.output.formats import read_rows
-from runtimeclient.output.style import ChartRequest, Picture
 
 try:
     import altair as alt

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Literal, TypeAlias
 
 from runtimeclient.errors import ClientError
-from runtimeclient.http.json_stream import JsonValue, Number
-from runtimeclient.output.style import ChartRequest, Kind
+from runtimeclient.http.results import JsonValue, Number
+from runtimeclient.output.console import ChartRequest, Kind
 from runtimeclient.output.tables import cell
 
 #: A chart of more points cannot be read, and they would only take memory.

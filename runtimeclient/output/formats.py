@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from runtimeclient.errors import UsageError
-from runtimeclient.http.answers import ARROW, CSV, JSON, JSON_WITH_SCHEMA, SqlAnswer
-from runtimeclient.http.json_stream import JsonValue, Number
-from runtimeclient.output.style import PICTURES, Style
+from runtimeclient.http.results import ARROW, CSV, JSON, JSON_WITH_SCHEMA, JsonValue, Number, SqlAnswer
+from runtimeclient.output.console import PICTURES, Style
 from runtimeclient.output.tables import markdown, table
 from runtimeclient.output.writer import Output, TextStream
 

@@ -7,9 +7,8 @@ from typing import Any
 import plotext as _untyped
 
 from runtimeclient.output.charts import Chart
-from runtimeclient.output.humanize import plural
-from runtimeclient.output.style import Style
-from runtimeclient.output.terminal_text import visible, width
+from runtimeclient.output.console import Style
+from runtimeclient.output.text import plural, visible, width
 
 plotext: Any = _untyped  # it has no types
 

@@ -12,7 +12,7 @@ from runtimeclient.errors import (
     RequestRefusedError,
     UsageError,
 )
-from runtimeclient.http.answers import CSV, JSON_WITH_SCHEMA
+from runtimeclient.http.results import CSV, JSON_WITH_SCHEMA
 from tests.runtimeclient.remote import (
     API_KEY,
     VND,

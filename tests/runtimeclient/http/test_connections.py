@@ -14,7 +14,7 @@ import trustme
 
 from runtimeclient.client import RuntimeClient, Timeouts
 from runtimeclient.errors import ConnectionFailedError, UsageError
-from runtimeclient.http.answers import CSV
+from runtimeclient.http.results import CSV
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.http.raw_server import speaking
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, serve

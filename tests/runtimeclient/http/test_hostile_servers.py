@@ -13,8 +13,7 @@ import pytest
 
 from runtimeclient.client import RuntimeClient, Timeouts
 from runtimeclient.errors import AnswerCutError, ConnectionFailedError
-from runtimeclient.http import timeouts
-from runtimeclient.http.answers import ARROW, JSON
+from runtimeclient.http.results import ARROW, JSON
 from tests.runtimeclient.conftest import run_measured
 from tests.runtimeclient.http.raw_server import CHUNKED, answer, chunk, speaking
 from tests.runtimeclient.remote import API_KEY, VND, Remote, Reply, problem, with_schema
@@ -179,8 +178,8 @@ def test_rows_may_take_any_time_above_the_minimum_rate(
     monkeypatch: pytest.MonkeyPatch, comes: list[tuple[float, int]], taken_s: float, is_cut: bool
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("runtimeclient.http.timeouts.time", clock)
-    stream = timeouts._Stream(Line(clock, *comes))
+    monkeypatch.setattr("runtimeclient.http.endpoint.time", clock)
+    stream = endpoint._Stream(Line(clock, *comes))
     stream.write(b"")
     stream.allow_streaming()
 
@@ -192,8 +191,8 @@ def test_rows_may_take_any_time_above_the_minimum_rate(
 
 def test_each_request_has_its_own_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("runtimeclient.http.timeouts.time", clock)
-    stream = timeouts._Stream(Line(clock, *[(6.0, 1)] * 4))
+    monkeypatch.setattr("runtimeclient.http.endpoint.time", clock)
+    stream = endpoint._Stream(Line(clock, *[(6.0, 1)] * 4))
 
     for _ in range(3):
         stream.write(b"")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeclient.errors import AnswerCutError
-from runtimeclient.http.json_stream import JsonStream, Number
+from runtimeclient.http.results import JsonStream, Number
 
 
 def items(text: str, size: int = 7) -> Sequence[object]:

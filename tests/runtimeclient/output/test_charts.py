@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from runtimeclient.errors import ClientError
-from runtimeclient.http.json_stream import JsonValue, Number
+from runtimeclient.http.results import JsonValue, Number
 from runtimeclient.output.charts import Chart, make_chart
-from runtimeclient.output.style import ChartRequest, Style
+from runtimeclient.output.console import ChartRequest, Style
 from runtimeclient.output.text_charts import draw_text
 from tests.runtimeclient.remote import Remote, Reply, with_schema
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import AnswerCutError
+from runtimeclient.output.console import Style
 from runtimeclient.output.formats import FORMATS, write_answer, write_list
-from runtimeclient.output.style import Style
 from runtimeclient.output.writer import Output
 from tests.runtimeclient.remote import VND, Remote, Reply, with_schema
 

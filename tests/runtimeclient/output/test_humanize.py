@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runtimeclient.output.humanize import age, duration, plural, size
+from runtimeclient.output.text import age, duration, plural, size
 
 
 @pytest.mark.parametrize(

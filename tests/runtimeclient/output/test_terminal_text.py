@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimeclient.output.terminal_text import one_line, visible
+from runtimeclient.output.text import one_line, visible
 
 
 @pytest.mark.parametrize(

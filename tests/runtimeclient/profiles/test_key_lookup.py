@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from runtimeclient.connection import find_credential
 from runtimeclient.errors import UsageError
 from runtimeclient.http.endpoint import parse_endpoint
-from runtimeclient.profiles.config import Profile
-from runtimeclient.profiles.key_lookup import find_credential
+from runtimeclient.profiles import Profile
 
 KEY = "from-the-environment"
 

@@ -7,8 +7,7 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
 from runtimeclient.client import RuntimeClient
-from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
-from runtimeclient.prompt.completion import PromptCompleter
+from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog, PromptCompleter
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, as_reply, problem
 
 COLUMNS = {"orders": ("id", "Order", "placed at"), "order_lines": ("id", "sku"), "Lower Case": ("a",)}

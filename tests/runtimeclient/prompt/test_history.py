@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from runtimeclient.errors import OutputError
-from runtimeclient.prompt.history import FileHistory, history_path
+from runtimeclient.prompt.line_editor import FileHistory, history_path
 
 KEY = "correct-horse"
 

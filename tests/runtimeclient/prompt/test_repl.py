@@ -11,12 +11,11 @@ from prompt_toolkit.history import InMemoryHistory
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import ConnectionFailedError, NotAuthorisedError
-from runtimeclient.http.answers import JSON
-from runtimeclient.output.console import Console, Streams
+from runtimeclient.http.results import JSON
+from runtimeclient.output.console import DOT_COMMANDS as HINTS
+from runtimeclient.output.console import Console, Streams, Style
 from runtimeclient.output.formats import FORMATS
-from runtimeclient.output.style import DOT_COMMANDS as HINTS
-from runtimeclient.output.style import Style
-from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
+from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES, parse_input
 from runtimeclient.prompt.repl import Repl, _file_history
 from runtimeclient.sql.runner import StatementRunner

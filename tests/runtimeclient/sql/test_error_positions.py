@@ -2,7 +2,7 @@ import pytest
 
 from runtimeclient.errors import ErrorPosition
 from runtimeclient.output.console import excerpt
-from runtimeclient.sql.error_positions import find_position
+from runtimeclient.sql.runner import find_position
 from runtimeclient.sql.statements import Statement
 
 LONG = "SELECT 1, '" + "a" * 120 + "', 'x'::INT, '" + "b" * 80 + "' FROM orders"

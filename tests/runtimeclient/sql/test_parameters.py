@@ -1,9 +1,8 @@
 import pytest
 
 from runtimeclient.errors import UsageError
-from runtimeclient.http.json_stream import JsonValue, Number, as_json
-from runtimeclient.sql.parameters import parameters_of, parse_parameters
-from runtimeclient.sql.statements import parameter_names
+from runtimeclient.http.results import JsonValue, Number, as_json
+from runtimeclient.sql.statements import parameter_names, parameters_of, parse_parameters
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from runtimeclient.client import RuntimeClient
-from runtimeclient.output.console import Console, Streams
-from runtimeclient.output.pager import pager_command
-from runtimeclient.output.style import Style
+from runtimeclient.output.console import Console, Streams, Style
+from runtimeclient.output.programs import pager_command
 from runtimeclient.sql.runner import StatementRunner
 from runtimeclient.sql.statements import Statement
 from tests.runtimeclient.calling import Called, Screen, call
