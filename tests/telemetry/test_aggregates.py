@@ -5,11 +5,8 @@ from pathlib import Path
 
 from runtimeconf.model import HistoryConfig, RuntimeConfig
 from telemetry.aggregates import Memory
+from tests.open_files import open_files
 from tests.telemetry.events_of import statement
-
-
-def is_open(file: Path) -> bool:
-    return any(link.is_symlink() and link.readlink() == file for link in Path("/proc/self/fd").iterdir())
 
 
 def test_a_file_is_open_as_long_as_the_configuration_has_it(tmp_path: Path) -> None:
@@ -21,12 +18,12 @@ def test_a_file_is_open_as_long_as_the_configuration_has_it(tmp_path: Path) -> N
 
     memory = Memory(with_history(HistoryConfig(file=first)))
     memory.take(statement(1))
-    assert is_open(first)
+    assert open_files(first)
     memory.adopt(with_history(HistoryConfig(file=second)))
     memory.take(statement(2))
-    assert (is_open(first), is_open(second)) == (False, True)
+    assert (open_files(first), open_files(second)) == ([], [str(second)])
     memory.adopt(with_history(HistoryConfig(enabled=False, file=second)))
     memory.take(statement(3))
 
-    assert not is_open(second)
+    assert not open_files(second)
     assert [len(file.read_text().splitlines()) for file in (first, second)] == [1, 1]
