@@ -5,12 +5,25 @@ The exceptions are the commands `apikey` and `init`, which work without a runtim
 """
 
 #: Commands that `manage.py` has too.
-CLIENT_COMMANDS = (
-    *("sql", "status", "refresh", "datasets", "queries", "cancel", "history", "top"),
-    *("login", "logout", "apikey"),
-)
-#: All commands of `querykeep`, in the order of its help; each is a module of `runtimeclient.commands`.
-COMMANDS = (*CLIENT_COMMANDS, "init", "completion", "manual")
+CLIENT_COMMANDS = {
+    "sql": "runtimeclient.commands.sql",
+    "status": "runtimeclient.commands.status",
+    "refresh": "runtimeclient.commands.datasets",
+    "datasets": "runtimeclient.commands.datasets",
+    "queries": "runtimeclient.commands.queries",
+    "cancel": "runtimeclient.commands.queries",
+    "history": "runtimeclient.commands.queries",
+    "top": "runtimeclient.commands.status",
+    "login": "runtimeclient.commands.login",
+    "logout": "runtimeclient.commands.login",
+    "apikey": "runtimeclient.commands.apikey",
+}
+#: All commands of `querykeep`, in the order of its help, and the modules whose `COMMANDS` declare them.
+COMMANDS = CLIENT_COMMANDS | {
+    "init": "runtimeclient.commands.init",
+    "completion": "runtimeclient.commands.completion",
+    "manual": "runtimeclient.commands.manual",
+}
 
 #: The commands of the extra `server`, with a summary for the help; `runtime_site.management.commands` has them.
 SERVER_COMMANDS = {

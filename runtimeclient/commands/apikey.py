@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtimeclient.commands.base import Command, Invocation, add_list_format
 from runtimeclient.errors import ClientError, UsageError
-from runtimeclient.http.api_key import has_typing_error
+from runtimeclient.http.endpoint import has_typing_error
 from runtimeclient.output.formats import write_list
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_list_format(parser)
 
 
-COMMAND = Command(
+_APIKEY = Command(
     name="apikey",
     summary="make an API key, list the keys, check a key",
     description=(
@@ -248,3 +248,5 @@ COMMAND = Command(
     call=_call,
     has_connection=False,
 )
+
+COMMANDS = {"apikey": _APIKEY}

@@ -28,9 +28,7 @@ def _datasets(invocation: Invocation) -> None:
     if is_table:
         for item, dataset in zip(items, datasets, strict=True):
             item |= {"size": dataset.bytes and size(dataset.bytes), "age": _age(dataset, now)}
-    write_list(
-        _DATASET_TABLE_COLUMNS if is_table else _DATASET_COLUMNS, items, style, invocation.console.stdout
-    )
+    write_list(_DATASET_TABLE_COLUMNS if is_table else _DATASET_COLUMNS, items, style, invocation.console.stdout)
 
 
 def _age(dataset: DatasetStatus, now: datetime) -> str | None:

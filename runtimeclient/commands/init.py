@@ -13,9 +13,9 @@ from textwrap import indent
 from typing import TYPE_CHECKING
 
 from runtimeclient.commands.base import Command, Invocation
+from runtimeclient.connection import KEY_FILE, KEY_FILE_HINT
 from runtimeclient.errors import UsageError
 from runtimeclient.files import output_errors, parse_path, replace_checked
-from runtimeclient.profiles.key_lookup import KEY_FILE, KEY_FILE_HINT
 
 if TYPE_CHECKING:
     from runtimeconf.model import RuntimeConfig
@@ -244,7 +244,7 @@ def _loaded(file: Path, shown: Path, invocation: Invocation, problem: str) -> "R
         raise UsageError(f"{problem}: {str(error).replace(str(file.absolute()), str(shown.absolute()))}") from error
 
 
-COMMAND = Command(
+_INIT = Command(
     name="init",
     summary="write a configuration for data files, and a key",
     description=(
@@ -263,3 +263,5 @@ COMMAND = Command(
     call=_call,
     has_connection=False,
 )
+
+COMMANDS = {"init": _INIT}

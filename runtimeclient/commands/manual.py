@@ -79,7 +79,7 @@ def _text(text: str) -> str:
     return re.sub(r"^(?=[.'])", r"\\&", escaped, flags=re.MULTILINE)
 
 
-COMMAND = Command(
+_MANUAL = Command(
     name="manual",
     summary="print the manual page",
     description="Print the page for man, with all commands and options.",
@@ -90,3 +90,5 @@ COMMAND = Command(
     call=_call,
     has_connection=False,
 )
+
+COMMANDS = {"manual": _MANUAL}
