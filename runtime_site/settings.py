@@ -31,6 +31,7 @@ INSTALLED_APPS = [
     "sqlapi",
     "runtimeclient",
     "doctor",
+    "operations",
 ]
 MIDDLEWARE = [
     "sqlapi.middleware.RequestIdMiddleware",

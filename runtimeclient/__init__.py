@@ -1,28 +1,19 @@
-"""
-The client of a running runtime. It imports no other room: it knows only the wire.
+"""The client of a running runtime. It imports no other room: it knows only the wire."""
 
-The exceptions are the commands `apikey` and `init`, which work without a runtime.
-"""
-
-#: Commands that `manage.py` has too.
-CLIENT_COMMANDS = {
-    "sql": "runtimeclient.commands.sql",
-    "status": "runtimeclient.commands.status",
-    "refresh": "runtimeclient.commands.datasets",
-    "datasets": "runtimeclient.commands.datasets",
-    "queries": "runtimeclient.commands.queries",
-    "cancel": "runtimeclient.commands.queries",
-    "history": "runtimeclient.commands.queries",
-    "top": "runtimeclient.commands.status",
-    "login": "runtimeclient.commands.login",
-    "logout": "runtimeclient.commands.login",
-    "apikey": "runtimeclient.commands.apikey",
+_MODULES = {
+    "runtimeclient.commands.sql": ("sql",),
+    "runtimeclient.commands.status": ("status", "top"),
+    "runtimeclient.commands.datasets": ("datasets", "refresh"),
+    "runtimeclient.commands.queries": ("queries", "cancel", "history"),
+    "runtimeclient.commands.login": ("login", "logout"),
 }
-#: All commands of `querykeep`, in the order of its help, and the modules whose `COMMANDS` declare them.
+#: Commands that `manage.py` has too, and the modules whose `COMMANDS` declare them.
+CLIENT_COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
+#: All commands of `querykeep`, in the order of its help; those of `operations` are a plug-in's.
 COMMANDS = CLIENT_COMMANDS | {
-    "init": "runtimeclient.commands.init",
+    "apikey": "operations.commands",
+    "init": "operations.commands",
     "completion": "runtimeclient.commands.completion",
-    "manual": "runtimeclient.commands.manual",
 }
 
 #: The commands of the extra `server`, with a summary for the help; `runtime_site.management.commands` has them.

@@ -59,7 +59,7 @@ class Timeouts:
     Attributes:
         connect_s: Seconds to connect, and seconds for the whole response to any request except a query.
         silence_s: Seconds until the response to a query begins. While it arrives, the longest time that its average
-            rate may stay below `timeouts.MIN_BYTES_PER_S`.
+            rate may stay below `endpoint.MIN_BYTES_PER_S`.
     """
 
     connect_s: float = 10.0

@@ -105,7 +105,7 @@ def command_parser(command: Command, prog: str, kind: type[Parser] = Parser) -> 
 
 
 def program_parser(prog: str) -> Parser:
-    """Create the parser of all commands, for the help, the manual page and shell completion."""
+    """Create the parser of all commands, for the help and shell completion."""
     parser = Parser(
         prog=prog,
         description="Talk to a Querykeep runtime: run SQL, inspect datasets, and refresh data.",

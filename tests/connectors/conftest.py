@@ -12,8 +12,9 @@ from tests.connectors.mssql.mssql_server import mssql, mssql_table
 from tests.connectors.mysql.mariadb_server import mariadb
 from tests.connectors.postgres.postgres_server import postgres
 from tests.connectors.web_server import File, WebServer, serving
+from tests.runtimeconf.conftest import fault, faults, load_text, yaml_file
 
-__all__ = ["mariadb", "mssql", "mssql_table", "postgres"]
+__all__ = ["fault", "faults", "load_text", "mariadb", "mssql", "mssql_table", "postgres", "yaml_file"]
 
 
 @pytest.fixture(scope="session")

@@ -61,15 +61,6 @@ def test_statements_that_differ_in_values_are_counted_together() -> None:
     assert len(call("GET", f"{STATISTICS}?limit=1", WITH_KEY).json()["statements"]) == 1
 
 
-@pytest.mark.usefixtures("memory")
-@pytest.mark.parametrize("limit", ["0", "1001", "-1", "1.0", "", "ten", "\u0661", "1&limit=2", "9" * 5000])
-@pytest.mark.parametrize("route", [HISTORY, STATISTICS])
-def test_a_limit_is_a_small_whole_number(route: str, limit: str) -> None:
-    answer = call("GET", f"{route}?limit={limit}", WITH_KEY)
-
-    assert (answer.status, answer.code) == (400, "invalid_parameter")
-
-
 @pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize("route", [HISTORY, STATISTICS])
 def test_if_nobody_remembers_that_is_said(route: str, runtime: RuntimeConfig) -> None:

@@ -237,7 +237,7 @@ NUMBERS = (
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11, 1000])
 def test_only_numbers_that_a_double_changes_become_strings(size: int) -> None:
     expected = NUMBERS.replace(b'": 0.1234567890123456789012', b'": "0.1234567890123456789012"')
-    for number in (b"-1e400", b"-12345678901234567.25", b"1.000000000000000056e-01"):
+    for number in (b"-1e400", b"-12345678901234567.25"):
         expected = expected.replace(number, b'"' + number + b'"')
 
     found = b"".join(with_long_numbers_quoted(NUMBERS[at : at + size] for at in range(0, len(NUMBERS), size)))
@@ -251,7 +251,7 @@ def test_json_values_in_lists_and_objects_are_exact(tmp_path: Path) -> None:
         tmp_path,
         "t.json.gz",
         gzip.compress(
-            b'[{"o":{"until":"infinity","at":["2024-03-01T10:00:00.123456789Z"]},"n":[0.1234567890123456789]},\n'
+            b'[{"o":{"until":"infinity","at":["2024-03-01T10:00:00.123456789Z"]},"n":[0.123456789012345678]},\n'
             b'{"o":{"until":"2024-01-05","at":[]},"n":[1, 1000000000000000000]},{"o":{"until":"epoch"},"n":null}]'
         ),
     )
@@ -259,12 +259,12 @@ def test_json_values_in_lists_and_objects_are_exact(tmp_path: Path) -> None:
 
     assert types(tmp_path, dataset) == {
         "o": 'STRUCT("until" VARCHAR, "at" TIMESTAMPTZ_NS[])',
-        "n": "DECIMAL(38,19)[]",
+        "n": "DECIMAL(38,18)[]",
     }
     found = rows(tmp_path, build(tmp_path, dataset), "SELECT o.until, o.at::VARCHAR, n FROM d")
     assert [until for until, _, _ in found] == ["infinity", "2024-01-05", "epoch"]
     assert [at for _, at, _ in found] == ["['2024-03-01 10:00:00.123456789+00']", "[]", None]
-    assert [n for _, _, n in found] == [[Decimal("0.1234567890123456789")], [Decimal(1), Decimal(10**18)], None]
+    assert [n for _, _, n in found] == [[Decimal("0.123456789012345678")], [Decimal(1), Decimal(10**18)], None]
 
 
 # --- Parquet ----------------------------------------------------------------------------------------------------------

@@ -150,14 +150,6 @@ def test_statements_that_fail(statement: str | bytes, status: int, code: str) ->
     assert ("X-Query-Id" in answer.headers) is (code != "invalid_body")
 
 
-def test_a41_h17_charsets_and_codings() -> None:
-    assert sql('{"sql":"SELECT 1"}', ("Content-Type", "application/json; charset=utf-99")).code == "unsupported_charset"
-    assert sql("SELECT 1", ("Content-Type", "text/plain; charset=utf-16")).code == "unsupported_charset"
-    refused = sql(b"\x1f\x8b", ("Content-Encoding", "gzip"))
-    assert refused.code == "unsupported_content_encoding"
-    assert refused.headers["Accept-Encoding"] == "identity"
-
-
 def status_of_components() -> dict[str, str]:
     return {row["name"]: row["status"] for row in call("GET", "/v1/status", WITH_KEY).json()}
 
@@ -235,18 +227,6 @@ def test_before_the_first_load_and_after_an_unexpected_error() -> None:
     assert call("GET", "/v1/status", WITH_KEY).json()[3] == {
         "name": "refresh", "endpoint": "in-process", "status": "Ready"
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("path", ["/v1/status", "/v1/datasets", "/v1/catalogs", "/v1/sql/active", REFRESH])
-@pytest.mark.parametrize("query", ["xml", "", "JSON", "CSV", "csv&format=json", "csv" + "&a=1" * 200, "%ff"])
-def test_an_unknown_format_is_400(path: str, query: str) -> None:
-    assert call("GET", f"{path}?format={query}", WITH_KEY).code == "invalid_parameter"
-    assert call("POST", f"/v1/sql?format={query}", WITH_KEY, body=b"SELEC").code == "invalid_parameter"
-
-
-@pytest.mark.parametrize("query", ["", "format=json", "other=1", "format=json&status=true", "%ff=%ff"])
-def test_other_parameters_are_ignored(query: str) -> None:
-    assert call("GET", f"/v1/datasets?{query}", WITH_KEY).headers["Content-Type"] == "application/json"
 
 
 def test_datasets() -> None:

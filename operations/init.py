@@ -10,15 +10,22 @@ from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING
 
-from runtimeclient.commands.base import Command, Invocation
+import yaml
+
+from authkeys import key_format
+from operations.config_file import NotEditableError, append_items, replace_checked
+from runtimeclient.commands.base import Invocation
 from runtimeclient.connection import KEY_FILE, KEY_FILE_HINT
 from runtimeclient.errors import UsageError
-from runtimeclient.files import output_errors, parse_path, replace_checked
-
-if TYPE_CHECKING:
-    from runtimeconf.model import RuntimeConfig
+from runtimeclient.files import output_errors, parse_path
+from runtimeconf.file_formats import COMPRESSIONS, KINDS
+from runtimeconf.dataset_schema import parse_relation_name
+from runtimeconf.errors import RuntimeConfError
+from runtimeconf.fields import InvalidValueError
+from runtimeconf.loader import load
+from runtimeconf.model import RuntimeConfig
+from runtimeconf.state import DEFAULT_FILE, ENVIRONMENT_VARIABLE
 
 _KEY_FILE = Path(KEY_FILE)
 
@@ -58,8 +65,6 @@ class _Dataset:
     @property
     def entry(self) -> str:
         """The item of `datasets`."""
-        import yaml  # noqa: PLC0415 (every --help imports this module)
-
         # After file:, two slashes would mean a URL.
         path = f"/{str(self.file).lstrip('/')}" if self.file.is_absolute() else self.file
         fields = [{"from": f"file:{path}", "name": self.name}]
@@ -71,9 +76,8 @@ class _Dataset:
         return f'SELECT count(*) AS n FROM "{self.name}"'  # noqa: S608 (an identifier)
 
 
-def _call(invocation: Invocation) -> None:
-    from runtimeconf.state import DEFAULT_FILE, ENVIRONMENT_VARIABLE  # noqa: PLC0415 (every --help imports this module)
-
+def call(invocation: Invocation) -> None:
+    """Write a configuration and a key, or add data files to the configuration that exists."""
     config, files = Path(DEFAULT_FILE), [_data_file(text) for text in invocation.options.files]
     if invocation.environ.get(ENVIRONMENT_VARIABLE):
         invocation.console.warn(f"{ENVIRONMENT_VARIABLE} names another file, which serve will read: unset it.")
@@ -85,8 +89,6 @@ def _call(invocation: Invocation) -> None:
 
 def _write(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
     """Write a first configuration, and a key."""
-    from authkeys import key_format  # noqa: PLC0415 (as above)
-
     for file in (config, _KEY_FILE):
         if os.path.lexists(file):
             hint = " Name data files to add them to it." if file == config else ""
@@ -114,8 +116,6 @@ def _write(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
 
 def _add(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
     """Add datasets to a configuration. It is replaced once the new one is known to be valid."""
-    from runtimeclient.yaml_text import NotEditableError, append_items  # noqa: PLC0415 (as above)
-
     before = _loaded(config, config, invocation, f"{config} exists, but datasets cannot be added to it")
     known = {
         Path(dataset.location).resolve(): dataset.name for dataset in before.datasets if dataset.connector == "file"
@@ -158,7 +158,7 @@ def _curl(statement: str, url: str) -> str:
     return f"""curl -H "X-API-Key: $(cat {_KEY_FILE})" -d '{statement}' {url}/v1/sql"""
 
 
-def _address(config: "RuntimeConfig") -> str:
+def _address(config: RuntimeConfig) -> str:
     return f"{'https' if config.tls.enabled else 'http'}://{config.http.bind.local}"
 
 
@@ -172,8 +172,6 @@ def _data_file(text: str) -> Path:
 
 def _stem(file: Path) -> str:
     """Return the name of a data file without its extension. Raises UsageError if that does not tell the format."""
-    from runtimeconf.file_formats import COMPRESSIONS, KINDS  # noqa: PLC0415 (as above)
-
     endings = rf"\.(?:{'|'.join(KINDS)})(?:\.(?:{'|'.join(COMPRESSIONS)}))?"
     parts = re.fullmatch(rf"(.+){endings}", file.name, re.IGNORECASE | re.DOTALL)
     if parts is None:
@@ -201,9 +199,6 @@ def _named(files: Sequence[Path], taken: AbstractSet[str]) -> list[_Dataset]:
 
 def _relation_name(text: str) -> str:
     """Return a valid name of a dataset that resembles *text*."""
-    from runtimeconf.dataset_schema import parse_relation_name  # noqa: PLC0415
-    from runtimeconf.fields import InvalidValueError  # noqa: PLC0415
-
     letters = "".join(filterfalse(unicodedata.combining, unicodedata.normalize("NFKD", text.replace("ß", "ss"))))
     name = re.sub(r"\W+", "_", letters, flags=re.ASCII).strip("_")[:63]
     try:
@@ -233,35 +228,9 @@ def _check(config: Path, invocation: Invocation) -> None:
         raise
 
 
-def _loaded(file: Path, shown: Path, invocation: Invocation, problem: str) -> "RuntimeConfig":
+def _loaded(file: Path, shown: Path, invocation: Invocation, problem: str) -> RuntimeConfig:
     """Load a configuration; errors name it *shown*. Raises UsageError, which begins with *problem*."""
-    from runtimeconf.errors import RuntimeConfError  # noqa: PLC0415 (as above)
-    from runtimeconf.loader import load  # noqa: PLC0415 (as above)
-
     try:
         return load(file, invocation.environ, needs_libraries=False)
     except RuntimeConfError as error:
         raise UsageError(f"{problem}: {str(error).replace(str(file.absolute()), str(shown.absolute()))}") from error
-
-
-_INIT = Command(
-    name="init",
-    summary="write a configuration for data files, and a key",
-    description=(
-        "Write runtime.yaml for data files, and an API key into the file api_key, both into the working directory.\n"
-        "Print the two lines to run next: the first starts the runtime, the second queries it.\n"
-        "If runtime.yaml exists, add the files to its datasets; the rest of it stays as it is."
-    ),
-    examples=(
-        ("orders.parquet", "serve this file as the table orders"),
-        ("customers.csv products.json", "serve two files; in a directory with a runtime.yaml, add them"),
-        ("", "without data; list it in runtime.yaml"),
-    ),
-    add_arguments=lambda parser: parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="the data: Parquet, CSV, JSON or Excel; text may end in .gz or .zst"
-    ),
-    call=_call,
-    has_connection=False,
-)
-
-COMMANDS = {"init": _INIT}

@@ -1,7 +1,7 @@
 """
 `apikey`: make an API key, list the keys of a configuration, or find out which of them a key is.
 
-No runtime needs to be running: this command alone reads the YAML and the state directory, with the runtime's own code.
+It reads the YAML and the state directory with the runtime's own code.
 """
 
 import argparse
@@ -10,18 +10,25 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runtimeclient.commands.base import Command, Invocation, add_list_format
+from authkeys import key_format, last_use, salt
+from authkeys.errors import AuthKeysError
+from authkeys.keys import KeySet
+from authkeys.principal import Principal
+from runtimeclient.commands.base import Invocation
 from runtimeclient.errors import ClientError, UsageError
 from runtimeclient.http.endpoint import has_typing_error
 from runtimeclient.output.formats import write_list
-
-if TYPE_CHECKING:
-    from authkeys.principal import Principal
-    from runtimeconf.fields import ScalarField
-    from runtimeconf.model import KeyLimits, RuntimeConfig
+from runtimeconf.dataset_schema import RELATION_NAME
+from runtimeconf.errors import RuntimeConfError
+from runtimeconf.fields import ChoiceField, DurationField, InvalidValueError, ScalarField
+from runtimeconf.loader import load
+from runtimeconf.model import KeyLimits, RuntimeConfig
+from runtimeconf.named_keys import LIMITS, ExpiryField, KeyNameField
+from runtimeconf.state import config_path
+from runtimeconf.yaml_reader import Scalar
+from system.wallclock import utc_at
 
 #: The options of `create` alone.
 _OF_CREATE = ("expires", "datasets", "rights", "requests_per_minute", "concurrent", "timeout")
@@ -29,7 +36,8 @@ _OF_CREATE = ("expires", "datasets", "rights", "requests_per_minute", "concurren
 _COLUMNS = ("name", "fingerprint", "expires", "expired", "datasets", "rights", "limits", "last_use")
 
 
-def _call(invocation: Invocation) -> None:
+def call(invocation: Invocation) -> None:
+    """Create a key, list the keys, or check one."""
     options = invocation.options
     if (options.name is not None) is not (options.action == "create"):
         raise UsageError("create needs the name of the new key; list and check take no name.")
@@ -40,11 +48,6 @@ def _call(invocation: Invocation) -> None:
 
 
 def _create(invocation: Invocation) -> None:
-    from authkeys import key_format  # noqa: PLC0415 (every --help imports this module)
-    from runtimeconf.dataset_schema import RELATION_NAME  # noqa: PLC0415
-    from runtimeconf.fields import ChoiceField  # noqa: PLC0415
-    from runtimeconf.named_keys import KeyNameField  # noqa: PLC0415
-
     options = invocation.options
     entry = [f"- name: {_converted(KeyNameField(), options.name, 'NAME must be')}"]
     key = key_format.generate()
@@ -68,9 +71,6 @@ def _create(invocation: Invocation) -> None:
 
 
 def _list(invocation: Invocation) -> None:
-    from authkeys import last_use  # noqa: PLC0415
-    from system.wallclock import utc_at  # noqa: PLC0415
-
     config = _configured(invocation)
     used, now = last_use.read(config.state_dir), datetime.now(UTC).timestamp()
     style = invocation.console.style(invocation.options.format)
@@ -101,9 +101,6 @@ def _list(invocation: Invocation) -> None:
 
 
 def _check(invocation: Invocation) -> None:
-    from authkeys.keys import KeySet  # noqa: PLC0415
-    from system.wallclock import utc_at  # noqa: PLC0415
-
     console = invocation.console
     if console.stdin is None:
         raise UsageError("The key is read from standard input, which is closed.")
@@ -120,11 +117,7 @@ def _check(invocation: Invocation) -> None:
     console.write_line(f"{name}, fingerprint {found.fingerprint}: is accepted.")
 
 
-def _configured(invocation: Invocation) -> "RuntimeConfig":
-    from runtimeconf.errors import RuntimeConfError  # noqa: PLC0415
-    from runtimeconf.loader import load  # noqa: PLC0415
-    from runtimeconf.state import config_path  # noqa: PLC0415
-
+def _configured(invocation: Invocation) -> RuntimeConfig:
     try:
         file = invocation.options.config or config_path(invocation.environ)
         config = load(file, invocation.environ, needs_libraries=False)
@@ -135,10 +128,8 @@ def _configured(invocation: Invocation) -> "RuntimeConfig":
     return config
 
 
-def _keys(config: "RuntimeConfig") -> "Iterator[tuple[str, Principal]]":
+def _keys(config: RuntimeConfig) -> Iterator[tuple[str, Principal]]:
     """Yield each key with its name, or its place in `keys`."""
-    from authkeys.keys import KeySet  # noqa: PLC0415
-
     salt = _salt(config)
     for index, key in enumerate(config.auth.keys):
         yield f"keys[{index}]", KeySet([key], salt).principals()[0]
@@ -146,11 +137,8 @@ def _keys(config: "RuntimeConfig") -> "Iterator[tuple[str, Principal]]":
         yield named.name, KeySet([], salt, [named]).principals()[0]
 
 
-def _salt(config: "RuntimeConfig") -> bytes:
+def _salt(config: RuntimeConfig) -> bytes:
     """Return the salt of the state directory; before the first start there is none, and no fingerprint is in use."""
-    from authkeys import salt  # noqa: PLC0415
-    from authkeys.errors import AuthKeysError  # noqa: PLC0415
-
     try:
         return salt.load(config.state_dir) or bytes(salt.SALT_BYTES)
     except AuthKeysError as error:
@@ -158,9 +146,6 @@ def _salt(config: "RuntimeConfig") -> bytes:
 
 
 def _expiry(text: str) -> datetime:
-    from runtimeconf.fields import DurationField, InvalidValueError  # noqa: PLC0415
-    from runtimeconf.named_keys import ExpiryField  # noqa: PLC0415
-
     try:
         return datetime.now(UTC) + timedelta(seconds=DurationField("1s", "36500d").parse(text))
     except InvalidValueError:
@@ -170,7 +155,7 @@ def _expiry(text: str) -> datetime:
         return moment
 
 
-def _limits_text(limits: "KeyLimits") -> str | None:
+def _limits_text(limits: KeyLimits) -> str | None:
     texts = [
         f"{limits.requests_per_minute} per minute" if limits.requests_per_minute is not None else "",
         f"{limits.concurrent} at once" if limits.concurrent is not None else "",
@@ -181,8 +166,6 @@ def _limits_text(limits: "KeyLimits") -> str | None:
 
 def _limits(options: argparse.Namespace) -> dict[str, str]:
     """Return the limits that were given, as the YAML writes them."""
-    from runtimeconf.named_keys import LIMITS  # noqa: PLC0415
-
     given = {name: getattr(options, name) for name in LIMITS if getattr(options, name) is not None}
     for name, text in given.items():
         _converted(LIMITS[name], text, f"--{name.replace('_', '-')} must be")
@@ -196,57 +179,9 @@ def _words(text: str | None, option: str) -> list[str]:
     return words
 
 
-def _converted(field: "ScalarField[Any]", text: str, what: str) -> Any:
-    from runtimeconf.fields import InvalidValueError  # noqa: PLC0415
-    from runtimeconf.yaml_reader import Scalar  # noqa: PLC0415
-
+def _converted(field: ScalarField[Any], text: str, what: str) -> Any:
     try:
         return field.convert(Scalar(1, text, is_plain=True))
     except InvalidValueError as error:
         hint = f" ({error})" if str(error) else ""
         raise UsageError(f"{what} {field.expected}{hint}.") from error
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("create", "list", "check"), help="what to do")
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="of the key to create: a-z, 0-9 and -; it stands in logs"
-    )
-    create = parser.add_argument_group("create")
-    create.add_argument("--expires", metavar="90d|DATE", help="after this time, or at the end of this day (UTC)")
-    create.add_argument("--datasets", metavar="A,B", help="the datasets that the key may name (default: all)")
-    create.add_argument("--rights", metavar="A,B", help="query, refresh or both (default: query)")
-    create.add_argument("--requests-per-minute", metavar="N", help="a limit of the key (default: none)")
-    create.add_argument("--concurrent", metavar="N", help="how many of its statements run at once (default: no limit)")
-    create.add_argument(
-        "--timeout", metavar="5s", help="the time limit of its statements, if it is shorter than query.timeout"
-    )
-    configured = parser.add_argument_group("list and check")
-    configured.add_argument(
-        "--config",
-        metavar="FILE",
-        type=Path,
-        help="the runtime YAML (default: the file named by RUNTIME_CONFIG, else runtime.yaml)",
-    )
-    add_list_format(parser)
-
-
-_APIKEY = Command(
-    name="apikey",
-    summary="make an API key, list the keys, check a key",
-    description=(
-        "Make an API key and the entry for the YAML, which holds only its digest; list the keys of the YAML and their\n"
-        "last use; or read a key from standard input and tell which entry it is. No runtime needs to be running."
-    ),
-    examples=(
-        ("create dashboard --expires 90d --datasets flights", "print a new key, and the entry for named_keys"),
-        ("create app --requests-per-minute 600 --concurrent 4 --timeout 5s", "a key with limits"),
-        ("list --config runtime.yaml", "who may do what, and the last use"),
-        ("check --config runtime.yaml < key.txt", "the entry of this key"),
-    ),
-    add_arguments=_add_arguments,
-    call=_call,
-    has_connection=False,
-)
-
-COMMANDS = {"apikey": _APIKEY}

@@ -8,6 +8,7 @@ import pytest
 
 from runtimeconf.connector import Package
 from runtimeconf.plugins import CONNECTORS
+from tests.connectors.faults import FAULTS, S3_KEYS, TOKEN, TOKEN_STRING
 from tests.runtimeconf.configurations import (
     MSSQL,
     MYSQL,
@@ -19,7 +20,6 @@ from tests.runtimeconf.configurations import (
     load_dataset,
     required,
 )
-from tests.runtimeconf.connector_faults import FAULTS, S3_KEYS, TOKEN, TOKEN_STRING
 
 
 @pytest.mark.parametrize(
