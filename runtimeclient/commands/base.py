@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from runtimeclient import COMMANDS, PLUGIN_COMMANDS, SERVER_COMMANDS
+from runtimeclient import COMMANDS, SERVER_COMMANDS
 from runtimeclient.client import RuntimeClient
 from runtimeclient.connection import add_connection_options, connect
+from runtimeclient.distribution import version
 from runtimeclient.errors import UsageError
 from runtimeclient.output.console import Console
 from runtimeclient.output.formats import LIST_FORMATS
@@ -92,12 +93,7 @@ class Command:
 
 def load_command(name: str) -> Command:
     """Return the command of that name, importing only its module."""
-    plugin = PLUGIN_COMMANDS.get(name)
-    command: Command = (
-        importlib.import_module(f"runtimeclient.commands.{name}").COMMAND
-        if plugin is None
-        else importlib.import_module(plugin).COMMANDS[name]
-    )
+    command: Command = importlib.import_module(COMMANDS[name]).COMMANDS[name]
     return command
 
 
@@ -110,8 +106,6 @@ def command_parser(command: Command, prog: str, kind: type[Parser] = Parser) -> 
 
 def program_parser(prog: str) -> Parser:
     """Create the parser of all commands, for the help and shell completion."""
-    from runtimeclient.distribution import version  # noqa: PLC0415 (importlib.metadata is slow to import)
-
     parser = Parser(
         prog=prog,
         description="Talk to a Querykeep runtime: run SQL, inspect datasets, and refresh data.",

@@ -114,7 +114,7 @@ def test_the_catalog_is_refreshed_after_its_maximum_age(remote: Remote) -> None:
 
 
 def test_the_catalog_of_a_busy_runtime_is_requested_again(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtimeclient.prompt.catalog._RETRY_S", 0.0)
+    monkeypatch.setattr("runtimeclient.prompt.completion._RETRY_S", 0.0)
     answers = iter([problem(503, "engine_busy", "Later."), rows(COLUMNS)])
     may_answer = threading.Event()
     may_answer.set()
