@@ -1,14 +1,22 @@
 """The client of a running runtime. It imports no other room: it knows only the wire."""
 
-#: Commands that `manage.py` has too.
-CLIENT_COMMANDS = (
-    *("sql", "status", "refresh", "datasets", "queries", "cancel", "history", "top"),
-    *("login", "logout"),
-)
-#: Commands of plug-ins, and the modules whose `COMMANDS` declare them.
+#: Commands that `manage.py` has too, in the order of the help, and the modules whose `COMMANDS` declare them.
+CLIENT_COMMANDS = {
+    "sql": "runtimeclient.commands.sql",
+    "status": "runtimeclient.commands.status",
+    "refresh": "runtimeclient.commands.datasets",
+    "datasets": "runtimeclient.commands.datasets",
+    "queries": "runtimeclient.commands.queries",
+    "cancel": "runtimeclient.commands.queries",
+    "history": "runtimeclient.commands.queries",
+    "top": "runtimeclient.commands.status",
+    "login": "runtimeclient.commands.login",
+    "logout": "runtimeclient.commands.login",
+}
+#: Those of plug-ins.
 PLUGIN_COMMANDS = {"apikey": "operations.commands", "init": "operations.commands"}
-#: All commands of `querykeep`, in the order of its help; the others are modules of `runtimeclient.commands`.
-COMMANDS = (*CLIENT_COMMANDS, *PLUGIN_COMMANDS, "completion")
+#: All commands of `querykeep`.
+COMMANDS = {**CLIENT_COMMANDS, **PLUGIN_COMMANDS, "completion": "runtimeclient.commands.completion"}
 
 #: The commands of the extra `server`, with a summary for the help; `runtime_site.management.commands` has them.
 SERVER_COMMANDS = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from runtimeclient import COMMANDS, PLUGIN_COMMANDS, SERVER_COMMANDS
+from runtimeclient import COMMANDS, SERVER_COMMANDS
 from runtimeclient.client import RuntimeClient
 from runtimeclient.connection import add_connection_options, connect
 from runtimeclient.errors import UsageError
@@ -92,12 +92,7 @@ class Command:
 
 def load_command(name: str) -> Command:
     """Return the command of that name, importing only its module."""
-    plugin = PLUGIN_COMMANDS.get(name)
-    command: Command = (
-        importlib.import_module(f"runtimeclient.commands.{name}").COMMAND
-        if plugin is None
-        else importlib.import_module(plugin).COMMANDS[name]
-    )
+    command: Command = importlib.import_module(COMMANDS[name]).COMMANDS[name]
     return command
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from runtimeclient.client import RuntimeClient, Timeouts
 from runtimeclient.errors import AnswerCutError, ConnectionFailedError
+from runtimeclient.http import endpoint
 from runtimeclient.http.results import ARROW, JSON
 from tests.runtimeclient.conftest import run_measured
 from tests.runtimeclient.http.raw_server import CHUNKED, answer, chunk, speaking

@@ -1,11 +1,10 @@
 from datetime import UTC, datetime
 
-import pytest
-
 from runtimeclient.output.text import age, duration, plural, size
+from tests.corpus import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("shown", "text"),
     [
         *[

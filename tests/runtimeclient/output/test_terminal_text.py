@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeclient.output.text import one_line, visible
+from tests.corpus import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "shown"),
     [
         pytest.param("\x1b]0;pwn\x07", r"\x1b]0;pwn\x07", id="X12 window title"),

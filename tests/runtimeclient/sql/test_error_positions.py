@@ -4,11 +4,12 @@ from runtimeclient.errors import ErrorPosition
 from runtimeclient.output.console import excerpt
 from runtimeclient.sql.runner import find_position
 from runtimeclient.sql.statements import Statement
+from tests.corpus import each
 
 LONG = "SELECT 1, '" + "a" * 120 + "', 'x'::INT, '" + "b" * 80 + "' FROM orders"
 
 
-@pytest.mark.parametrize(
+@each(
     ("message", "statement", "told", "line", "column"),
     [
         pytest.param(
@@ -60,7 +61,7 @@ def test_a_message_has_a_position(message: str, statement: Statement, told: str,
     assert (text, position.line, position.column, position.source) == (told, line, column, statement.source)
 
 
-@pytest.mark.parametrize(
+@each(
     "message",
     [
         "No such table.",

@@ -3,9 +3,10 @@ import pytest
 from runtimeclient.errors import UsageError
 from runtimeclient.http.results import JsonValue, Number, as_json
 from runtimeclient.sql.statements import parameter_names, parameters_of, parse_parameters
+from tests.corpus import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("argument", "json"),
     [
         ("a=1", "1"),
@@ -31,7 +32,7 @@ def test_a_plain_value_has_a_guessed_type_and_json_an_exact_one(argument: str, j
     assert as_json(parse_parameters([argument])["a"]) == json
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "said"),
     [
         (["a"], "NAME=VALUE"),
@@ -50,7 +51,7 @@ def test_an_invalid_parameter_is_a_usage_error(arguments: list[str], said: str) 
         parse_parameters(arguments)
 
 
-@pytest.mark.parametrize(
+@each(
     ("statement", "names"),
     [
         ("SELECT 1", set()),

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeclient.sql.statements import StatementSplitter, split_statements
+from tests.corpus import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "statements"),
     [
         pytest.param("", [], id="nothing"),
@@ -99,7 +100,7 @@ def test_line_by_line_gives_the_same_statements(lines: list[str]) -> None:
         position = text.index(statement, position) + len(statement)
 
 
-@pytest.mark.parametrize("piece", ["'", "/*", "$a$ $b$ ", "e'\\", " $", "x;", "--", "'' ", "\\'", "x", "/* c */"])
+@each("piece", ["'", "/*", "$a$ $b$ ", "e'\\", " $", "x;", "--", "'' ", "\\'", "x", "/* c */"])
 def test_is_linear_in_the_text_and_in_its_lines(piece: str) -> None:
     splitter = StatementSplitter()
     start = time.process_time()
@@ -112,7 +113,7 @@ def test_is_linear_in_the_text_and_in_its_lines(piece: str) -> None:
     assert time.process_time() - start < 30
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "line", "column"),
     [
         ("select 1; selec 2", 1, 11),
