@@ -5,8 +5,8 @@ import pytest
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import (
-    AnswerCutError,
     ConnectionFailedError,
+    IncompleteResultError,
     NotARuntimeError,
     RefreshFailedError,
     RequestRefusedError,
@@ -81,14 +81,14 @@ def test_duplicate_columns_get_the_distinct_names_of_the_rows(remote: Remote, cl
 def test_an_answer_that_is_not_rows_is_an_error(remote: Remote, client: RuntimeClient, body: bytes) -> None:
     remote.on_sql(Reply(body=body))
 
-    with client.sql("SELECT") as answer, pytest.raises(AnswerCutError):
+    with client.sql("SELECT") as answer, pytest.raises(IncompleteResultError):
         list(answer.rows())
 
 
 def test_an_answer_of_unknown_length_is_not_trusted(remote: Remote, client: RuntimeClient) -> None:
     remote.on_sql(Reply(body=b"a\n1\n", content_type="text/csv", has_end=False))
 
-    with client.sql("SELECT", CSV) as answer, pytest.raises(AnswerCutError, match="may have been cut"):
+    with client.sql("SELECT", CSV) as answer, pytest.raises(IncompleteResultError, match="may have been cut"):
         list(answer.pieces())
 
 

@@ -68,7 +68,7 @@ PACKAGES = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "rich", "run
 #: What httpx takes along where it is installed; the package querykeep does not bring them.
 OF_HTTPX = {"brotli", "brotlicffi", "click", "h2", "pygments", "socksio", "typing_extensions", "zstandard"}
 
-OPTIONAL = {"pyarrow", "prompt_toolkit", "plotext", "altair", "tomlkit", "shtab", "django"}
+OPTIONAL = {"pyarrow", "prompt_toolkit", "plotext", "vl_convert", "tomlkit", "shtab", "django"}
 
 
 def test_help_and_sql_import_only_what_they_need() -> None:
