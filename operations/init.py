@@ -19,10 +19,10 @@ from runtimeclient.commands.base import Invocation
 from runtimeclient.connection import KEY_FILE, KEY_FILE_HINT
 from runtimeclient.errors import UsageError
 from runtimeclient.files import output_errors, parse_path
-from runtimeconf.file_formats import COMPRESSIONS, KINDS
 from runtimeconf.dataset_schema import parse_relation_name
 from runtimeconf.errors import RuntimeConfError
 from runtimeconf.fields import InvalidValueError
+from runtimeconf.file_formats import COMPRESSIONS, KINDS
 from runtimeconf.loader import load
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.state import DEFAULT_FILE, ENVIRONMENT_VARIABLE
