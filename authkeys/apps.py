@@ -49,7 +49,7 @@ class AuthKeysConfig(AppConfig):
 
         Raises:
             RuntimeConfError, AuthKeysError, StateDirectoryError, OSError: The key set cannot be built.
-            SystemExit: The same, for a management command, with EX_CONFIG: a restart would not help.
+            SystemExit: The same, for a management command. `runweb`, which may have a supervisor, ends with EX_CONFIG.
         """
         if handover.received() is not None:
             state.ensure_built()
@@ -67,7 +67,7 @@ class AuthKeysConfig(AppConfig):
                 state.refuse_with(error)
             elif command is not None:
                 sys.stderr.write(f"{error}\n")
-                sys.exit(os.EX_CONFIG)
+                sys.exit(os.EX_CONFIG if command == "runweb" else 1)
             else:
                 raise
 

@@ -57,14 +57,6 @@ class Param:
     is_required: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """An HTTP server: its origin (RFC 6454), and the PEM file of the only roots to trust, if there is one."""
-
-    origin: str
-    root_certificate_file: Path | None = None
-
-
 def _fields(made: Any) -> list[str]:
     return [field.name for field in fields(made)]
 
@@ -98,10 +90,6 @@ class Params:
 
     def problem(self, location: str) -> str | None:
         """Return what is wrong with the combination of parameters and *location*; None if nothing is."""
-        return None
-
-    def server(self, location: str) -> Server | None:
-        """Return the HTTP server that *location* is read from; None if there is none."""
         return None
 
 

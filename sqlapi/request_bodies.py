@@ -91,7 +91,7 @@ def must_close(environ: Mapping[str, Any]) -> bool:
     """
     Return whether the server must close the connection after its response.
 
-    The rest of a body must not be parsed as the next request: it was read, or is short enough for the server to skip.
+    Unless the body was read, or is short enough for the server to skip, its rest would be parsed as the next request.
     """
     state = environ.get(_STATE)
     if state == "read":

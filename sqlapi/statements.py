@@ -30,6 +30,7 @@ from sqlapi.negotiation import DEFAULT_LIMIT, FORMAT, JSON_FORMAT, LIMIT, SQL_FO
 from sqlapi.problems import QUERY_ID, REQUEST_ID, TRACE
 from sqlapi.request_bodies import read_sql_request
 from telemetry import history, statistics
+from telemetry.events import About, Question
 from telemetry.trace_context import trace_id
 
 logger = logging.getLogger("sqlapi.queries")
@@ -178,7 +179,7 @@ class HistoryView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """List those that have ended, newest first."""
-        return table(request, _remembered(request, history.HISTORY), history.COLUMNS)
+        return table(request, _remembered(request, "history"), history.COLUMNS)
 
 
 class StatisticsView(ApiView):
@@ -186,7 +187,7 @@ class StatisticsView(ApiView):
 
     def get(self, request: Request) -> HttpResponse:
         """List those that took longest in all. The CSV has the list only."""
-        found = _remembered(request, statistics.STATISTICS)
+        found = _remembered(request, "statistics")
         if FORMAT.read(request.META) == "csv":
             return table(request, found["statements"], statistics.COLUMNS)
         return json_response(found)
@@ -204,7 +205,7 @@ class CancelView(ApiView):
         return json_response({"message": f"Query {query_id} is being cancelled."})
 
 
-def _remembered(request: Request, what: str) -> Any:
+def _remembered(request: Request, about: About) -> Any:
     """
     Return what the runtime remembers of the caller's own statements.
 
@@ -219,4 +220,4 @@ def _remembered(request: Request, what: str) -> Any:
     limit = LIMIT.read(request.META) or DEFAULT_LIMIT
     if not get_config().history.enabled:
         raise HistoryDisabledError
-    return telemetry.state.ask(what, key=caller.fingerprint, limit=limit)
+    return telemetry.state.ask(Question(about, caller.fingerprint, limit))

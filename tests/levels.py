@@ -5,7 +5,7 @@ A test belongs to the core unless its directory or its marker says otherwise. Se
 """
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
     if config.getoption("dist") != "loadfile":
         return None
     config.option.loadscopereorder = False  # the order of the collection: what takes longest comes first

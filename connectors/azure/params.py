@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from runtimeconf.connector import Connector, Param, Server
+from runtimeconf.connector import Connector, Param
 from runtimeconf.fields import FlagField, InvalidValueError, ParsedField, PathField
 from runtimeconf.file_formats import EXCEL, DownloadParams
 from runtimeconf.network import (
@@ -149,10 +149,6 @@ class AzureParams(DownloadParams):
         account, domain = host.groups() if host else (self.abfs_account or "", "windows.net")
         origin, path = parse_origin(self.abfs_endpoint or f"https://{account}.blob.core.{domain}")
         return account, origin, path.rstrip("/")
-
-    def server(self, location: str) -> Server:
-        """Return the server of the account; see `Params.server`."""
-        return Server(self.place(location)[1], self.abfs_tls_root_certificate_file)
 
     def _credentials_problem(self) -> str | None:
         given = [name for name in _WAYS if getattr(self, name)]

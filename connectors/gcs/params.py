@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from runtimeconf.connector import Connector, Package, Param, Server
+from runtimeconf.connector import Connector, Package, Param
 from runtimeconf.fields import FlagField, InvalidValueError, ParsedField, PathField
 from runtimeconf.file_formats import EXCEL, DownloadParams
 from runtimeconf.network import AllowHttp, RootCertificateFile, lacks_tls, parse_server
@@ -66,10 +66,6 @@ class GcsParams(DownloadParams):
         if len(given) > 1:
             return f"has {' and '.join(given)}: keep one"
         return super().problem(location)
-
-    def server(self, location: str) -> Server:
-        """Return the server; see `Params.server`."""
-        return Server(self.gcs_endpoint, self.gcs_tls_root_certificate_file)
 
 
 GCS = Connector(

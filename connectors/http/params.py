@@ -2,9 +2,9 @@
 
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from runtimeconf.connector import Connector, Param, Server
+from runtimeconf.connector import Connector, Param
 from runtimeconf.fields import InvalidValueError, ParsedField
 from runtimeconf.file_formats import EXCEL, DownloadParams
 from runtimeconf.network import (
@@ -79,12 +79,6 @@ class HttpParams(DownloadParams):
         credentials = ("http_username", "http_password", "http_bearer_token", "http_headers")
         sent = [name for name in credentials if getattr(self, name)]
         return check_credentials(location, "a URL", sent, allow_http=self.allow_http) or super().problem(location)
-
-    def server(self, location: str) -> Server:
-        """Return the server; see `Params.server`."""
-        parts = urlsplit(location)
-        port = f":{self.http_port}" if self.http_port is not None and parts.port is None else ""
-        return Server(f"{parts.scheme}://{parts.netloc}{port}", self.http_tls_root_certificate_file)
 
 
 HTTP = Connector(

@@ -59,8 +59,10 @@ class HttpSource:
     def __init__(self, dataset: DatasetConfig, params: HttpParams) -> None:
         self._shown = dataset.from_
         self._params = params
-        self._server = params.server(dataset.location)
-        self._path = urlsplit(dataset.location).path
+        parts = urlsplit(dataset.location)
+        port = f":{params.http_port}" if params.http_port is not None and parts.port is None else ""
+        self._origin = f"{parts.scheme}://{parts.netloc}{port}"
+        self._path = parts.path
         self._target = self._path + (f"?{params.http_query}" if params.http_query is not None else "")
         self._headers = _request_headers(params)
 
@@ -90,13 +92,8 @@ class HttpSource:
             return self._is_other(server, version)
 
     def _connection(self, load: Load) -> Origin:
-        return Origin(
-            self._server.origin,
-            self._shown,
-            load.deadline,
-            self._params.client_timeout,
-            self._server.root_certificate_file,
-        )
+        roots = self._params.http_tls_root_certificate_file
+        return Origin(self._origin, self._shown, load.deadline, self._params.client_timeout, roots)
 
     def _is_other(self, server: Origin, version: str) -> bool:
         tag, changed_at = json.loads(version)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from runtimeconf.connector import Connector, Server
+from runtimeconf.connector import Connector
 from runtimeconf.file_formats import EXCEL, DownloadParams
 from runtimeconf.s3 import SIGNER, S3Params, parse_location
 
@@ -13,11 +13,6 @@ class S3FileParams(DownloadParams, S3Params):
     def problem(self, location: str) -> str | None:
         """See `Params.problem`."""
         return S3Params.problem(self, location) or DownloadParams.problem(self, location)
-
-    def server(self, location: str) -> Server:
-        """Return the server of the bucket; see `Params.server`."""
-        origin, _ = self.address_of(location.removeprefix("s3://").partition("/")[0])
-        return Server(origin, self.s3_tls_root_certificate_file)
 
 
 def _locate(_name: str, text: str, _directory: Path) -> str:

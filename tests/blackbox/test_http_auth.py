@@ -9,8 +9,7 @@ import base64
 import re
 import socket
 
-import pytest
-
+from tests.corpus import each
 from tests.system.harness import K1, K2, PATIENCE_S, WRONG, Server, raw_request, status_of
 
 Header = tuple[str, str | bytes]
@@ -29,12 +28,8 @@ def authorization(value: str | bytes) -> Header:
     return "Authorization", value
 
 
-def cases(table: dict[str, list[bytes]]) -> list[object]:
-    return [
-        pytest.param(request, id=f"{name} {n}")
-        for name, requests in table.items()
-        for n, request in enumerate(requests)
-    ]
+def cases(table: dict[str, list[bytes]]) -> list[tuple[str, bytes]]:
+    return [(name, request) for name, requests in table.items() for request in requests]
 
 
 ACCEPTED = {
@@ -65,11 +60,11 @@ ACCEPTED = {
 }
 
 
-@pytest.mark.parametrize("request_bytes", cases(ACCEPTED))
-def test_accepted(server: Server, request_bytes: bytes) -> None:
+@each("check, request_bytes", cases(ACCEPTED))
+def test_accepted(server: Server, check: str, request_bytes: bytes) -> None:
     answer = server.raw(request_bytes)
 
-    assert status_of(answer) == 200
+    assert status_of(answer) == 200, check
     if request_bytes.startswith(b"GET /health"):
         assert answer.endswith(b"\r\n\r\nok\n")
 
@@ -140,12 +135,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("request_bytes", cases(REFUSED))
-def test_refused(server: Server, request_bytes: bytes) -> None:
+@each("check, request_bytes", cases(REFUSED))
+def test_refused(server: Server, check: str, request_bytes: bytes) -> None:
     answer = server.raw(request_bytes)
 
     # A server may refuse or drop a header of a million bytes before it is read.
-    assert status_of(answer) in ({400, 401} if len(request_bytes) < 8_000 else {0, 400, 401, 413, 431})
+    assert status_of(answer) in ({400, 401} if len(request_bytes) < 8_000 else {0, 400, 401, 413, 431}), check
     assert b"echo-me" not in answer
     if request_bytes.startswith(b"HEAD"):
         assert answer.endswith(b"\r\n\r\n")
@@ -172,7 +167,7 @@ def test_a01_a05_a24_a25_a_refusal_is_the_same_for_every_path_and_for_a_wrong_ke
     assert (found.status_code, found.json()["code"]) == (404, "not_found")
 
 
-@pytest.mark.parametrize(
+@each(
     "hosts",
     [("x" * 5000,), ("a b",), ("",), ("[::1",), ("a,b",), ("a@b",), ("localhost:99999",), ("localhost", "evil.test")],
 )

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from httpserver.gevent_worker import HEAD_TIMEOUT_S
+from tests.corpus import each
 from tests.system.harness import K1, PATIENCE_S, Server, raw_request, status_of, wait_for
 from tests.system.processes import MIB, family, memory_bytes
 
@@ -28,7 +29,7 @@ def chunked_request(body: bytes, content_type: str = "text/plain") -> bytes:
 
 
 @not_runserver
-@pytest.mark.parametrize(
+@each(
     ("body", "content_type", "status", "said"),
     [
         pytest.param(chunked(b"SEL", b"ECT 42", b" AS a"), "text/plain", 200, b'[{"a":42}]', id="text"),
@@ -78,7 +79,7 @@ def test_a_chunk_that_no_body_holds_is_413_before_it_comes(server: Server, size:
 
 
 @not_runserver
-@pytest.mark.parametrize(
+@each(
     "request_bytes",
     [
         b"GET /health\r\n\r\n",

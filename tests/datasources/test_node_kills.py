@@ -27,7 +27,7 @@ pytestmark = pytest.mark.plugin
 _NAMES = "abc"
 _DISTURBANCES = 30
 _ROWS = 2000
-#: The time until another node publishes, with a lease that expires after one second instead of 15.
+#: The time until another node publishes, with a lease that expires after 4 s instead of 15.
 _MOVES_WITHIN_S = 30.0
 _ANSWERS = 20_000
 

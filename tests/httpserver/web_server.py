@@ -8,6 +8,7 @@ connections and answers. OPTIONS is a JSON object with settings of gunicorn that
 import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -71,6 +72,17 @@ class ImpatientThreads(gunicorn_server.WebWorker):
     def run(self) -> None:
         gunicorn_server.HEAD_TIMEOUT_S = 0.0
         super().run()
+
+
+class HastyThreads(gunicorn_server.WebWorker):
+    """The threaded worker. The first one is told to stop while it loads the application."""
+
+    def load_wsgi(self) -> None:
+        mark = Path(os.environ["RUNTIME_CONFIG"]).with_name("stopped")
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().load_wsgi()
 
 
 class StumblingWorker(GeventWebWorker):

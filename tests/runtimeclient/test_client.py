@@ -13,6 +13,7 @@ from runtimeclient.errors import (
     UsageError,
 )
 from runtimeclient.http.results import CSV, JSON_WITH_SCHEMA
+from tests.corpus import each
 from tests.runtimeclient.remote import (
     API_KEY,
     VND,
@@ -47,7 +48,7 @@ def test_a_statement_is_sent_unchanged_with_the_key(remote: Remote, client: Runt
     assert "Authorization" not in request.headers
 
 
-@pytest.mark.parametrize(
+@each(
     ("schema", "columns"),
     [
         *[(schema, ()) for schema in ("null", "{}", '{"fields":7}', '{"fields":[7]}', '{"fields":[]}')],
@@ -73,7 +74,7 @@ def test_duplicate_columns_get_the_distinct_names_of_the_rows(remote: Remote, cl
         assert answer.columns == ("a", "a_1")
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [b"", b"[", b'[{"a":1}', b'[{"a":[{"b":1}]', b'[{"a":1}]]', b"[1]", b"7", b"\xff", b'[{"a":"\xc3"}]', b"[{}]\xc3"],
 )
@@ -106,7 +107,7 @@ def test_a_refusal_has_the_message_of_the_runtime(
     assert (caught.value.status, caught.value.code, caught.value.request_id) == (status, "a_code", "r-1")
 
 
-@pytest.mark.parametrize(
+@each(
     "reply",
     [
         pytest.param(Reply(404, b"<html>", "text/html"), id="HTML 404"),
@@ -129,7 +130,7 @@ def test_another_server_is_not_a_runtime(remote: Remote, client: RuntimeClient, 
             call()
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         *(b"", b"nonsense", b"7", b"{}", b"[7]", b'[{"name":1}]', b'[{"name":"http"}]', b"[" * 100_000, b"\xff"),

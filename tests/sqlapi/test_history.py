@@ -10,7 +10,7 @@ import runtimeconf.state
 import telemetry.state
 from runtimeconf.model import HistoryConfig, RuntimeConfig
 from telemetry import history, statistics
-from telemetry.aggregates import Memory
+from telemetry.memory import Memory
 from tests.sqlapi.harness import WITH_KEY, Header, call, sql
 from tests.system.harness import K1, K2
 
@@ -78,11 +78,11 @@ def test_the_text_is_kept_as_long_as_the_configuration_wants_it(memory: Memory, 
         rows = call("GET", HISTORY, WITH_KEY).json() + call("GET", STATISTICS, WITH_KEY).json()["statements"]
         return [row["sql"] for row in rows]
 
-    telemetry.state.deliver_to(memory.take, memory.answer, keeps_sql=True)
-    memory.adopt(replace(runtime, history=HistoryConfig(sql=True)))
+    telemetry.state.deliver_to(memory.put, memory.answer, keeps_sql=True)
+    memory.adopt(HistoryConfig(sql=True))
     sql(f"SELECT '{'é' * 2000}'")
     kept = texts()
-    memory.adopt(replace(runtime, history=HistoryConfig(sql=False)))
+    memory.adopt(HistoryConfig(sql=False))
     sql("SELECT 'during the change'")
 
     assert kept == [f"SELECT '{'é' * 992}"] * 2
@@ -93,11 +93,11 @@ def test_a_reload_changes_what_is_remembered(memory: Memory, runtime: RuntimeCon
     for _ in range(3):
         sql("SELECT 1")
 
-    memory.adopt(replace(runtime, history=HistoryConfig(max_entries=2)))
+    memory.adopt(HistoryConfig(max_entries=2))
     fewer = call("GET", HISTORY, WITH_KEY).json()
-    memory.adopt(replace(runtime, history=HistoryConfig(enabled=False)))
+    memory.adopt(HistoryConfig(enabled=False))
     none = call("GET", HISTORY, WITH_KEY)
-    memory.adopt(runtime)
+    memory.adopt(runtime.history)
 
     assert len(fewer) == 2
     assert none.code == "telemetry_unavailable"

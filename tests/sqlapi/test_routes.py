@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -24,7 +23,7 @@ from runtimeconf.model import RuntimeConfig
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import ScriptedEngine
 from tests.sqlapi.harness import WITH_KEY, Answer, Header, call, sql
-from tests.system.harness import K1
+from tests.system.harness import K1, wait_for
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -262,13 +261,11 @@ def test_catalogs() -> None:
 
 
 def finished(run_id: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for run in call("GET", REFRESH, WITH_KEY).json():
-            if run["id"] == run_id and run["status"] in {"succeeded", "failed"}:
-                return dict(run)
-        time.sleep(0.01)
-    raise AssertionError(f"run {run_id} did not end")
+    def run() -> dict[str, Any] | None:
+        runs = {run["id"]: run for run in call("GET", REFRESH, WITH_KEY).json()}
+        return runs[run_id] if runs[run_id]["status"] in {"succeeded", "failed"} else None
+
+    return wait_for(run, "the end of the refresh")
 
 
 @pytest.mark.parametrize("name", ["orders", "Orders", "ORDERS"])

@@ -11,6 +11,7 @@ from runtimeclient.errors import IncompleteResultError
 from runtimeclient.output.console import Style
 from runtimeclient.output.formats import FORMATS, write_list, write_result
 from runtimeclient.output.writer import Output
+from tests.corpus import each
 from tests.runtimeclient.remote import VND, Remote, Reply, with_schema
 
 
@@ -32,7 +33,7 @@ ROWS = '[{"a":1.50,"b":"x\\u001b[2J"},{"a":null,"b":"日本"}]'
 CSV = "a\ré\n\x1b[2J\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("format_", "reply", "written"),
     [
         pytest.param("json", Reply(body=ROWS.encode()), ROWS + "\n", id="unchanged JSON"),

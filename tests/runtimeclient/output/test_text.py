@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeclient.output.text import age, duration, one_line, plural, size, visible
+from tests.corpus import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "shown"),
     [
         pytest.param("\x1b]0;pwn\x07", r"\x1b]0;pwn\x07", id="X12 window title"),
@@ -64,7 +65,7 @@ def test_a_message_becomes_one_line_without_the_caret_below_it_escaped_and_cut()
     assert len(line) == 4003
 
 
-@pytest.mark.parametrize(
+@each(
     ("shown", "text"),
     [
         *[

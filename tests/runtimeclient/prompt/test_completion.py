@@ -8,6 +8,7 @@ from prompt_toolkit.document import Document
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog, PromptCompleter
+from tests.corpus import each
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, as_reply, problem
 
 COLUMNS = {"orders": ("id", "Order", "placed at"), "order_lines": ("id", "sku"), "Lower Case": ("a",)}
@@ -49,7 +50,7 @@ def offered(names: Catalog, text: str, after: str = "") -> list[str]:
     return [completion.text for completion in found]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "after", "words"),
     [
         pytest.param("SELECT * FROM ord", "", ["orders", "order_lines"], id="tables"),

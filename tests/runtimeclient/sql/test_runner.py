@@ -13,6 +13,7 @@ from runtimeclient.output.console import Console, Streams, Style, excerpt
 from runtimeclient.output.programs import pager_command
 from runtimeclient.sql.runner import StatementRunner, find_position
 from runtimeclient.sql.statements import Statement
+from tests.corpus import each
 from tests.runtimeclient.calling import Called, Screen, call
 from tests.runtimeclient.remote import ONE, ONE_TABLE, Remote, Reply, Request, problem, with_schema
 
@@ -332,7 +333,7 @@ def test_a_progress_line_is_shown_on_terminals_only(remote: Remote) -> None:
 LONG = "SELECT 1, '" + "a" * 120 + "', 'x'::INT, '" + "b" * 80 + "' FROM orders"
 
 
-@pytest.mark.parametrize(
+@each(
     ("message", "statement", "told", "line", "column"),
     [
         pytest.param(
@@ -384,7 +385,7 @@ def test_a_message_has_a_position(message: str, statement: Statement, told: str,
     assert (text, position.line, position.column, position.source) == (told, line, column, statement.source)
 
 
-@pytest.mark.parametrize(
+@each(
     "message",
     [
         "No such table.",

@@ -14,9 +14,10 @@ from runtimeclient.sql.statements import (
     parse_parameters,
     split_statements,
 )
+from tests.corpus import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "statements"),
     [
         pytest.param("", [], id="nothing"),
@@ -107,7 +108,7 @@ def test_line_by_line_gives_the_same_statements(lines: list[str]) -> None:
         position = text.index(statement, position) + len(statement)
 
 
-@pytest.mark.parametrize("piece", ["'", "/*", "$a$ $b$ ", "e'\\", " $", "x;", "--", "'' ", "\\'", "x", "/* c */"])
+@each("piece", ["'", "/*", "$a$ $b$ ", "e'\\", " $", "x;", "--", "'' ", "\\'", "x", "/* c */"])
 def test_is_linear_in_the_text_and_in_its_lines(piece: str) -> None:
     splitter = StatementSplitter()
     start = time.process_time()
@@ -120,7 +121,7 @@ def test_is_linear_in_the_text_and_in_its_lines(piece: str) -> None:
     assert time.process_time() - start < 30
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "line", "column"),
     [
         ("select 1; selec 2", 1, 11),
@@ -141,7 +142,7 @@ def test_a_statement_has_its_position(text: str, line: int, column: int) -> None
     assert (statement.line, statement.column) == (line, column)
 
 
-@pytest.mark.parametrize(
+@each(
     ("argument", "json"),
     [
         ("a=1", "1"),
@@ -167,7 +168,7 @@ def test_a_plain_value_has_a_guessed_type_and_json_an_exact_one(argument: str, j
     assert as_json(parse_parameters([argument])["a"]) == json
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "said"),
     [
         (["a"], "NAME=VALUE"),
@@ -186,7 +187,7 @@ def test_an_invalid_parameter_is_a_usage_error(arguments: list[str], said: str) 
         parse_parameters(arguments)
 
 
-@pytest.mark.parametrize(
+@each(
     ("statement", "names"),
     [
         ("SELECT 1", set()),

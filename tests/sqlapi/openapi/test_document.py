@@ -43,15 +43,8 @@ EXPLANATIONS = Path(__file__).parents[3].joinpath("docs", "http.md").read_text()
 #: Headers that describe the connection, the body, the credential or the accepted formats: OpenAPI has other places for
 #: these, or none.
 NO_PARAMETERS = {
-    "Accept",
-    "Authorization",
-    "Content-Encoding",
-    "Host",
-    "Origin",
-    "Sec-Fetch-Site",
-    "Transfer-Encoding",
-    "X-API-Key",
-    "X-Forwarded-For",
+    *("Accept", "Authorization", "Content-Encoding", "Host", "Origin", "Sec-Fetch-Site", "Transfer-Encoding"),
+    *("X-API-Key", "X-Forwarded-For"),
 }
 
 #: The status of each code.
