@@ -1,22 +1,20 @@
 """The client of a running runtime. It imports no other room: it knows only the wire."""
 
-#: Commands that `manage.py` has too, in the order of the help, and the modules whose `COMMANDS` declare them.
-CLIENT_COMMANDS = {
-    "sql": "runtimeclient.commands.sql",
-    "status": "runtimeclient.commands.status",
-    "refresh": "runtimeclient.commands.datasets",
-    "datasets": "runtimeclient.commands.datasets",
-    "queries": "runtimeclient.commands.queries",
-    "cancel": "runtimeclient.commands.queries",
-    "history": "runtimeclient.commands.queries",
-    "top": "runtimeclient.commands.status",
-    "login": "runtimeclient.commands.login",
-    "logout": "runtimeclient.commands.login",
+_MODULES = {
+    "runtimeclient.commands.sql": ("sql",),
+    "runtimeclient.commands.status": ("status", "top"),
+    "runtimeclient.commands.datasets": ("datasets", "refresh"),
+    "runtimeclient.commands.queries": ("queries", "cancel", "history"),
+    "runtimeclient.commands.login": ("login", "logout"),
 }
-#: Those of plug-ins.
-PLUGIN_COMMANDS = {"apikey": "operations.commands", "init": "operations.commands"}
-#: All commands of `querykeep`.
-COMMANDS = {**CLIENT_COMMANDS, **PLUGIN_COMMANDS, "completion": "runtimeclient.commands.completion"}
+#: Commands that `manage.py` has too, and the modules whose `COMMANDS` declare them.
+CLIENT_COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
+#: All commands of `querykeep`, in the order of its help; those of `operations` are a plug-in's.
+COMMANDS = CLIENT_COMMANDS | {
+    "apikey": "operations.commands",
+    "init": "operations.commands",
+    "completion": "runtimeclient.commands.completion",
+}
 
 #: The commands of the extra `server`, with a summary for the help; `runtime_site.management.commands` has them.
 SERVER_COMMANDS = {

@@ -39,7 +39,7 @@ from runtimeclient.http.resources import (
     RequestedRefresh,
     Statistics,
 )
-from runtimeclient.http.results import JSON, JsonValue, SqlAnswer, as_json
+from runtimeclient.http.results import JSON, JsonValue, SqlResult, as_json
 
 # The specification's type for rows, which a runtime sends unless it is asked for another type.
 _PLAIN_TEXT = "text/plain"
@@ -157,7 +157,7 @@ class RuntimeClient:
         statement: str,
         media_type: str = JSON,
         parameters: Mapping[str, JsonValue] | Sequence[JsonValue] = (),
-    ) -> SqlAnswer:
+    ) -> SqlResult:
         """
         Run one statement. The answer is returned open and streams; the caller closes it.
 
@@ -186,7 +186,7 @@ class RuntimeClient:
             response.close()
             raise
         allow_streaming(response)
-        return SqlAnswer(response, self._timeouts.silence_s)
+        return SqlResult(response, self._timeouts.silence_s)
 
     def status(self) -> tuple[ComponentStatus, ...]:
         """Return the status of each component. Raises what `sql` raises."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from runtimeclient.client import DEFAULT_TIMEOUTS, RuntimeClient, Timeouts
 from runtimeclient.errors import UsageError
 from runtimeclient.http.endpoint import DEFAULT_ENDPOINT, check_api_key, parse_endpoint
-from runtimeclient.profiles import PROFILE_VARIABLE, Profile, find_profile
+from runtimeclient.profiles import PROFILE_VARIABLE, Profile, find_profile, read_from_keyring
 
 KEY_VARIABLE = "RUNTIME_API_KEY"
 ENDPOINT_VARIABLE = "RUNTIME_HTTP_ENDPOINT"
@@ -73,9 +73,7 @@ def _credential_of_profile(profile: Profile, environ: Mapping[str, str]) -> Cred
             raise UsageError(f"The variable {name}, which holds the API key {where}, is not set.")
         return Credential(check_api_key(environ[name], f"in {name}"))
     if profile.api_key_keyring:
-        from runtimeclient.profiles import read_key  # noqa: PLC0415 (an extra)
-
-        return Credential(check_api_key(read_key(profile), f"{where} in the keyring"))
+        return Credential(check_api_key(read_from_keyring(profile), f"{where} in the keyring"))
     return Credential(None)
 
 

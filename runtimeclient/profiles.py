@@ -189,25 +189,25 @@ def has_keyring() -> bool:
         return False
 
 
-def read_key(profile: Profile) -> str:
+def read_from_keyring(profile: Profile) -> str:
     """Return the key of *profile*. Raises UsageError if the keyring has none or cannot be used."""
-    if (key := _call("get_password", profile)) is None:
+    if (key := _call_keyring("get_password", profile)) is None:
         raise UsageError(f"The keyring has no key for the profile {profile.name}: run querykeep login.")
     return str(key)
 
 
-def store_key(profile: Profile, key: str) -> None:
+def store_in_keyring(profile: Profile, key: str) -> None:
     """Store the key of *profile*. Raises UsageError if the keyring cannot be used."""
-    _call("set_password", profile, key)
+    _call_keyring("set_password", profile, key)
 
 
-def remove_key(profile: Profile) -> None:
+def remove_from_keyring(profile: Profile) -> None:
     """Delete the key of *profile*, if there is one. Raises UsageError if the keyring cannot be used."""
-    if _call("get_password", profile) is not None:
-        _call("delete_password", profile)
+    if _call_keyring("get_password", profile) is not None:
+        _call_keyring("delete_password", profile)
 
 
-def _call(function: str, profile: Profile, *arguments: str) -> Any:
+def _call_keyring(function: str, profile: Profile, *arguments: str) -> Any:
     try:
         keyring = importlib.import_module("keyring")
     except ImportError as exc:

@@ -24,7 +24,7 @@ LEVELS: Final = {
 DIRECTORIES: Final = {
     "plugin": (
         *("connectors", "secretstores", "cluster", "nodes", "doctor", "operations", "clients"),
-        *("queryengine/remote", "datasources/sharing"),
+        "datasources/sharing",
     ),
     "lifecycle": ("system", "deploy", "benchmarks"),
 }

@@ -9,6 +9,7 @@ from typing import NoReturn
 from runtimeclient import COMMANDS, SERVER_COMMANDS
 from runtimeclient.client import RuntimeClient
 from runtimeclient.connection import add_connection_options, connect
+from runtimeclient.distribution import version
 from runtimeclient.errors import UsageError
 from runtimeclient.output.console import Console
 from runtimeclient.output.formats import LIST_FORMATS
@@ -105,8 +106,6 @@ def command_parser(command: Command, prog: str, kind: type[Parser] = Parser) -> 
 
 def program_parser(prog: str) -> Parser:
     """Create the parser of all commands, for the help and shell completion."""
-    from runtimeclient.distribution import version  # noqa: PLC0415 (importlib.metadata is slow to import)
-
     parser = Parser(
         prog=prog,
         description="Talk to a Querykeep runtime: run SQL, inspect datasets, and refresh data.",

@@ -25,8 +25,8 @@ from runtimeclient.profiles import (
     find_profile,
     has_keyring,
     read_config,
-    remove_key,
-    store_key,
+    remove_from_keyring,
+    store_in_keyring,
 )
 
 
@@ -60,7 +60,7 @@ class ProfileStore:
         if profile.tls_root_certificate_file is not None:
             fields["tls_root_certificate_file"] = str(profile.tls_root_certificate_file.absolute())
         if store == "keyring":
-            store_key(profile, key)
+            store_in_keyring(profile, key)
             fields["api_key_keyring"] = True
             where = "the keyring"
         else:
@@ -82,7 +82,7 @@ class ProfileStore:
     def _remove_key(self, profile: Profile, kept: str | Path | None) -> None:
         """Delete the keyring entry or own file of a profile, unless it is the one to be kept."""
         if profile.api_key_keyring and profile.keyring_user != kept:
-            remove_key(profile)
+            remove_from_keyring(profile)
         own = self._key_file(profile.name)
         if profile.api_key_file == own != kept:
             own.unlink(missing_ok=True)

@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TextIO
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation, add_list_format
@@ -19,6 +18,8 @@ _POLL_S = 0.25
 _FINE = {"Ready", "Disabled"}
 # Of the datasets in an error message.
 _MAX_NAMES = 5
+# Of `top`.
+_INTERVAL_S = 2.0
 
 
 def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,9 +142,6 @@ _STATUS = Command(
 )
 
 
-_INTERVAL_S = 2.0
-
-
 def _add_top_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print one screen and exit; so does a pipe or a file")
     parser.add_argument(
@@ -156,28 +154,14 @@ def _add_top_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _top(invocation: Invocation) -> None:
+    from runtimeclient.dashboard import live  # noqa: PLC0415 (slow to import)
+
+    console, options = invocation.console, invocation.options
     with invocation.connect() as client:
-        console, keys = invocation.console, invocation.console.stdin
-        if invocation.options.once or keys is None or not console.is_interactive or console.is_dumb:
-            _print_once(invocation, client)
+        if options.once or not console.is_interactive or console.is_dumb:
+            console.write_line(live.one_screen(client, console))
         else:
-            _show(invocation, client, keys)
-
-
-def _print_once(invocation: Invocation, client: RuntimeClient) -> None:
-    from runtimeclient.dashboard.screen import View, render  # noqa: PLC0415 (slow to import)
-    from runtimeclient.dashboard.snapshot import take  # noqa: PLC0415 (as above)
-
-    console = invocation.console
-    view = View(url=client.endpoint.url, snapshot=take(client))
-    console.write_line(render(view, console.size()[0], None, has_color=console.has_color))
-
-
-def _show(invocation: Invocation, client: RuntimeClient, keys: TextIO) -> None:
-    from runtimeclient.dashboard.live import FullScreen, show  # noqa: PLC0415 (as above)
-
-    console = invocation.console
-    show(client, console, FullScreen(keys, console.stdout), invocation.options.interval)
+            live.show(client, console, options.interval)
 
 
 _TOP = Command(

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.dashboard.screen import HELP, View, render
-from runtimeclient.dashboard.snapshot import Poller
+from runtimeclient.dashboard.snapshot import Poller, take
 from runtimeclient.output.console import Console
 from runtimeclient.output.writer import TextStream
 
@@ -143,13 +143,21 @@ class Dialogue:
         return f"Cancel statement {self.asks}? y or n" if self.asks else self.notice or HELP
 
 
-def show(client: RuntimeClient, console: Console, screen: FullScreen, interval_s: float) -> None:
+def one_screen(client: RuntimeClient, console: Console) -> str:
+    """Return one screen of all that there is. Raises ClientError."""
+    view = View(url=client.endpoint.url, snapshot=take(client))
+    return render(view, console.size()[0], None, has_color=console.has_color)
+
+
+def show(client: RuntimeClient, console: Console, interval_s: float) -> None:
     """
     Show the runtime of *client* until the user leaves.
 
     Raises:
         NotAuthorisedError: The runtime requires a key, or a different one.
     """
+    assert console.stdin is not None  # noqa: S101 (for the type checker: it is a terminal)
+    screen = FullScreen(console.stdin, console.stdout)
     poller = Poller(client, interval_s)
     try:
         with screen.shown(), suppress(EOFError):

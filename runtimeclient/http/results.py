@@ -7,7 +7,7 @@ from typing import NamedTuple, NoReturn, Self, TypeAlias, TypeVar
 
 import httpx
 
-from runtimeclient.errors import AnswerCutError
+from runtimeclient.errors import IncompleteResultError
 from runtimeclient.http.endpoint import MIN_BYTES_PER_S
 
 
@@ -64,7 +64,7 @@ class JsonStream:
     """
     A cursor in a JSON text that arrives in pieces. It holds only the value being read and the piece that it ends in.
 
-    Every method raises AnswerCutError if the text is incomplete or not JSON.
+    Every method raises IncompleteResultError if the text is incomplete or not JSON.
     """
 
     def __init__(self, pieces: Iterable[str]) -> None:
@@ -99,7 +99,7 @@ class JsonStream:
                 continue
             length = len(self._text) - self._at
             if length > MAX_VALUE:
-                raise AnswerCutError(
+                raise IncompleteResultError(
                     f"A row of the answer is longer than {MAX_VALUE >> 20} MiB: use --format csv, which has no limit."
                 )
             # Double the length each time, so that the work stays linear in the length of the value.
@@ -161,12 +161,12 @@ class JsonStream:
         return missing < at_least
 
 
-def _malformed() -> AnswerCutError:
-    return AnswerCutError("The answer is not valid JSON: it was damaged in transit, or is not from a runtime.")
+def _malformed() -> IncompleteResultError:
+    return IncompleteResultError("The answer is not valid JSON: it was damaged in transit, or is not from a runtime.")
 
 
-def _incomplete() -> AnswerCutError:
-    return AnswerCutError("The answer was cut off: its JSON is incomplete.")
+def _incomplete() -> IncompleteResultError:
+    return IncompleteResultError("The answer was cut off: its JSON is incomplete.")
 
 
 JSON = "application/json"
@@ -183,12 +183,12 @@ class Row(NamedTuple):
     values: dict[str, JsonValue]
 
 
-class SqlAnswer:
+class SqlResult:
     """
     The answer to one statement. Read it once, with `chunks`, `pieces` or `rows`, then close it.
 
-    Closing it early closes the connection, which cancels the query. Reading raises AnswerCutError if the answer ends
-    before it is complete.
+    Closing it early closes the connection, which cancels the query. Reading raises IncompleteResultError if the
+    answer ends before it is complete.
 
     Attributes:
         columns: The column names; known after the first row, or at the end of `rows` if there are no rows.
@@ -216,31 +216,31 @@ class SqlAnswer:
         self._response.close()
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes of the answer as they arrive. Raises AnswerCutError if the answer is incomplete."""
+        """Yield the bytes of the answer as they arrive. Raises IncompleteResultError if the answer is incomplete."""
         try:
             for chunk in self._response.iter_raw():
                 self.bytes_read += len(chunk)
                 yield chunk
         except httpx.TimeoutException as exc:
-            raise AnswerCutError(
+            raise IncompleteResultError(
                 f"The answer was cut off: nothing arrived for {self._silence_s:g} s, or less than"
                 f" {MIN_BYTES_PER_S} bytes per second."
             ) from exc
         except httpx.TransportError as exc:
-            raise AnswerCutError(
+            raise IncompleteResultError(
                 "The answer was cut off: the query failed or timed out, or the connection was lost."
             ) from exc
         # A body that ends with the connection looks complete even if it is truncated.
         came_over_a_wire = "http_version" in self._response.extensions
         if came_over_a_wire and not {"content-length", "transfer-encoding"} & set(self._response.headers):
-            raise AnswerCutError("The answer may have been cut off: the response does not state its length.")
+            raise IncompleteResultError("The answer may have been cut off: the response does not state its length.")
 
     def pieces(self) -> Iterator[str]:
         """
         Yield the text of the answer as it arrives.
 
         Raises:
-            AnswerCutError: The answer is incomplete or not UTF-8.
+            IncompleteResultError: The answer is incomplete or not UTF-8.
         """
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
@@ -248,7 +248,7 @@ class SqlAnswer:
                 yield decoder.decode(chunk)
             decoder.decode(b"", final=True)
         except UnicodeDecodeError as exc:
-            raise AnswerCutError("The answer is not UTF-8: it was damaged in transit.") from exc
+            raise IncompleteResultError("The answer is not UTF-8: it was damaged in transit.") from exc
 
     def rows(self, pieces: Iterator[str] | None = None) -> Iterator[Row]:
         """
@@ -258,7 +258,7 @@ class SqlAnswer:
             pieces: The answer's `pieces`, for a caller that also wants to see them.
 
         Raises:
-            AnswerCutError: The answer is incomplete or not a list of JSON rows.
+            IncompleteResultError: The answer is incomplete or not a list of JSON rows.
         """
         stream = JsonStream(self.pieces() if pieces is None else pieces)
         if stream.peek() == "[":
@@ -276,7 +276,9 @@ class SqlAnswer:
     def _items(self, stream: JsonStream) -> Iterator[Row]:
         for number, (text, values) in enumerate(stream.items()):
             if not isinstance(values, dict):
-                raise AnswerCutError("The answer is not a list of rows: it was damaged, or is not from a runtime.")
+                raise IncompleteResultError(
+                    "The answer is not a list of rows: it was damaged, or is not from a runtime."
+                )
             if not number:
                 # Unlike the schema, rows have distinct names for columns of the same name.
                 self.columns = tuple(values)

@@ -19,13 +19,13 @@ from runtimeclient.output.writer import Output, TextStream
 
 Expanded: TypeAlias = Literal["auto", "on", "off"]
 Kind: TypeAlias = Literal["bar", "line", "scatter"]
-Picture: TypeAlias = Literal["svg", "png", "html"]
+ChartFormat: TypeAlias = Literal["svg", "png", "html"]
 
 #: Default maximum number of table rows on a terminal.
 TERMINAL_ROWS = 1000
 KINDS: tuple[Kind, ...] = ("bar", "line", "scatter")
 #: Chart file formats, by file name extension.
-PICTURES: Mapping[str, Picture] = {".svg": "svg", ".png": "png", ".html": "html"}
+CHART_FORMATS: Mapping[str, ChartFormat] = {".svg": "svg", ".png": "png", ".html": "html"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class ChartRequest:
     kind: Kind | None = None  # None lets the columns decide
     x: str | None = None  # a column; None takes the first that fits
     y: tuple[str, ...] = ()  # columns; none takes all other numeric columns, for a scatter chart the first of them
-    picture: Picture | None = None  # the file format; None draws text
+    file_format: ChartFormat | None = None  # None draws text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

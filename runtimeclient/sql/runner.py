@@ -10,9 +10,10 @@ from pathlib import Path
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import ErrorPosition, RequestRefusedError, UsageError
-from runtimeclient.http.results import JsonValue, SqlAnswer
+from runtimeclient.http.results import JsonValue, SqlResult
+from runtimeclient.output.charts import file_drawer, make_chart
 from runtimeclient.output.console import Console, Style
-from runtimeclient.output.formats import FORMATS, write_answer
+from runtimeclient.output.formats import FORMATS, read_rows, write_result
 from runtimeclient.output.text import duration, plural, size, width
 from runtimeclient.output.writer import Output, OutputFile, output_file
 from runtimeclient.sql.statements import Statement
@@ -116,16 +117,16 @@ class StatementRunner:
         Raises:
             UsageError: The format cannot be written to this output.
             RequestRefusedError: With `position` if the runtime reports where in the statement the error is.
-            NotAuthorisedError, ConnectionFailedError, AnswerCutError, OutputError: See `RuntimeClient.sql`.
+            NotAuthorisedError, ConnectionFailedError, IncompleteResultError, OutputError: See `RuntimeClient.sql`.
         """
         chart = self.style.chart
         # A chart is drawn from the rows of a table, which have columns even if there are none.
         format_ = FORMATS["table" if chart else self.style.format]
         # Before sending anything: the writer may need a package that is not installed.
-        write_file = self._file_writer() if format_.is_binary or (chart and chart.picture) else None
+        write_file = self._file_writer() if format_.is_binary or (chart and chart.file_format) else None
         start = time.monotonic()
         elapsed_s = 0.0
-        answer: SqlAnswer | None = None
+        answer: SqlResult | None = None
         with ExitStack() as stack:
             clear = stack.enter_context(self.console.progress(lambda elapsed_s: _progress_text(answer, elapsed_s)))
             output = self._output(stack, clear, pages=pages)
@@ -138,13 +139,13 @@ class StatementRunner:
                 else:
                     if self._separates_results and self._results and format_.is_layout:
                         output.write("\n")
-                    write_answer(answer, self._current_style(), output)
+                    write_result(answer, self._current_style(), output)
             finally:
                 elapsed_s = time.monotonic() - start - (output.waited_s - waited_s)
         self._results += 1
         return elapsed_s
 
-    def _send(self, statement: Statement, media_type: str, parameters: Mapping[str, JsonValue]) -> SqlAnswer:
+    def _send(self, statement: Statement, media_type: str, parameters: Mapping[str, JsonValue]) -> SqlResult:
         # Send names 1, 2, ... as positions, for `?` and `$1`: not every runtime accepts them as names.
         positions = [str(number) for number in range(1, len(parameters) + 1)]
         by_position = [parameters[position] for position in positions] if set(positions) == set(parameters) else None
@@ -170,26 +171,25 @@ class StatementRunner:
             return replace(self.style, columns=None, is_colored=False, max_rows=None)
         return replace(self.style, columns=self.console.size()[0] if self.console.is_stdout_terminal else None)
 
-    def _file_writer(self) -> Callable[[SqlAnswer], None]:
+    def _file_writer(self) -> Callable[[SqlResult], object]:
         """Choose the writer of a binary file. Raises UsageError."""
         chart = self.style.chart
-        format_ = chart.picture if chart and chart.picture else self.style.format
+        format_ = chart.file_format if chart and chart.file_format else self.style.format
         if self.file is None:
             raise UsageError(f"The format {format_} needs a file: name one with {self.style.hints.file}.")
         if self.file.stream.isatty():
             raise UsageError(f"The format {format_} cannot be written to a terminal.")
         if self._results:
             raise UsageError(f"A {format_} file can hold the result of one statement only.")
-        if chart and chart.picture:
-            from runtimeclient.output.chart_files import write_picture  # noqa: PLC0415 (an extra, slow to import)
+        if chart and chart.file_format:
+            draw, stream = file_drawer(chart.file_format), self.file.stream
+            return lambda result: stream.write(draw(make_chart(*read_rows(result), chart)))
+        from runtimeclient.output.arrow_files import write_arrow_result  # noqa: PLC0415 (an extra, slow to import)
 
-            return partial(write_picture, chart=chart, stream=self.file.stream)
-        from runtimeclient.output.arrow_files import write_arrow_answer  # noqa: PLC0415 (an extra, slow to import)
-
-        return partial(write_arrow_answer, format_=format_, stream=self.file.stream)
+        return partial(write_arrow_result, format_=format_, stream=self.file.stream)
 
 
-def _progress_text(answer: SqlAnswer | None, elapsed_s: float) -> str:
+def _progress_text(answer: SqlResult | None, elapsed_s: float) -> str:
     if answer is None:
         return duration(elapsed_s)
     rows = f", {plural(answer.rows_read, 'row')}" if answer.rows_read else ""

@@ -12,7 +12,7 @@ import httpcore
 import pytest
 
 from runtimeclient.client import RuntimeClient, Timeouts
-from runtimeclient.errors import AnswerCutError, ConnectionFailedError
+from runtimeclient.errors import ConnectionFailedError, IncompleteResultError
 from runtimeclient.http import endpoint
 from runtimeclient.http.results import ARROW, JSON
 from tests.runtimeclient.conftest import run_measured
@@ -121,7 +121,7 @@ def test_rows_that_trickle_are_cut(begin: bytes, again: bytes, pause_s: float) -
         speaking(answer(JSON) + begin, again, pause_s) as url,
         RuntimeClient(url, API_KEY, timeouts=PATIENT) as client,
         client.sql("SELECT 1") as rows,
-        pytest.raises(AnswerCutError, match=_CUT),
+        pytest.raises(IncompleteResultError, match=_CUT),
     ):
         list(rows.rows())
 

@@ -5,9 +5,8 @@ import pytest
 
 from runtimeclient.errors import ClientError
 from runtimeclient.http.results import JsonValue, Number
-from runtimeclient.output.charts import Chart, make_chart
+from runtimeclient.output.charts import Chart, draw_text, make_chart
 from runtimeclient.output.console import ChartRequest, Style
-from runtimeclient.output.text_charts import draw_text
 from tests.corpus import each
 from tests.runtimeclient.remote import Remote, Reply, with_schema
 

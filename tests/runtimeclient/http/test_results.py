@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimeclient.errors import AnswerCutError
+from runtimeclient.errors import IncompleteResultError
 from runtimeclient.http.results import JsonStream, Number
 
 
@@ -44,7 +44,7 @@ def test_a_cut_text_never_looks_complete(values: list[object], data: st.DataObje
     text = json.dumps(values)
     length = data.draw(st.integers(0, len(text) - 1))
 
-    with pytest.raises(AnswerCutError):
+    with pytest.raises(IncompleteResultError):
         items(text[:length], 5)
 
 
@@ -68,7 +68,7 @@ def test_a_cut_text_never_looks_complete(values: list[object], data: st.DataObje
     ],
 )
 def test_rejects_text_that_is_not_a_json_array(text: str) -> None:
-    with pytest.raises(AnswerCutError):
+    with pytest.raises(IncompleteResultError):
         items(text)
 
 
@@ -80,7 +80,7 @@ def test_rejects_invalid_text_before_its_end(start: str) -> None:
             yield "x" * 100
         pytest.fail("read on and on")
 
-    with pytest.raises(AnswerCutError, match="not valid JSON"):
+    with pytest.raises(IncompleteResultError, match="not valid JSON"):
         list(JsonStream(endless()).items())
 
 
@@ -107,7 +107,7 @@ def test_reads_an_object_member_by_member() -> None:
 def test_refuses_a_malformed_object(text: str) -> None:
     stream = JsonStream([text])
 
-    with pytest.raises(AnswerCutError):
+    with pytest.raises(IncompleteResultError):
         [stream.value() for _ in stream.members()]
 
 
