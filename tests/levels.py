@@ -23,8 +23,8 @@ LEVELS: Final = {
 #: Every test in these directories has the marker.
 DIRECTORIES: Final = {
     "plugin": (
-        *("connectors", "secretstores", "cluster", "nodes", "doctor", "clients"),
-        *("queryengine/remote", "datasources/sharing", "runtime_site/doctor"),
+        *("connectors", "secretstores", "cluster", "nodes", "doctor", "operations", "clients"),
+        "datasources/sharing",
     ),
     "lifecycle": ("system", "deploy", "benchmarks"),
 }
