@@ -32,7 +32,7 @@ _HOW_TO_SEND = (
 _JITTER = DurationField("0s", "365d")
 
 
-def read_sql_request(environ: Environ, max_bytes: int) -> tuple[str, Parameters | None]:
+def read_sql_request(environ: Environ, max_bytes: int, key: str = "") -> tuple[str, Parameters | None]:
     """
     Return a statement and its parameters: JSON if the Content-Type is `application/json`, otherwise SQL text.
 
@@ -43,7 +43,7 @@ def read_sql_request(environ: Environ, max_bytes: int) -> tuple[str, Parameters 
     media_type, parameters = (content_type and parse_media_type(content_type)) or ("", {})
     if parameters.get("charset", "utf-8").lower() not in _CHARSETS:
         raise CharsetError
-    text = _text(environ, max_bytes)
+    text = _text(environ, max_bytes, key)
     if media_type == "application/json":
         try:
             return _statement(_parsed_object(text, "sql", "parameters"))
@@ -77,14 +77,14 @@ class RefreshRequest:
     refresh_jitter_max_s: float = 0.0
 
 
-def read_refresh_request(environ: Environ, max_bytes: int) -> RefreshRequest:
+def read_refresh_request(environ: Environ, max_bytes: int, key: str = "") -> RefreshRequest:
     """
     Read the request, whatever its Content-Type. A missing body, null or a null field overrides nothing.
 
     Raises:
         BodyError: The body cannot be read, is too large, is not UTF-8, or is not valid JSON for this route.
     """
-    text = _text(environ, max_bytes)
+    text = _text(environ, max_bytes, key)
     if text.strip() in {"", "null"}:
         return RefreshRequest()
     fields = ("refresh_sql", "refresh_mode", "refresh_jitter_max")
@@ -106,10 +106,10 @@ def _seconds(value: object) -> float:
     raise InvalidJsonError(f'"refresh_jitter_max" must be {_JITTER.expected}, or null.')
 
 
-def _text(environ: Environ, max_bytes: int) -> str:
+def _text(environ: Environ, max_bytes: int, key: str) -> str:
     """Return the body as text without a leading byte order mark."""
     try:
-        return read_body(environ, max_bytes).decode("utf-8-sig")
+        return read_body(environ, max_bytes, key).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BodyError(f"The body is not UTF-8: byte {error.start} cannot be decoded.") from error
 

@@ -193,9 +193,10 @@ class SqlView(ApiView):
     def post(self, request: Request) -> HttpResponseBase:
         """Run the statement in the body and answer in the requested format."""
         environ = request.META
-        _caller(request).require("query")
+        caller = _caller(request)
+        caller.require("query")
         offer = negotiation.choose(environ.get("HTTP_ACCEPT"), SQL_FORMAT.read(environ))
-        sql, parameters = read_sql_request(environ, get_config().http.max_body_bytes)
+        sql, parameters = read_sql_request(environ, get_config().http.max_body_bytes, caller.fingerprint)
         self._authenticate_again(request)
         caller = _caller(request)
         caller.require("query")
@@ -319,9 +320,10 @@ class RefreshView(ApiView):
 
     def post(self, request: Request, name: str) -> HttpResponse:
         """Start a refresh. Its `refresh_sql`, if any, is checked before the 201 is sent."""
-        _caller(request).require("refresh")
+        caller = _caller(request)
+        caller.require("refresh")
         JSON_FORMAT.read(request.META)
-        asked = read_refresh_request(request.META, get_config().http.max_body_bytes)
+        asked = read_refresh_request(request.META, get_config().http.max_body_bytes, caller.fingerprint)
         self._authenticate_again(request)
         caller = _caller(request)
         caller.require("refresh")

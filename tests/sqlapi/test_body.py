@@ -1,11 +1,16 @@
 import errno
 import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from queryengine.errors import EngineBusyError
+from sqlapi import body
 from sqlapi.body import MAX_SKIPPED_BYTES, must_close, read_body
 from sqlapi.errors import BodyError, BodyTooLargeError, ContentEncodingError, LengthRequiredError
+from tests.queryengine.publishing import wait_until
 
 
 class Input:
@@ -117,3 +122,27 @@ def test_a_chunk_that_the_server_finds_too_large_is_a_body_that_is_too_large() -
 )
 def test_which_unread_bodies_close_the_connection(more: dict[str, Any], expected: bool) -> None:
     assert must_close(environ_of(b"", **more)) is expected
+
+
+def test_the_incomplete_bodies_of_one_key_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "MAX_BYTES_OF_KEY", 3000)
+    sent = threading.Event()
+
+    class Slow(Input):
+        def read(self, size: int) -> bytes:
+            assert not self.read_bytes or sent.wait(30)
+            return super().read(min(size, 600))
+
+    def read(key: str) -> bytes:
+        return read_body({"wsgi.input": Slow(b"x" * 1000), "CONTENT_LENGTH": "1000"}, 1000, key)
+
+    with ThreadPoolExecutor(20) as threads:
+        begun = [threads.submit(read, key) for key in 5 * ["flood"] + ["other"] + 7 * [""]]
+        wait_until(lambda: body._held._bytes == {"flood": 3000, "other": 600})
+
+        with pytest.raises(EngineBusyError, match="too many large bodies at once: try again in 1 s"):
+            read("flood")
+
+        sent.set()
+        assert [one.result(30) for one in begun] == [b"x" * 1000] * len(begun)
+    assert body._held._bytes == {}
