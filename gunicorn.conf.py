@@ -10,8 +10,9 @@ take_signals()
 
 # The other imports take half a second, during which a signal may arrive.
 from httpserver import gunicorn_server  # noqa: E402
-from runtime_site import chosen_settings, startup, uncaught  # noqa: E402
+from runtime_site import chosen_settings, uncaught  # noqa: E402
 from runtimeconf import exposure  # noqa: E402
+from supervisor import startup  # noqa: E402
 
 logger_class = "system.gunicorn_log.ServerLogger"
 fault = chosen_settings.settings_fault()

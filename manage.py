@@ -33,16 +33,16 @@ def _run() -> None:
     if fault is not None:
         sys.exit(fault)
     if command in SERVERS:
-        from runtime_site import parts  # noqa: PLC0415 (client commands do not need it)
+        from supervisor import part_process  # noqa: PLC0415 (client commands do not need it)
 
-        parts.receive()
-        if command in COMMANDS_WITHOUT_APPS:
-            parts.run_without_apps(sys.argv)
-            return
+        part_process.receive()
 
-    from runtime_site.management.command_line import CommandLine  # noqa: PLC0415 (after the settings are chosen)
+    from runtime_site.management.command_line import CommandLine, run_without_apps  # noqa: PLC0415 (with the settings)
 
-    CommandLine(sys.argv).execute()
+    if command in COMMANDS_WITHOUT_APPS:
+        run_without_apps(sys.argv)
+    else:
+        CommandLine(sys.argv).execute()
 
 
 if __name__ == "__main__":

@@ -31,14 +31,14 @@ class RuntimeSiteConfig(AppConfig):
 
 
 def _start_runtime() -> None:
-    from runtime_site import startup  # noqa: PLC0415 (client commands do not need it)
+    from supervisor import startup  # noqa: PLC0415 (client commands do not need it)
 
     startup.start_once().wait_for_datasets()
 
 
 def check_statements(*_: Any, **__: Any) -> list[checks.CheckMessage]:
     """Return an error for each view or `refresh_sql` that would stop a server from starting."""
-    from runtime_site import startup  # noqa: PLC0415 (as above)
+    from supervisor import startup  # noqa: PLC0415 (as above)
 
     try:
         config = runtimeconf.state.get_config()

@@ -12,8 +12,9 @@ if fault is not None:
 
 django.setup(set_prefix=False)
 
-from runtime_site import startup, uncaught  # noqa: E402 (needs the apps to be loaded)
+from runtime_site import uncaught  # noqa: E402 (needs the apps to be loaded)
 from sqlapi.wsgi_handler import ApiHandler  # noqa: E402
+from supervisor import startup  # noqa: E402
 
 uncaught.capture()
 application = ApiHandler()

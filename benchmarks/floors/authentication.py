@@ -36,7 +36,7 @@ def _measure() -> None:
     from rest_framework.request import Request  # noqa: PLC0415
 
     from authkeys.authentication import ApiKeyAuthentication  # noqa: PLC0415
-    from runtime_site.startup import checked_config  # noqa: PLC0415
+    from supervisor.startup import checked_config  # noqa: PLC0415
 
     checked_config()  # builds the key set of this process
     request = Request(RequestFactory().post("/v1/sql", headers={"X-API-Key": KEY}))

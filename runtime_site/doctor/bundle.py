@@ -27,8 +27,8 @@ from runtime_site.doctor.configuration import Configuration
 from runtime_site.doctor.findings import Finding
 from runtime_site.doctor.redaction import Redaction, Scrubber, secrets_of
 from runtime_site.doctor.state_files import listed
-from runtime_site.project import PROJECT, project
-from runtime_site.reloading import Report
+from supervisor.project import PROJECT, project
+from supervisor.reload import Report
 from system import sandbox
 from system.memory import memory_bytes
 from system.state_directory import KINDS

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from datasources.refresh.dry_run import dry_run
 from queryengine.manifest import Column
-from runtime_site import startup
 from runtime_site.doctor.findings import Finding, error, note, ok, warning
 from runtimeconf.errors import ConfigError
 from runtimeconf.loader import load, state_dir_of
@@ -18,6 +17,7 @@ from runtimeconf.schema import paths_by_name
 from runtimeconf.yaml_reader import Mapping as YamlMapping
 from runtimeconf.yaml_reader import Node, Scalar, read_document
 from runtimeconf.yaml_reader import Sequence as YamlSequence
+from supervisor import startup
 from system.wallclock import utc_at
 
 _FIX_YAML = "Correct the YAML; docs/configuration.md describes each field."

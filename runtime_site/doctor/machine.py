@@ -11,10 +11,10 @@ from importlib import metadata
 
 from packaging.requirements import Requirement
 
-from runtime_site import startup
 from runtime_site.doctor.findings import Finding, error, note, ok, size, warning
-from runtime_site.project import EXTRAS, PROJECT, project
 from runtimeconf.model import RuntimeConfig
+from supervisor import startup
+from supervisor.project import EXTRAS, PROJECT, project
 from system import control_groups, sandbox
 from system.memory import memory_bytes
 from system.process_limits import STACK_BYTES, hard_limit

@@ -13,9 +13,9 @@ from datasources.control import DatasetState
 from datasources.errors import NOT_WRITTEN, DatasetsUnavailableError
 from datasources.refresh.control_socket import ControlClient
 from runtime_site.doctor.findings import Finding, duration, error, note, ok, warning
-from runtime_site.parts import part_of
-from runtime_site.reloading import Report
 from runtimeconf.model import DatasetConfig, RuntimeConfig
+from supervisor.parts import part_of
+from supervisor.reload import Report
 from system.lock import SUPERVISOR_LOCK_NAME, StateLock
 from system.process_usage import STARTED, STATE, TICKS_PER_S, arguments, family, stat_fields
 

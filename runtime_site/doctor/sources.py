@@ -10,9 +10,9 @@ from datasources.refresh.dry_run import LOCAL_FILES
 from datasources.refresh.probe import Answer, Question, has_silence_limit, probe, server_of
 from datasources.snapshots.snapshot import fingerprint, refresh_sql_of, source_version_of
 from queryengine.manifest import Column, ManifestError, Snapshot, read_manifest
-from runtime_site import parts
 from runtime_site.doctor.findings import Finding, error, note, ok, warning
 from runtimeconf.model import MIB, DatasetConfig, RuntimeConfig
+from supervisor import parts
 from system.temporary import ensure_temporary_directory
 
 #: Sources that are asked at once.

@@ -1,11 +1,13 @@
 """Django's command line, which lists only the commands that work here."""
 
 import sys
+from importlib import import_module
 
 from django.conf import settings
 from django.core.management import ManagementUtility, get_commands
 
 from runtime_site.chosen_settings import unloadable
+from runtime_site.uncaught import begin_logging
 
 #: The headings of the list, in order. The apps of a user's own project follow under their names.
 _HEADINGS = {"runtime_site": "server", "runtimeclient": "client", "django.core": "django"}
@@ -28,6 +30,16 @@ def listed_commands() -> dict[str, list[str]]:
         if has_database or name in _WITHOUT_DATABASE.get(app, {name}):
             listed.setdefault(_HEADINGS.get(app, app), []).append(name)
     return listed
+
+
+def run_without_apps(argv: list[str]) -> None:
+    """
+    Run the command in *argv* like `manage.py` does, but without Django's apps.
+
+    Logging is set up as usual. The apps, with REST framework, would take 16 MB and 0.2 s of CPU.
+    """
+    begin_logging()
+    import_module(f"runtime_site.management.commands.{argv[1]}").Command().run_from_argv(argv)
 
 
 class CommandLine(ManagementUtility):

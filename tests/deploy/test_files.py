@@ -12,9 +12,9 @@ import pytest
 import yaml
 from django.core.management import get_commands
 
-from runtime_site.parts import PARTS
 from runtimeconf.loader import load
 from runtimeconf.model import MIB, RuntimeConfig
+from supervisor.parts import PARTS
 from tests.deploy.sizing import most_memory
 from tests.system.harness import K1, REPOSITORY
 

@@ -21,10 +21,10 @@ from gunicorn.app.base import BaseApplication
 
 from httpserver import gevent_worker, gunicorn_server
 from httpserver.gevent_worker import GeventWebWorker
-from runtime_site import startup
 from runtimeconf.state import get_config, set_config
 from sqlapi import body, disconnects
 from sqlapi.errors import AnswerCutError, SqlApiError
+from supervisor import startup
 
 
 class WebServer(BaseApplication):  # type: ignore[misc]

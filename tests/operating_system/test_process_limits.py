@@ -185,7 +185,7 @@ def test_a_process_has_all_the_descriptors_it_may_have_and_unlimited_files_witho
     "first",
     [
         pytest.param("queryengine.execution.instance", id="the engine alone"),
-        pytest.param("runtime_site.startup", id="what a server imports"),
+        pytest.param("supervisor.startup", id="what a server imports"),
         pytest.param("queryengine.pool.gunicorn_worker", id="a worker"),
     ],
 )

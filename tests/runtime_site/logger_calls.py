@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,8 @@ SENTENCE = "*a sentence*"
 #: Loggers that a module gets from its caller.
 PASSED = {"queryengine.query_log": "sqlapi.queries, flightapi.queries"}
 
-_ROOMS = (
-    "runtime_site", "httpserver", "sqlapi", "flightapi", "datasources", "queryengine", "authkeys", "telemetry",
-    "runtimeconf", "system",
-)  # fmt: skip
+_PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+_PACKAGES = set(_PROJECT["tool"]["importlinter"]["root_packages"]) - {"runtimeclient"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,7 +48,7 @@ class Line:
 
 def lines() -> Iterator[Line]:
     """Yield every line that the product may log. Lines for debugging are never written."""
-    files = (path for room in _ROOMS for path in sorted((REPOSITORY / room).rglob("*.py")))
+    files = (path for package in sorted(_PACKAGES) for path in sorted((REPOSITORY / package).rglob("*.py")))
     trees = {path: ast.parse(text) for path in files if "logg" in (text := path.read_text())}
     constants = {
         node.targets[0].id: node.value.value
@@ -76,10 +75,11 @@ class _Module:
             and isinstance(node.value, ast.Call)
             and ast.unparse(node.value.func) == "logging.getLogger"
         }
-        self._functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        self._all_functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        self._functions = {node.name: node for node in self._all_functions}
 
     def lines(self) -> Iterator[Line]:
-        for function in (self._tree, *self._functions.values()):
+        for function in (self._tree, *self._all_functions):
             for call in _own_nodes(function):
                 if isinstance(call, ast.Call) and (found := self._line(call, function)):
                     yield found
@@ -157,7 +157,7 @@ class _Module:
         found: set[str] = set()
         if isinstance(function, ast.FunctionDef) and name in [one.arg for one in function.args.args]:
             return found  # `_arguments` has them.
-        sources = [function, *(other for other in self._functions.values() if function in ast.walk(other))]
+        sources = [function, *(other for other in self._all_functions if function in ast.walk(other))]
         for node in (node for source in sources for node in _own_nodes(source)):
             match node:
                 case ast.Assign([ast.Name(target)], value) | ast.AugAssign(ast.Name(target), ast.BitOr(), value):

@@ -113,7 +113,7 @@ def warnings_in(file: Path) -> Iterator[str]:
 def test_every_warning_has_a_row_and_every_row_a_warning() -> None:
     section = PAGE.partition("## Warnings")[2].partition("\n## ")[0]
     messages = [row.split(" | ")[1] for row in section.splitlines() if row.startswith("| ")][1:]
-    files = [*(DOCS.parent / "runtimeconf").rglob("*.py"), DOCS.parent / "runtime_site" / "startup.py"]
+    files = [*(DOCS.parent / "runtimeconf").rglob("*.py"), DOCS.parent / "supervisor" / "startup.py"]
     warned = {part.strip(" .,:()") for file in files for part in warnings_in(file)}
     written = "\n".join(part for file in files for part in constants(ast.parse(file.read_text(encoding="utf-8"))))
 

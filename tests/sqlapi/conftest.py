@@ -14,9 +14,9 @@ import telemetry.state
 from authkeys.access import build
 from datasources.refresh.service import DatasetService
 from queryengine.pool.inprocess import InProcessEngine
-from runtime_site.watching import Memory
 from runtimeconf.model import AccelerationConfig, AuthConfig, DatasetConfig, Documentation, QueryConfig, RuntimeConfig
 from runtimeconf.secret import Secret
+from telemetry.aggregates import Memory
 from tests.datasources.support import wait_for
 from tests.system.harness import K1, K2
 

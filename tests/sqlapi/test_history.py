@@ -8,9 +8,9 @@ import pytest
 
 import runtimeconf.state
 import telemetry.state
-from runtime_site.watching import Memory
 from runtimeconf.model import HistoryConfig, RuntimeConfig
 from telemetry import history, statistics
+from telemetry.aggregates import Memory
 from tests.sqlapi.harness import WITH_KEY, Header, call, sql
 from tests.system.harness import K1, K2
 

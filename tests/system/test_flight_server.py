@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from flightapi.protocol.messages import PATHS
-from runtime_site.parts import CANNOT_START
+from supervisor.parts import CANNOT_START
 from tests.clients.runtime import FlightServer
 from tests.flightapi.endpoint import bearer, table_of, ticket
 from tests.system.harness import K1, K2, KEYED, PYTHON, Server, run_program, taken_port, wait_for

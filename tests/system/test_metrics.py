@@ -22,7 +22,7 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from flightapi.protocol import messages
-from runtime_site.project import project
+from supervisor.project import project
 from system.process_usage import usage_of
 from tests.clients.runtime import FlightServer, endpoint_of
 from tests.flightapi.endpoint import Endpoint, Refused, descriptor, ticket_of

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from flightapi.protocol import messages
-from runtime_site.reloading import Report
+from supervisor.reload import Report
 from system.lock import SUPERVISOR_LOCK_NAME, StateLock
 from system.state_directory import prepare_state_dir
 from tests.clients.runtime import FlightServer, endpoint_of

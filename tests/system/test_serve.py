@@ -19,8 +19,8 @@ import httpx
 import pexpect
 import pytest
 
-from runtime_site.management.commands.serve import STOP_ORDER
-from runtime_site.parts import CANNOT_START, PARTS, PartName
+from supervisor.parts import CANNOT_START, PARTS, PartName
+from supervisor.serve import STOP_ORDER
 from tests.queryengine.publishing import ENDLESS
 from tests.system.harness import (
     K1,

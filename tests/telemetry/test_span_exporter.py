@@ -270,8 +270,8 @@ def test_a_stop_sends_what_is_left_but_does_not_wait_long(pipe: int, delay_s: fl
 def test_only_the_exporter_imports_opentelemetry(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "import sys\n"
-        "from runtime_site import tracing\n"
-        "import runtime_site.management.commands.runweb, flightapi.service, datasources.refresh.refresher\n"
+        "from supervisor import tracing\n"
+        "import supervisor.web, flightapi.service, datasources.refresh.refresher\n"
         "import runtimeconf.schema\n"
         "print([name for name in sys.modules if name.partition('.')[0] in ('opentelemetry', 'requests')])\n"
     )
@@ -287,7 +287,7 @@ def test_libraries_that_are_not_all_there_are_named_with_what_installs_them(tmp_
         "import sys\n"
         "from pathlib import Path\n"
         "sys.modules['opentelemetry.sdk'] = None\n"
-        "from runtime_site.tracing import exporter_of\n"
+        "from supervisor.tracing import exporter_of\n"
         "from runtimeconf.model import RuntimeConfig, TracesConfig\n"
         "traces = TracesConfig(endpoint='http://127.0.0.1:1')\n"
         "try:\n"

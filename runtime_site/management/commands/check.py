@@ -16,13 +16,13 @@ import runtimeconf.state
 from authkeys import salt
 from authkeys.errors import SaltError
 from datasources.refresh.dry_run import dry_run
-from runtime_site import startup
-from runtime_site.management.part import add_config_option, use_config
+from runtime_site.management.base import add_config_option, use_config
 from runtimeconf.errors import ConfigError
 from runtimeconf.loader import examine
 from runtimeconf.model import RuntimeConfig
 from runtimeconf.state import config_path
 from runtimeconf.survey import Use, survey
+from supervisor import startup
 from system.addresses import bind_problem
 from system.errors import StateDirectoryError
 from system.state_directory import judge_state_dir

@@ -22,7 +22,7 @@ from runtime_site.doctor.findings import LEVELS, Finding, Level, note, run
 from runtime_site.doctor.redaction import Scrubber, secrets_of
 from runtime_site.doctor.sources import Sources
 from runtime_site.logs import escaped
-from runtime_site.management.part import add_config_option
+from runtime_site.management.base import add_config_option
 from runtimeconf.state import config_path
 
 #: Seconds for each check except that of the sources, whose time depends on their number.

@@ -6,7 +6,7 @@ import httpx
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 import runtimeconf.state
-from runtime_site.management.part import add_config_option, use_config
+from runtime_site.management.base import add_config_option, use_config
 from runtimeconf.errors import ConfigError
 
 _TIMEOUT_S = 4.0

@@ -9,11 +9,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from runtime_site.management.part import add_config_option
-from runtime_site.reloading import Report
+from runtime_site.management.base import add_config_option
 from runtimeconf.errors import ConfigError
 from runtimeconf.loader import state_dir_of
 from runtimeconf.state import config_path
+from supervisor.reload import Report
 from system.lock import SUPERVISOR_LOCK_NAME, StateLock
 
 _POLL_S = 0.05

@@ -1,49 +1,14 @@
-"""`manage.py runrefresh`: the part that loads the data, and the only one that writes it."""
+"""`manage.py runrefresh`: the part that loads the data."""
 
-import logging
-import os
-import sys
-import threading
-from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
-import telemetry.state
-from datasources.errors import UnknownDatasetError
-from datasources.refresh.control_socket import ControlClient
-from datasources.refresh.loader import LoaderProcess
-from datasources.refresh.refresher import MAX_LOADS
-from datasources.refresh.service import DatasetService, load_once
-from datasources.snapshots.snapshot import SnapshotBuilder
-from runtime_site import tracing
-from runtime_site.following import report, tell
-from runtime_site.management.part import PartBase, StopSignal, heartbeat
-from runtime_site.startup import StartError
-from runtimeconf import handover
-from runtimeconf.handover import Handover
-from runtimeconf.model import RuntimeConfig
-from system.heartbeat import waits_for_disk
-from system.process_limits import give_memory_back
-
-logger = logging.getLogger(__name__)
-
-#: Seconds between checks for a stop and for another configuration.
-_POLL_S = 0.1
-#: Seconds between two heartbeats.
-_BEAT_S = 1.0
-
-#: Added to the number of the signal that interrupted a load, this is the exit code, as in shells.
-_SIGNALLED = 128
-
-#: The niceness of loads, higher than that of statements: answering callers comes first.
-_NICENESS = 10
+from runtime_site.management.base import PartCommand
 
 
-class Command(PartBase):
-    """Load the datasets, refresh them, and report their state on the control socket."""
+class Command(PartCommand):
+    """Run `supervisor.refresh`."""
 
     help = "Runs the part of the runtime that loads data. `serve` starts it; by hand it needs the YAML."
     part = "refresh"
@@ -61,112 +26,3 @@ class Command(PartBase):
     def handed(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the datasets to load once."""
         return {} if options["once"] is None else {"once": options["once"]}
-
-    def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
-        """Hold the state directory until SIGTERM or SIGINT, or until the datasets of `--once` are loaded."""
-        # This process neither parses nor runs SQL: it has access to the data sources and must survive any statement.
-        # Loader processes, which may be killed, run it.
-        loaders = [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
-        try:
-            if "once" in extra:
-                self._load_once(config, extra["once"], loaders)
-            else:
-                _refresh(config, extra, loaders)
-        finally:
-            for loader in loaders:
-                loader.close()
-
-    def _load_once(self, config: RuntimeConfig, names: list[str], loaders: list[LoaderProcess]) -> None:
-        stop = StopSignal()
-
-        def check() -> None:
-            if number := stop.wait(0):
-                sys.exit(_SIGNALLED + number)
-
-        _give_way()
-        try:
-            outcome = load_once(config, names, loaders, check)
-        except UnknownDatasetError as error:
-            raise CommandError(str(error), returncode=2) from error
-        for name, run in outcome:
-            if run.error is not None:
-                self.stderr.write(f"{name}: failed: {run.error}")
-            else:
-                took = "unchanged" if run.unchanged else f"loaded in {(run.duration_ms or 0) / 1000:.1f} s"
-                self.stdout.write(f"{name}: {took}, {run.rows} rows")
-        if any(run.error is not None for _, run in outcome):
-            sys.exit(1)
-
-
-def _beat(beat: Callable[[], None], control: ControlClient, stop: threading.Event) -> None:
-    """Call *beat* as long as this process answers on the control socket, or would once its disk has taken its data."""
-    while not stop.wait(_BEAT_S):
-        if control.is_answered() or waits_for_disk():
-            beat()
-
-
-def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderProcess]) -> None:
-    stopped = threading.Event()
-    beating = threading.Thread(
-        target=_beat, args=[heartbeat(extra), ControlClient(config.state_dir), stopped], name="heartbeat", daemon=True
-    )
-    beating.start()
-    # The first starts while the data is verified, the others when they are needed. An idle loader exits after a while.
-    if config.snapshots is None:  # Otherwise it is not known yet whether this node loads.
-        loaders[0].start()
-    tell(config)
-    tracing.connect(config, extra)
-    service = DatasetService(config, exclusive=True, builders=loaders)
-    service.start()
-    if "verified" in extra:
-        os.eventfd_write(extra["verified"], 1)
-    _give_way()
-    give_memory_back()
-    stop = StopSignal()
-    live, number, committed = handover.live(), config.generation, 0
-    if live is None:
-        stop.wait()
-    else:
-        while not stop.wait(_POLL_S):
-            in_force, offered = live.numbers()
-            try:
-                if (offered or in_force) != number:
-                    number = offered or in_force
-                    config = _change(live, number, service, loaders)
-                    if offered == number:
-                        report(extra["reports"], number)
-                elif in_force == number != committed:
-                    service.commit()
-                    committed = number
-                    report(extra["reports"], number)
-            except LookupError:
-                continue  # It has been replaced already.
-            except StartError as error:
-                # A part that cannot start would end the runtime. This one is restarted, and goes on.
-                logger.error("The data cannot be loaded by another configuration: %s", error)  # noqa: TRY400
-                sys.exit(1)
-    service.stop(config.shutdown_timeout_s)
-    telemetry.state.disconnect()
-    stopped.set()
-    beating.join(_BEAT_S)
-
-
-def _change(live: Handover, number: int, service: DatasetService, loaders: list[LoaderProcess]) -> RuntimeConfig:
-    """Load by the configuration *number* from now on, and return it."""
-    config, extra = live.read(number)
-    os.environ.update(extra["environ"])
-    tell(config)
-    former, loaders[:] = list(loaders), [LoaderProcess(SnapshotBuilder.of(config)) for _ in range(MAX_LOADS)]
-    service.replace(config, list(loaders))
-    for loader in former:
-        loader.close()
-    return config
-
-
-def _give_way() -> None:
-    """Lower the priority of this process, once the start is done."""
-    niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS  # The system limits it to 19.
-    # Linux keeps niceness per thread, and new threads and processes inherit it.
-    for thread in Path("/proc/self/task").iterdir():
-        with suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)

@@ -1,44 +1,10 @@
-"""`manage.py runtraces`: exports traces. Only it imports OpenTelemetry and knows the headers of the collector."""
+"""`manage.py runtraces`: the part that exports traces."""
 
-import os
-from contextlib import suppress
-from typing import Any
-
-from runtime_site.management.part import PartBase, StopSignal, heartbeat
-from runtime_site.tracing import exporter_of
-from runtimeconf import handover
-from runtimeconf.model import RuntimeConfig
-from system.process_limits import give_memory_back
-
-#: Seconds between two looks at the handover.
-_POLL_S = 0.5
-
-#: The niceness of this part: answering callers comes first.
-_NICENESS = 10
+from runtime_site.management.base import PartCommand
 
 
-class Command(PartBase):
-    """Export the spans that the other parts send, until SIGTERM."""
+class Command(PartCommand):
+    """Run `supervisor.traces`."""
 
     help = "Runs the part of the runtime that exports traces. Only `serve` starts it, if the YAML has runtime.traces."
     part = "traces"
-
-    def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
-        """Export by the configuration in force, also after a reload."""
-        if config.traces is None or "spans" not in extra:
-            raise OSError("runtime.traces is not set, or this part was not started by `serve`.")
-        stop = StopSignal()
-        os.nice(_NICENESS)
-        exporter = exporter_of(config.traces, config, extra["spans"])
-        exporter.start()
-        give_memory_back()
-        live, number, beat = handover.live(), config.generation, heartbeat(extra)
-        while not stop.wait(_POLL_S):
-            beat()
-            if live is not None and live.in_force != number:
-                with suppress(LookupError):  # It has been replaced already.
-                    number = live.in_force
-                    traces = live.read(number)[0].traces
-                    if traces is not None:
-                        exporter.configure(traces)
-        exporter.stop()

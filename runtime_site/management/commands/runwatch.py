@@ -1,95 +1,10 @@
 """`manage.py runwatch`: the part that counts and remembers what happens in the others."""
 
-import logging
-import socket
-import time
-from typing import Any
-
-from prometheus_client import CollectorRegistry
-
-from runtime_site.gauges import Gauges
-from runtime_site.management.part import PartBase, StopSignal, heartbeat
-from runtime_site.watching import Memory
-from runtimeconf import handover
-from runtimeconf.model import RuntimeConfig
-from system.addresses import Address, listen
-from system.lock import PREDECESSOR_WAIT_S
-from system.process_limits import give_memory_back
-from telemetry.collector import Collector
-from telemetry.metrics_endpoint import MetricsServer, RuntimeMetrics
-from telemetry.sender import WATCH_SOCKET
-
-logger = logging.getLogger(__name__)
-
-#: Seconds between checks for a stop and for another configuration.
-_POLL_S = 0.25
-
-_SETTING = "runtime.metrics.bind"
+from runtime_site.management.base import PartCommand
 
 
-class Command(PartBase):
-    """Collect the events of the other parts, and serve the metrics, until SIGTERM."""
+class Command(PartCommand):
+    """Run `supervisor.watch`."""
 
     help = "Runs the part of the runtime that counts and remembers. `serve` starts it; by hand it needs the YAML."
     part = "watch"
-
-    def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
-        """Collect from the start of the other parts until their end."""
-        listener = None
-        if config.metrics.enabled:
-            listener = listen(config.metrics.bind, _SETTING, time.monotonic() + PREDECESSOR_WAIT_S)
-        memory = Memory(config)
-        collector = Collector(config.state_dir / WATCH_SOCKET, memory.aggregates, memory.answers, heartbeat(extra))
-        collector.start()
-        gauges = Gauges(extra.get("supervisor"))
-        endpoint = _Endpoint(RuntimeMetrics(memory.counters.series, gauges.series))
-        endpoint.adopt(config, listener)
-        if config.metrics.enabled:
-            gauges.adopt(config, extra["keys"])
-        give_memory_back()
-        stop, live = StopSignal(), handover.live()
-        while not stop.wait(_POLL_S):
-            if live is not None and live.in_force != config.generation:
-                config, extra = live.current()
-                memory.adopt(config)
-                endpoint.adopt(config)
-                if config.metrics.enabled:
-                    gauges.adopt(config, extra["keys"])
-        endpoint.close()
-        gauges.stop()
-        collector.stop()
-
-
-class _Endpoint:
-    """The metrics endpoint, at the address of the configuration in force."""
-
-    def __init__(self, collected: RuntimeMetrics) -> None:
-        self._collected = collected
-        self._registry = CollectorRegistry()
-        self._registry.register(collected)
-        self._server: MetricsServer | None = None
-        self._address: Address | None = None
-
-    def adopt(self, config: RuntimeConfig, listener: socket.socket | None = None) -> None:
-        """Serve where *config* says; on *listener*, if it listens there already."""
-        self._collected.has_upstream_names = config.metrics.upstream_names
-        address = config.metrics.bind if config.metrics.enabled else None
-        if address == self._address:
-            return
-        self.close()
-        if address is not None and listener is None:
-            try:
-                listener = listen(address, _SETTING, time.monotonic())
-            except OSError as error:
-                logger.error("There is no metrics endpoint: %s", error)  # noqa: TRY400 (the message says it)
-                return
-        self._address = address
-        if listener is not None:
-            self._server = MetricsServer(listener, self._registry)
-            self._server.start()
-
-    def close(self) -> None:
-        """Serve no more."""
-        if self._server is not None:
-            self._server.stop()
-            self._server = self._address = None

@@ -1,42 +1,14 @@
 """`manage.py serve`: the runtime for production, all parts under one supervisor."""
 
-import logging
-import math
-import os
-import signal
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandParser
 
-import authkeys.state
-import runtimeconf.state
-from runtime_site import parts, startup
-from runtime_site.management.part import PartBase
-from runtime_site.reloading import Generations, Report
-from runtime_site.supervisor import Supervisor
-from runtimeconf.exposure import check_listener
-from runtimeconf.model import RuntimeConfig
-from system.addresses import activated, bound_address, listen, wait_until_bindable
-from system.errors import StateDirectoryError
-from system.lock import PREDECESSOR_WAIT_S, SUPERVISOR_LOCK_NAME, StateLock
-from system.process_limits import give_memory_back
-from system.service_manager import ServiceManager
-
-logger = logging.getLogger(__name__)
-
-#: Statements finish first, then their answers are sent, then loads stop; what counts all of that stops last.
-STOP_ORDER = ("reload", "engine", "flight", "web", "refresh", "watch")
-#: The same if the next runtime inherits the socket: web leaves to it what it has not accepted, and refuses nothing.
-_STOP_ORDER_ACTIVATED = ("reload", "web", "flight", "engine", "refresh", "watch")
-
-#: Seconds between two attempts to take the lock again.
-_KEEP_S = 1.0
+from runtime_site.management.base import PartCommand
+from supervisor import serve
 
 
-class Command(PartBase):
+class Command(PartCommand):
     """Check the configuration, start the parts, and serve until SIGTERM."""
 
     help = "Starts the runtime: checks the YAML, binds, loads the datasets and serves until SIGTERM or Ctrl-C."
@@ -54,121 +26,5 @@ class Command(PartBase):
         )
 
     def handed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """
-        Return what to print when the runtime is ready, two descriptors, and the address of the service manager.
-
-        Raises:
-            ConfigError: The socket that systemd passed is open to other machines, and the YAML does not allow that.
-        """
-        environment = parts.keep_environment()
-        os.set_inheritable(environment, True)
-        listener = activated(os.environ)
-        if listener is not None and (address := bound_address(listener)) is not None:
-            config = runtimeconf.state.get_config()
-            check_listener(address, config.auth, config.file)
-        return {
-            "ready_message": options["ready_message"],
-            "environment": environment,
-            "listener": listener,
-            "notify": os.environ.get("NOTIFY_SOCKET", ""),
-        }
-
-    def serve(self, config: RuntimeConfig, extra: dict[str, Any]) -> None:
-        """Supervise the parts; exit with 0 after SIGTERM, with 1 if one cannot start or after a second SIGTERM."""
-        deadline = time.monotonic() + PREDECESSOR_WAIT_S
-        # A reload that is asked for from now on is not lost: the supervisor takes the signal later.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-        lock = _take_state_dir(config, deadline)
-        # That of an earlier runtime has times of another clock: of another machine, or of another start of this one.
-        Report(state="done", began=0.0).write(config.state_dir)
-        listener = extra["listener"]
-        stop_order: tuple[str, ...] = _STOP_ORDER_ACTIVATED
-        if listener is None:
-            stop_order = STOP_ORDER
-            listener = listen(config.http.bind, "runtime.http.bind", deadline).detach()
-        for descriptor in (extra["environment"], listener):
-            os.set_inheritable(descriptor, False)
-        if config.traces is not None:  # It exports what the others send until they end.
-            stop_order = (*stop_order, "traces")
-        if config.flight.enabled:
-            wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
-        if config.metrics.enabled:
-            wait_until_bindable(config.metrics.bind, "runtime.metrics.bind", deadline)
-        manager = ServiceManager(extra["notify"])
-        generations = Generations(config, authkeys.state.ensure_built(), listener, extra["environment"])
-        self._announce(config)
-
-        def report_ready() -> None:
-            more = [extra["ready_message"]] if extra["ready_message"] else []
-            self._print(f"Ready     after {time.monotonic() - extra['began']:.1f} s", *more)
-
-        def advance() -> float:
-            # `reload` finds the supervisor by the lock, which a clean-up may remove.
-            return min(generations.advance(), math.inf if lock.keep() else _KEEP_S)
-
-        supervisor = Supervisor(
-            list(generations.commands()),
-            stop_order=stop_order,
-            shutdown_timeout_s=config.shutdown_timeout_s,
-            is_ready=generations.are_ready,
-            on_ready=report_ready,
-            each_day=lambda: startup.log_expiring_keys(generations.who),
-            on_hup=generations.ask,
-            advance=advance,
-            each_look=manager.report_alive,
-            on_stop=manager.report_stopping,
-        )
-        generations.supervise(supervisor)
-        parts.leave_no_core()
-        give_memory_back()
-        manager.report_ready()
-        code = supervisor.run()
-        generations.close()
-        lock.release()
-        sys.exit(code)
-
-    def _announce(self, config: RuntimeConfig) -> None:
-        scheme = "https" if config.tls.enabled else "http"
-        names = ", ".join(dataset.name for dataset in config.datasets) or "none"
-        self._print(
-            f"HTTP      {scheme}://{config.http.bind}",
-            f"Flight    {'grpc+tls' if config.tls.enabled else 'grpc'}://{config.flight.bind}"
-            if config.flight.enabled
-            else "Flight    off",
-            f"Metrics   http://{config.metrics.bind}/metrics" if config.metrics.enabled else "Metrics   off",
-            f"Keys      {startup.describe_keys()}",
-            f"Datasets  {names}",
-        )
-        startup.log_warnings(config)
-
-    def _print(self, *lines: str) -> None:
-        """Print *lines* if possible; the runtime does not depend on standard output."""
-        try:
-            for line in lines:
-                self.stdout.write(line)
-            self.stdout.flush()
-        except OSError as error:
-            logger.warning("cannot write to standard output: %s", error.strerror)
-            # Python would try to flush the buffer again at exit, and fail.
-            with Path(os.devnull).open("wb") as nowhere:
-                os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
-def _take_state_dir(config: RuntimeConfig, deadline: float) -> StateLock:
-    """
-    Wait until no other runtime uses the state directory, and return the lock that marks it as used by this one.
-
-    The part that loads data acquires the lock of the data itself.
-
-    Raises:
-        StateDirectoryError: Another runtime still uses it at *deadline*, a `time.monotonic()` value.
-    """
-    ours, data = StateLock(config.state_dir, SUPERVISOR_LOCK_NAME), StateLock(config.state_dir)
-    for lock in (ours, data):
-        if not lock.acquire(max(0.0, deadline - time.monotonic())):
-            raise StateDirectoryError(
-                f"The state directory {config.state_dir} is in use by {lock.holder()}: stop that runtime first, or "
-                "set another state_dir."
-            )
-    data.release()
-    return ours
+        """Return the message, and what `serve` inherits. Raises ConfigError as `serve.inherited`."""
+        return {"ready_message": options["ready_message"], **serve.inherited()}

@@ -14,10 +14,10 @@ from django.core.management import CommandError, call_command
 
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Manifest, write_manifest
 from runtime_site.doctor.redaction import REDACTED, Redaction, Scrubber, secrets_of
-from runtime_site.reloading import Report
 from runtimeconf.loader import load
 from runtimeconf.references import without_literals
 from runtimeconf.yaml_reader import read_document
+from supervisor.reload import Report
 from tests.datasources.support import snapshot_of
 from tests.runtime_site.doctor.examining import SMALL, examine, write
 from tests.system.harness import run_program

@@ -16,10 +16,10 @@ from datasources.errors import DatasetError
 from datasources.refresh.probe import Answer, Question, asked, probe
 from datasources.snapshots.snapshot import Order, SnapshotBuilder, fingerprint
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Column, Manifest, write_manifest
-from runtime_site import parts
 from runtime_site.doctor.sources import Sources
 from runtimeconf.loader import load
 from runtimeconf.model import MIB, DatasetConfig, RuntimeConfig
+from supervisor import parts
 from tests.datasources.sources.web_server import File, WebServer
 from tests.datasources.support import deadline, snapshot_of
 from tests.runtime_site.doctor.examining import examine, shown, write

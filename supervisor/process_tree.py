@@ -12,9 +12,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from system.heartbeat import HUNG_S, HangDetector, Heartbeat, is_stopped
 
@@ -65,16 +66,42 @@ class PartCommand:
     hung_s: float = HUNG_S
 
 
+class Runtime(Protocol):
+    """The runtime whose parts a supervisor runs."""
+
+    def is_ready(self) -> bool:
+        """Return whether it is ready. The supervisor asks until it is."""
+
+    def report_ready(self) -> None:
+        """Report once that it is ready. A failure is logged, and the runtime continues."""
+
+    def report_alive(self) -> None:
+        """Report that the supervisor works: at least every `LOOK_S` seconds, also during the stop."""
+
+    def report_stopping(self) -> None:
+        """Report that the stop begins."""
+
+    def remind(self) -> None:
+        """Log what somebody should look after soon. Called every 24 hours."""
+
+    def ask_reload(self) -> None:
+        """Reload the configuration, which SIGHUP asks for."""
+
+    def advance(self) -> float:
+        """Do what is due, after each signal, and return the seconds until the next call. Not called during a stop."""
+
+
 class Part:
     """
     A part with its process, or the time of its next start if it has none.
 
-    If *on_end* is given, it is called with the exit code when the part exits, which is then not restarted.
+    A part that is not restarted has an `exit_code`, as of `Popen`, when it has ended.
     """
 
-    def __init__(self, command: PartCommand, on_end: Callable[[int], None] | None = None) -> None:
+    def __init__(self, command: PartCommand, *, is_restarted: bool = True) -> None:
         self.command = command
-        self.on_end = on_end
+        self.is_restarted = is_restarted
+        self.exit_code: int | None = None
         self.kill_at: float | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.due: float | None = 0.0
@@ -167,49 +194,22 @@ class Supervisor:
         parts: The parts to start.
         stop_order: The names of all parts. Each gets SIGTERM when the one before has exited, or when time runs short.
         shutdown_timeout_s: Seconds after the first SIGTERM until the remaining parts are killed.
-        is_ready: Returns whether the runtime is ready; polled until it is.
-        on_ready: Called once when the runtime is ready. If it fails, the failure is logged and the runtime continues.
-        each_day: Called every 24 hours.
-        on_hup: Called on SIGHUP.
-        advance: Called after each signal, and at the latest after the seconds that it returned the last time.
-        each_look: Called at least every `LOOK_S` seconds, also during the stop.
-        on_stop: Called when the stop begins.
     """
 
-    def __init__(  # noqa: PLR0913 (keywords)
-        self,
-        parts: Sequence[PartCommand],
-        *,
-        stop_order: Sequence[str],
-        shutdown_timeout_s: float,
-        is_ready: Callable[[], bool],
-        on_ready: Callable[[], None],
-        each_day: Callable[[], None] = lambda: None,
-        on_hup: Callable[[], None] = lambda: None,
-        advance: Callable[[], float] = lambda: math.inf,
-        each_look: Callable[[], None] = lambda: None,
-        on_stop: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, parts: Iterable[PartCommand], *, stop_order: Sequence[str], shutdown_timeout_s: float) -> None:
         self.parts = [Part(command) for command in parts]
         self._stop_order = stop_order
         self.shutdown_timeout_s = shutdown_timeout_s
-        self._is_ready = is_ready
-        self._on_ready = on_ready
-        self._each_day = each_day
-        self._on_hup = on_hup
-        self._advance = advance
         self._advance_s = math.inf
-        self._each_look = each_look
-        self._on_stop = on_stop
         self._day_ends = time.monotonic() + DAY_S
         self._was_ready = False
         self._poll_intervals_s = poll_intervals_s()
         self._stop_at: float | None = None
         self._code = 0
 
-    def run(self) -> int:
+    def run(self, runtime: Runtime) -> int:
         """
-        Serve until a signal stops the runtime, and return the exit code.
+        Serve *runtime* until a signal stops it, and return the exit code.
 
         The code is 0 after a requested stop, and 1 if a part could not start or a second signal cut the stop short. The
         signals stay blocked in this thread: the caller should exit.
@@ -217,16 +217,18 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         # SIGCHLD may be inherited as ignored; the exit of a child would then not be reported.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._runtime = runtime
         try:
             while not self._has_stopped():
                 if self._stop_at is None:
-                    self._advance_s = self._advance()
+                    self._advance_s = runtime.advance()
                 self._start_due()
                 self._look()
+                runtime.report_alive()
                 self._report_ready()
                 if time.monotonic() >= self._day_ends:
                     self._day_ends += DAY_S
-                    self._each_day()
+                    runtime.remind()
                 # Not sigtimedwait: if SIGSTOP and SIGCONT interrupt it past its time-out, CPython returns an
                 # uninitialised structure, which may name a signal that was never sent.
                 signal.setitimer(signal.ITIMER_REAL, self._pause_s())
@@ -237,27 +239,26 @@ class Supervisor:
             self._kill_all()
         return self._code
 
-    def start(self, command: PartCommand, on_end: Callable[[int], None]) -> Part:
+    def start(self, command: PartCommand) -> Part:
         """Start one more part, which is not restarted."""
-        part = Part(command, on_end)
+        part = Part(command, is_restarted=False)
         self.parts.append(part)
         part.start()
         return part
 
-    def retire(self, part: Part, limit_s: float, on_end: Callable[[int], None]) -> None:
-        """End *part* for good: SIGTERM now, SIGKILL after *limit_s* seconds. Call *on_end* when it has ended."""
-        part.on_end = on_end
+    def retire(self, part: Part, limit_s: float) -> None:
+        """End *part* for good: SIGTERM now, SIGKILL after *limit_s* seconds."""
+        part.is_restarted = False
         part.kill_at = time.monotonic() + limit_s
         part.terminate()
         if part.process is None:  # It was to be restarted.
             self.kill(part)
-            on_end(0)
 
     def kill(self, part: Part) -> None:
-        """End *part* for good and at once. Its `on_end` is not called."""
-        self.parts.remove(part)
-        if part.process is not None:
-            part.end()
+        """End *part* for good and at once."""
+        if part in self.parts:
+            self.parts.remove(part)
+            part.exit_code = 0 if part.process is None else part.end()
 
     def _has_stopped(self) -> bool:
         return self._stop_at is not None and all(part.process is None for part in self.parts)
@@ -271,15 +272,14 @@ class Supervisor:
         now = time.monotonic()
         for part in self.parts:
             part.look(now)
-        self._each_look()
 
     def _report_ready(self) -> None:
         if self._was_ready or self._stop_at is not None:
             return
-        self._was_ready = self._is_ready()
+        self._was_ready = self._runtime.is_ready()
         if self._was_ready:
             try:
-                self._on_ready()
+                self._runtime.report_ready()
             except Exception:
                 logger.exception("The runtime is ready, but that could not be reported")
 
@@ -306,13 +306,13 @@ class Supervisor:
                 self._code = 1
                 self._kill_all()
         elif number == signal.SIGHUP:
-            self._on_hup()
+            self._runtime.ask_reload()
         elif number == signal.SIGTSTP:
             self._suspend()
 
     def _begin_stop(self) -> None:
         self._stop_at = time.monotonic() + self.shutdown_timeout_s
-        self._on_stop()
+        self._runtime.report_stopping()
 
     def _suspend(self) -> None:
         """Suspend all parts and this process until SIGCONT, like any job of a shell (Ctrl-Z, `fg`)."""
@@ -338,9 +338,9 @@ class Supervisor:
         if self._stop_at is not None:
             if not part.is_terminating:
                 logger.warning("A part of the runtime ended by itself", extra={"fields": _fields(part, reason)})
-        elif part.on_end is not None:
+        elif not part.is_restarted:
             self.parts.remove(part)
-            part.on_end(code)
+            part.exit_code = code
         elif part.starts == 1 and code == part.command.fatal:
             logger.critical("A part of the runtime cannot start", extra={"fields": _fields(part, reason)})
             self._code = 1

@@ -21,11 +21,11 @@ from authkeys.access import Access
 from authkeys.errors import AuthKeysError
 from datasources.errors import DatasetError
 from queryengine.errors import QueryError
-from runtime_site import tracing
 from runtimeconf.errors import ConfigError, ConfigFault, RuntimeConfError
 from runtimeconf.exposure import check_this_process
 from runtimeconf.model import MIB, RuntimeConfig
 from runtimeconf.named_keys import WARNING_PERIOD
+from supervisor import tracing
 from system.errors import StateDirectoryError
 from system.memory import memory_bytes
 from system.process_limits import descriptors_for, hard_limit, raise_soft_limit
@@ -174,7 +174,7 @@ class Runtime:
         self._stop_lock = threading.Lock()
         self._stopped = False
         if config.is_watched:
-            from runtime_site.watching import Memory  # noqa: PLC0415
+            from telemetry.aggregates import Memory  # noqa: PLC0415
 
             memory = Memory(config)
             telemetry.state.deliver_to(memory.take, memory.answer, keeps_sql=config.history.keeps_sql)

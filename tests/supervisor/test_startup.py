@@ -11,10 +11,10 @@ import queryengine.state
 import runtimeconf.state
 from datasources.errors import DatasetsUnavailableError
 from queryengine.errors import EngineUnavailableError
-from runtime_site import startup
 from runtimeconf.errors import ConfigError
 from runtimeconf.loader import load
 from runtimeconf.model import AuthConfig
+from supervisor import startup
 from system.lock import StateLock
 from tests.system.harness import run_program
 
@@ -109,7 +109,7 @@ def test_a_start_warns_of_too_few_descriptors_for_the_datasets(tmp_path: Path, h
     program = (
         "import logging, resource, sys\n"
         "import runtimeconf.state\n"
-        "from runtime_site import startup\n"
+        "from supervisor import startup\n"
         "config = runtimeconf.state.get_config()\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)\n"
         "logging.basicConfig(format='%(levelname)s %(message)s')\n"
@@ -127,9 +127,7 @@ def test_a_start_warns_of_too_few_descriptors_for_the_datasets(tmp_path: Path, h
 
 def test_under_gevent_the_engine_refuses_to_start(configured: Path) -> None:
     """The datasets, already started, are then stopped, and the lock is released."""
-    program = (
-        "from gevent import monkey\nmonkey.patch_all()\nfrom runtime_site import startup\nstartup.start_or_exit()\n"
-    )
+    program = "from gevent import monkey\nmonkey.patch_all()\nfrom supervisor import startup\nstartup.start_or_exit()\n"
 
     done = run_program("-c", program, RUNTIME_CONFIG=str(configured / "runtime.yaml"))
 

@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from runtime_site.project import project
 from runtimeconf.model import RuntimeConfig, TracesConfig
 from runtimeconf.traces import EXPORTER
+from supervisor.project import project
 from telemetry import spans
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where traces are exported.

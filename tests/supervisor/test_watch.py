@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime_site.management.commands.runwatch import _Endpoint
-from runtime_site.management.part import _check_metrics_endpoint
 from runtimeconf.model import MetricsConfig, RuntimeConfig
+from supervisor.preparation import check_metrics_endpoint
+from supervisor.watch import _Endpoint
 from system.addresses import Address, is_listening
 from telemetry.metrics_endpoint import RuntimeMetrics
 from tests.system.harness import free_port, taken_port
@@ -40,12 +40,12 @@ def test_a_metrics_endpoint_that_could_not_be_there_is_refused() -> None:
 
     with taken_port() as port:
         former = page(Address("127.0.0.1", port))
-        _check_metrics_endpoint(former, former)
-        _check_metrics_endpoint(former, page(Address("0.0.0.0", port)))
-        _check_metrics_endpoint(former, page(Address("127.0.0.1", free_port())))
-        _check_metrics_endpoint(page(Address("127.0.0.1", free_port())), replace(former, enabled=False))
+        check_metrics_endpoint(former, former)
+        check_metrics_endpoint(former, page(Address("0.0.0.0", port)))
+        check_metrics_endpoint(former, page(Address("127.0.0.1", free_port())))
+        check_metrics_endpoint(page(Address("127.0.0.1", free_port())), replace(former, enabled=False))
         with pytest.raises(OSError, match=r"Cannot listen on 192\.0\.2\.7:"):  # no machine has it (RFC 5737)
-            _check_metrics_endpoint(former, page(Address("192.0.2.7", port)))
+            check_metrics_endpoint(former, page(Address("192.0.2.7", port)))
         for before in (page(Address("127.0.0.1", free_port())), replace(former, enabled=False)):
             with pytest.raises(OSError, match="has the port"):
-                _check_metrics_endpoint(before, former)
+                check_metrics_endpoint(before, former)

@@ -10,17 +10,17 @@ import pytest
 
 from authkeys import access
 from authkeys.access import Access
-from runtime_site import parts
 from runtimeconf import handover
 from runtimeconf.model import AuthConfig, DatasetConfig, RuntimeConfig, SnapshotsConfig
 from runtimeconf.secret import Secret
+from supervisor import parts
 from tests.system.harness import K1, K2
 
 #: Receives a handover and prints what it contains.
 PART = """
 import os, sys
-from runtime_site import parts
-parts.receive()
+from supervisor import part_process, parts
+part_process.receive()
 from authkeys.errors import AccessNotBuiltError
 from authkeys.state import ensure_built
 from runtimeconf import handover

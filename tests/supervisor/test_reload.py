@@ -2,7 +2,6 @@
 
 import math
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,20 +15,22 @@ from datasources.errors import DatasetError
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.service import DatasetService
 from datasources.snapshots.snapshot import SnapshotBuilder
-from runtime_site import parts
-from runtime_site.following import report
-from runtime_site.management.commands import runrefresh
-from runtime_site.reloading import Generations, Report
-from runtime_site.supervisor import PartCommand, Supervisor
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
+from supervisor import preparation, refresh, reload
+from supervisor.handovers import Checked, Handovers, Reports
+from supervisor.hot_reload import report
+from supervisor.process_tree import PartCommand, Supervisor
+from supervisor.reload import Reloads, Report
 from system.lock import SUPERVISOR_LOCK_NAME, StateLock
 
 
 @pytest.fixture
-def generations(tmp_path: Path) -> Generations:
+def reloads(tmp_path: Path) -> Reloads:
     config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path)
-    return Generations(config, Access(key_set=None), listener=0, environment=0)
+    checked = Checked(config, Access(key_set=None), {})
+    supervisor = Supervisor([], stop_order=[], shutdown_timeout_s=1.0)
+    return Reloads(supervisor, Handovers(checked, listener=0), checked, environment=0)
 
 
 def test_a_supervisor_that_cannot_be_seen_is_not_called_absent(tmp_path: Path) -> None:
@@ -53,41 +54,37 @@ def test_a_report_that_cannot_be_written_leaves_none(tmp_path: Path) -> None:
     assert Report.read(tmp_path) is None
 
 
-def test_each_living_process_counts_once_and_for_its_configuration(generations: Generations) -> None:
-    reports = generations._fixed["web"]["reports"]
-    generations._last = 3
+def test_each_living_process_counts_once_and_for_its_configuration() -> None:
+    reports = Reports()
+    reports.expect(3)
     gone = subprocess.Popen([sys.executable, "-c", ""])
-    report(reports, 2)
-    assert not generations._counted(1)
-    report(reports, 3)
-    os.write(reports, f"3 {gone.pid} done\n".encode())
+    report(reports.writer, 2)
+    report(reports.writer, 3)
+    os.write(reports.writer, f"3 {gone.pid} done\n3 1 no\n3 1 no\n".encode())
     gone.wait()
+    assert (reports.count(), reports.failures(), reports.count()) == (0, ["no"], 1)
 
-    assert generations._counted(1)
-    report(reports, 3)
-    assert not generations._counted(2)
+    report(reports.writer, 3)
+    assert (reports.failures(), reports.count()) == ([], 1)
+
+    report(reports.writer, 4)
+    reports.expect(4)
+    assert (reports.failures(), reports.count()) == ([], 0)
 
 
 def test_a_check_that_does_not_end_is_given_up(
-    generations: Generations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reloads: Reloads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleeping = PartCommand(name="reload", arguments=[sys.executable, "-c", "import time; time.sleep(600)"], environ={})
-    monkeypatch.setattr(parts, "preparing", lambda *_: sleeping)
-    supervisor = Supervisor([], stop_order=[], shutdown_timeout_s=1.0, is_ready=lambda: True, on_ready=lambda: None)
-    generations._supervisor = supervisor
-    generations.ask()
-    generations.advance()
-    (part,) = supervisor.parts
-    assert part.process is not None
-    checking = part.process
-    generations._deadline = 0.0
+    monkeypatch.setattr(preparation, "command", lambda *_: sleeping)
+    monkeypatch.setattr(reload, "_PREPARE_S", 0.0)
+    reloads.ask()
+    assert reloads.advance() == math.inf
 
-    assert generations.advance() == math.inf
-
-    assert checking.returncode == -signal.SIGKILL
+    assert reloads.supervisor.parts == []
     said = Report.read(tmp_path)
     assert said is not None
-    assert (said.state, said.errors) == ("failed", ["the YAML and the secrets could not be read within 120 s"])
+    assert (said.state, said.errors) == ("failed", ["the YAML and the secrets could not be read within 0 s"])
 
 
 def test_refresh_that_fails_in_a_reload_does_not_end_as_a_part_that_cannot_start(
@@ -102,11 +99,11 @@ def test_refresh_that_fails_in_a_reload_does_not_end_as_a_part_that_cannot_start
     for name in ("start", "replace"):
         monkeypatch.setattr(DatasetService, name, fail if name == "replace" else lambda _: None)
     monkeypatch.setattr(LoaderProcess, "start", lambda _: None)
-    monkeypatch.setattr(runrefresh, "_give_way", lambda: None)
-    monkeypatch.setattr(runrefresh, "StopSignal", threading.Event)
+    monkeypatch.setattr(refresh, "_give_way", lambda: None)
+    monkeypatch.setattr(refresh, "StopSignal", threading.Event)
     monkeypatch.setattr(handover, "_live", offering)
 
     with pytest.raises(SystemExit) as ended:
-        runrefresh._refresh(config, {"reports": -1}, [LoaderProcess(SnapshotBuilder.of(config))])
+        refresh._refresh(config, {"reports": -1}, [LoaderProcess(SnapshotBuilder.of(config))])
 
     assert ended.value.code == 1

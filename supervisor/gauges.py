@@ -21,9 +21,9 @@ from datasources.control import DatasetState
 from datasources.errors import DatasetsUnavailableError
 from datasources.refresh.control_socket import ControlClient
 from queryengine.pool.broker_client import TICK_S, BrokerLink
-from runtime_site.parts import part_of
-from runtime_site.project import project
 from runtimeconf.model import RuntimeConfig
+from supervisor.parts import part_of
+from supervisor.project import project
 from system.process_usage import arguments, children, started_at, usage_of
 from system.wallclock import seconds_since, since_boot
 from telemetry import metrics

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from runtime_site.watching import Memory
 from runtimeconf.model import HistoryConfig, RuntimeConfig
+from telemetry.aggregates import Memory
 from tests.telemetry.events_of import statement
 
 

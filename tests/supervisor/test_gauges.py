@@ -10,8 +10,8 @@ import pytest
 
 from datasources.control import DatasetState, SharingState
 from datasources.refresh.control_socket import ControlServer
-from runtime_site.gauges import Gauges, _ProcessorTime
 from runtimeconf.model import AccelerationConfig, DatasetConfig, RuntimeConfig, SnapshotsConfig
+from supervisor.gauges import Gauges, _ProcessorTime
 from telemetry import metrics
 from tests.system.harness import wait_for
 
@@ -55,7 +55,7 @@ def test_without_the_other_parts_there_is_what_this_one_knows(config: RuntimeCon
 def test_a_part_that_answers_late_does_not_make_the_page_old(
     config: RuntimeConfig, gauges: Gauges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime_site.gauges.LOOK_S", 0.1)
+    monkeypatch.setattr("supervisor.gauges.LOOK_S", 0.1)
     asked = 0
 
     class Late:
@@ -77,7 +77,7 @@ def test_a_node_publishes_until_another_one_may_even_if_nobody_answers_any_more(
     config: RuntimeConfig, gauges: Gauges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("runtime_site.gauges.since_boot", lambda: clock[0])
+    monkeypatch.setattr("supervisor.gauges.since_boot", lambda: clock[0])
     config = replace(config, snapshots=SnapshotsConfig(location="s3://lake/x", role="auto"))
 
     class Publisher:

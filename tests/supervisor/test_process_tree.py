@@ -16,48 +16,53 @@ from typing import Any
 import pytest
 
 from tests.datasources.support import wait_for
-from tests.system.processes import is_stopped
+from tests.system.processes import is_stopped, shown
 
 #: A program that runs a supervisor, with parts and settings from its argument.
 SUPERVISOR = """
 import ctypes, json, logging.config, os, signal, sys
-from runtime_site import logs, supervisor
+from runtime_site import logs
+from supervisor import process_tree
 from system import heartbeat
 settings = json.loads(sys.argv[1])
 logging.config.dictConfig(logs.logging_config({}))
-supervisor.GOOD_LIFE_S = settings["good_life_s"]
-supervisor._LAST_TERM_S, supervisor._LAST_TERM_SHARE = 1e9, settings["last_term"]
+process_tree.GOOD_LIFE_S = settings["good_life_s"]
+process_tree._LAST_TERM_S, process_tree._LAST_TERM_SHARE = 1e9, settings["last_term"]
 if settings["adopts_orphans"]:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, like process 1 of a container
 if settings["ignores_children"]:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-terminate = supervisor.Part.terminate
+terminate = process_tree.Part.terminate
 def terminate_after_its_end(part):
     if part.process is not None and not part.is_terminating:
         open(settings["go"], "w").close()
         os.waitid(os.P_PID, part.process.pid, os.WEXITED | os.WNOWAIT)
     terminate(part)
 if settings["go"]:
-    supervisor.Part.terminate = terminate_after_its_end
+    process_tree.Part.terminate = terminate_after_its_end
 asked = iter(range(1000))
 def command(part):
     if not settings["hung_s"]:
-        return supervisor.PartCommand(environ=dict(os.environ), fatal=78, **part)
+        return process_tree.PartCommand(environ=dict(os.environ), fatal=78, **part)
     file = heartbeat.Heartbeat.new_file()
     beating = {"descriptors": [file], "heartbeat": file, "hung_s": settings["hung_s"]}
-    return supervisor.PartCommand(environ={**os.environ, "HEARTBEAT": str(file)}, **beating, **part)
-supervisor.LOOK_S, heartbeat._WARNING_S = settings["look_s"], settings["look_s"] / 2
+    return process_tree.PartCommand(environ={**os.environ, "HEARTBEAT": str(file)}, **beating, **part)
+process_tree.LOOK_S, heartbeat._WARNING_S = settings["look_s"], settings["look_s"] / 2
 if settings["has_no_output"]:
     sys.stdout = open("/dev/full", "w", buffering=1)
-sys.exit(supervisor.Supervisor(
-    list(map(command, settings["parts"])),
+class Runtime:
+    is_ready = lambda self: next(asked) == settings["ready_after"]
+    report_ready = lambda self: print("ready", flush=True)
+    report_alive = lambda self: open(settings["looks"], "a").write("looks\\n") if settings["looks"] else None
+    report_stopping = remind = lambda self: None
+    ask_reload = lambda self: logging.getLogger("hup").info("hung up")
+    advance = lambda self: float("inf")
+supervisor = process_tree.Supervisor(
+    map(command, settings["parts"]),
     stop_order=settings["stop_order"],
     shutdown_timeout_s=settings["shutdown_timeout_s"],
-    is_ready=lambda: next(asked) == settings["ready_after"],
-    on_ready=lambda: print("ready", flush=True),
-    on_hup=lambda: logging.getLogger("hup").info("hung up"),
-    each_look=lambda: open(settings["looks"], "a").write("looks\\n") if settings["looks"] else None,
-).run())
+)
+sys.exit(supervisor.run(Runtime()))
 """
 
 #: The beginning of each part: it unblocks signals, and logs its actions to a file that all parts share.
@@ -172,7 +177,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(child) for child in shown(pid, f"task/{pid}/children").split()]
 
 
 def is_gone(pid: int) -> bool:
@@ -284,13 +289,11 @@ def test_a_part_that_exits_during_a_stop_is_not_restarted(start: Start, tmp_path
     slow = WAITS.format(go=str(tmp_path / "go"))
     supervised = start({"a": slow, "b": SERVES})
     supervised.wait_for("a serves", "b starts")
-    first, second = children_of(supervised.process.pid)
+    (b,) = (child for child in children_of(supervised.process.pid) if b"'b'" in shown(child, "cmdline"))
 
     supervised.signal(signal.SIGTERM)
     supervised.wait_for("a drains")
-    for child in (first, second):
-        if b"'b'" in Path(f"/proc/{child}/cmdline").read_bytes():
-            os.kill(child, signal.SIGKILL)
+    os.kill(b, signal.SIGKILL)
     wait_for(lambda: "ended by itself" in supervised.output(), "the end to be noticed")
     (tmp_path / "go").touch()
 

@@ -1,0 +1,60 @@
+"""The option `--config`, and the base of `serve` and of the commands that run one part (`runrefresh`, ...)."""
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+from django.core.management.base import BaseCommand, CommandParser
+
+import authkeys.state
+import runtimeconf.state
+from runtimeconf import handover
+from supervisor import part_process, parts
+from supervisor.startup import StartError
+
+
+def add_config_option(parser: CommandParser) -> None:
+    """Declare `--config FILE`; its value, `config`, is for `use_config`."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="the runtime YAML (default: the file named by RUNTIME_CONFIG, else runtime.yaml)",
+    )
+
+
+def use_config(file: Path | None) -> None:
+    """Read the configuration of this process from *file*, if given."""
+    if file is not None:
+        os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(file)
+        runtimeconf.state.set_config(None)
+        authkeys.state.set_access(None)  # It may have been built from another file when Django was set up.
+
+
+class PartCommand(BaseCommand):
+    """Runs `serve` of the module of a part in `supervisor`, until SIGTERM."""
+
+    part: ClassVar[parts.Program]
+    exit_code: ClassVar[int] = parts.CANNOT_START  # if it cannot start
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add_config_option(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the part, and exit with an error that prevents its start."""
+        try:
+            if handover.received() is None:
+                use_config(options["config"])
+            serve = import_module(f"supervisor.{self.part}").serve
+            part_process.run(self.part, serve, lambda: self.handed(options))
+        except StartError as error:
+            self.stderr.write(str(error))
+            sys.exit(self.exit_code)
+
+    def handed(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the JSON values that the part needs from the *options*."""
+        return {}

@@ -1,0 +1,133 @@
+"""
+The parts of the runtime as processes: what each is given.
+
+A part gets the checked configuration through an anonymous file (`runtimeconf.handover`) and an environment of its own.
+It neither reads the YAML again nor receives more than it needs: only web and flight get the key digests, and only
+refresh gets the access to data sources. No process keeps the keys themselves: the one that reads them becomes the
+supervisor, or a part, by executing a new program.
+"""
+
+import re
+import resource
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from authkeys.access import Access
+from runtimeconf import handover
+from runtimeconf.model import RuntimeConfig
+
+PartName = Literal["watch", "refresh", "engine", "web", "flight"]
+PARTS: tuple[PartName, ...] = get_args(PartName)
+
+#: With the parts that run only if they are configured.
+OptionalPartName = PartName | Literal["traces"]
+
+#: The programs executed with a handover: each part, and their supervisor, which passes its own on.
+Program = OptionalPartName | Literal["serve"]
+
+#: Programs that authenticate callers get the key digests; programs that read sources get the dataset parameters; the
+#: program that exports traces gets the headers of the collector; the program that runs statements gets the token of the
+#: cluster.
+_GET_DIGESTS = frozenset({"web", "flight", "serve"})
+_GET_SOURCES = frozenset({"refresh", "serve"})
+_GET_HEADERS = frozenset({"traces", "serve"})
+_GET_TOKEN = frozenset({"engine", "serve"})
+
+#: The environment variable with the file descriptor of the handover.
+HANDOVER_VARIABLE = "RUNTIME_HANDOVER_FD"
+
+#: The exit code of a part that should not be restarted (EX_CONFIG of sysexits.h).
+CANNOT_START = 78
+
+#: The program that runs each part.
+MANAGE = Path(__file__).resolve().parents[1] / "manage.py"
+
+#: A word of a command line that names a part: `runweb`, `datasources.refresh.loader_process`.
+_PART = re.compile(r"(?:run|.*\.)?(serve|web|engine|flight|refresh|watch|traces|loader)(?:r|_process)?")
+
+#: The environment variables that every part may get. Any other may be a secret. PYTHONSAFEPATH would hide our packages
+#: from the parts, which find them beside `manage.py`.
+_ENVIRONMENT = re.compile(
+    "PATH|HOME|USER|LOGNAME|TZ|TZDIR|TMPDIR|LANG|LANGUAGE|LC_[A-Z]+|LOG_FORMAT|VIRTUAL_ENV|DJANGO_SETTINGS_MODULE"
+    "|PYTHON(?!SAFEPATH)[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+"
+)
+
+#: What programs that read sources may get too: proxies, also in lower case, trusted certificate authorities, and the
+#: credentials of the machine.
+_CONNECTIONS = "(?i:(?:HTTP|HTTPS|ALL|NO)_PROXY)|SSL_CERT_FILE"
+_AUTHORITIES = re.compile("SSL_CERT_FILE")
+_MACHINE = "AWS_[A-Z0-9_]+"
+
+#: Settings for libraries. gRPC's own log has a different format, and any peer could flood it; its older listener passes
+#: a call between threads a third less often, and versions without that listener ignore the setting. pyarrow's own
+#: allocator takes 4 MB at import, and no part that computes uses it (`process_limits.confine`).
+_FOR_LIBRARIES = {
+    "GRPC_VERBOSITY": "NONE",
+    "GRPC_EXPERIMENTS": "-event_engine_listener",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+
+
+def command(name: OptionalPartName) -> list[str]:
+    """Return the command line of a part."""
+    return [sys.executable, str(MANAGE), f"run{name}"]
+
+
+def part_of(arguments: Iterable[str], default: str) -> str:
+    """Return the part that a process with this command line is; *default* if it is none."""
+    return next((match[1] for word in arguments if (match := _PART.fullmatch(word))), default)
+
+
+def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of *environ* that a program may get."""
+    # Only programs that read sources get the proxies and credentials of the machine.
+    allowed = [_ENVIRONMENT]
+    if name in _GET_SOURCES:
+        shared = () if config.snapshots is None else (config.snapshots.params,)
+        allowed.append(variables_for([*(dataset.params for dataset in config.datasets), *shared]))
+    if name == "traces":
+        allowed.append(_AUTHORITIES)
+    kept = {
+        variable: value for variable, value in environ.items() if any(names.fullmatch(variable) for names in allowed)
+    }
+    return {**kept, **_FOR_LIBRARIES}
+
+
+def variables_for(params: Iterable[Mapping[str, str]]) -> re.Pattern[str]:
+    """
+    Return a pattern of the variables that connections with these parameters may use.
+
+    It includes the credentials of the machine only if one of them uses those.
+    """
+    uses_machine = any(one.get("s3_auth") == "iam_role" for one in params)
+    return re.compile(f"{_CONNECTIONS}|{_MACHINE}" if uses_machine else _CONNECTIONS)
+
+
+def content(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> tuple[RuntimeConfig, dict[str, Any]]:
+    """
+    Return what a program gets by its handover.
+
+    Args:
+        name: The program.
+        config: The checked configuration, without keys.
+        who: The callers to accept.
+        extra: Further JSON values for this program.
+    """
+    extra["several_keys"] = who.key_set is not None and len(who.key_set) > 1
+    if name == "watch":
+        named = who.key_set.principals() if who.key_set is not None else ()
+        extra["keys"] = [[caller.name, caller.expires_at] for caller in named if caller.name]
+    if name in _GET_DIGESTS:
+        extra["access"] = None if who.key_set is None else who.key_set.handover()
+    if name not in _GET_SOURCES:
+        config = handover.without_sources(config)
+    if name not in _GET_TOKEN:
+        config = handover.without_token(config)
+    return (config if name in _GET_HEADERS else handover.without_headers(config)), extra
+
+
+def leave_no_core() -> None:
+    """Disable core dumps for this process and its children: their memory holds the keys of callers."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
