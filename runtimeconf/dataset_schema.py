@@ -171,8 +171,8 @@ def params_section(params: Iterable[Param], *, refuses_unknown: bool = True) -> 
 
 
 def _all_params() -> dict[str, Param]:
-    """Return the parameters of all connectors, by name."""
-    found = [param for connector in CONNECTORS.usable() for param in connector.params.declared.values()]
+    """Return the parameters of all connectors that are built in, by name."""
+    found = [param for connector in CONNECTORS.built_in.values() for param in connector.params.declared.values()]
     return {param.name: param for param in reversed(found)}
 
 

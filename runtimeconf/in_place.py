@@ -58,7 +58,7 @@ def _reasons(
     params = {entry.name for entry in section.entries} if isinstance(section, MappingNode) else set()
     formats = CONNECTORS[connector].formats_in_place
     if not formats:
-        others = [name for name, one in CONNECTORS.items() if one.formats_in_place]
+        others = [name for name, one in CONNECTORS.built_in.items() if one.formats_in_place]
         yield "from", "from", f"cannot be read by the cluster of runtime.engine: use {', '.join(others)}"
     elif format_of(connector, location, values.get("params", {})) is None:
         named = " or ".join(formats)

@@ -7,7 +7,6 @@ What is built in has a row in a table here. Other distributions add theirs by en
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any, Final, Generic, TypeVar
 
 from runtimeconf.connector import Connector
@@ -62,16 +61,15 @@ class Plugins(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(self._built_in) + len(self._installed)
 
-    def usable(self) -> Iterator[T]:
-        """Yield every plug-in that can be imported."""
-        for name in self:
-            try:
-                yield self[name]
-            except PluginError:
-                continue  # Whoever asks for it by its name is told.
+    @property
+    def built_in(self) -> Mapping[str, T]:
+        """Those that are built in, by name. Nothing of another distribution is imported for them."""
+        return {name: self[name] for name in self._built_in}
 
     @cached_property
     def _installed(self) -> Mapping[str, str]:
+        from importlib.metadata import entry_points  # noqa: PLC0415 (slow to import, and rarely needed)
+
         found = {entry.name: entry.value for entry in entry_points(group=self._group)}
         return {name: where for name, where in found.items() if name not in self._built_in}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from runtimeclient import COMMANDS, SERVER_COMMANDS
+from runtimeclient.distribution import version
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import run_python
 
@@ -35,7 +36,11 @@ def test_help_shows_the_options_of_a_command(capsys: pytest.CaptureFixture[str])
         call("help", "sql")
 
     assert capsys.readouterr().out.startswith("usage: querykeep sql ")
-    assert call("help", "absent").status == 2
+    for unknown in (("help", "absent"), ("slq",), ("--nothing",)):
+        assert (call(*unknown).status, call(*unknown).err[-22:]) == (2, "See querykeep --help.\n")
+    with pytest.raises(SystemExit) as left:
+        call("--version")
+    assert (left.value.code, capsys.readouterr().out) == (0, f"querykeep {version()}\n")
     assert call("help", "serve").err.startswith("Error: querykeep serve needs the extra server: ")
 
 

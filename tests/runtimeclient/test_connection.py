@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from runtimeclient.client import RuntimeClient
 from runtimeclient.connection import find_credential
 from runtimeclient.errors import UsageError
 from runtimeclient.http.endpoint import parse_endpoint
@@ -70,11 +71,15 @@ def test_x02_a_key_that_no_header_can_carry_is_refused_without_showing_it(tmp_pa
     assert f"in {tmp_path}/key" in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["sesame\nX-Evil: 1", "sesamé", "sesame\x7f", "\udcff"])
-def test_flag_and_variable_are_checked_alike(key: str) -> None:
-    for flag, environ in ((key, {}), (None, {"RUNTIME_API_KEY": key})):
+@pytest.mark.parametrize("key", ["sesame\nX-Evil: 1", "sesame\r\n", " sesame", "sesamé", "sesame\x7f", "\udcff"])
+def test_flag_variable_and_client_check_a_key_alike(key: str) -> None:
+    for use in (
+        lambda: find_credential(key, None, {}),
+        lambda: find_credential(None, None, {"RUNTIME_API_KEY": key}),
+        lambda: RuntimeClient("http://127.0.0.1:8090", key),
+    ):
         with pytest.raises(UsageError) as caught:
-            find_credential(flag, None, environ)
+            use()
 
         assert "sesam" not in str(caught.value)
 
