@@ -1,7 +1,7 @@
 """
 Check R02: everything is killed at random moments of refreshes while six readers compare sums.
 
-A few kills are a part of every run of the tests; `make soak` does fifty, and prints what it saw.
+A few kills are a part of `make test-all`; `make soak` does fifty, and prints what it saw.
 """
 
 import random
