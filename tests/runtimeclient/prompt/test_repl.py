@@ -230,7 +230,7 @@ def test_results_of_the_external_editor(
     assert statements(runtime) == ["SELECT 1"]
 
 
-@each(
+@pytest.mark.parametrize(
     ("text", "statement"),
     [
         (r"\l", "SELECT DISTINCT catalog_name FROM information_schema.schemata ORDER BY 1"),
