@@ -48,8 +48,8 @@ class StatementRequest:
 
     @property
     def bound(self) -> Parameters:
-        """The parameters for the engine, where () says that there are none."""
-        return () if self.parameters is None else self.parameters
+        """The parameters for the engine, where [] says that there are none."""
+        return [] if self.parameters is None else self.parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,4 +150,4 @@ def _size(request: StatementRequest, description: Description) -> int:
     size = _ENTRY_BYTES + sys.getsizeof(request.sql) + len(description.schema or b"")
     if description.answer is not None:
         size += sum(map(len, description.answer.chunks))
-    return size + (0 if request.parameters is None else len(request.parameters.stream))
+    return size + (0 if request.parameters is None else len(request.parameters))

@@ -44,7 +44,7 @@ class Prepared:
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
-        bound = b"" if self.parameters is None else self.parameters.stream
+        bound = b"" if self.parameters is None else self.parameters
         self.size = _ENTRY_BYTES + sys.getsizeof(self.sql) + len(bound)
 
 

@@ -132,7 +132,7 @@ class RequestCounts:
 
 def claim_of(request: StatementRequest) -> bytes:
     """Return the claim of the ticket of *request*: its id, its statement and its parameters."""
-    parameters = b"" if request.parameters is None else request.parameters.stream
+    parameters = b"" if request.parameters is None else request.parameters
     found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for part in (request.claim, request.sql.encode(errors="surrogatepass"), parameters):
         found.update(len(part).to_bytes(8))

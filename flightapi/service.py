@@ -192,7 +192,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
             if description.answer is not None:
                 self._results.keep(request, description, version)
         elif request.parameters is None:
-            describe = partial(self._statements.describe, call, request.sql, ())
+            describe = partial(self._statements.describe, call, request.sql, [])
             description = self._descriptions.of(request.sql, call.principal.datasets, describe)
         else:
             description = self._statements.describe(call, request.sql, request.bound)

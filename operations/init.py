@@ -14,11 +14,11 @@ from textwrap import indent
 import yaml
 
 from authkeys import key_format
-from operations.config_file import NotEditableError, append_items, replace_checked
+from operations.yaml_text import NotEditableError, append_items
 from runtimeclient.commands.base import Invocation
 from runtimeclient.connection import KEY_FILE, KEY_FILE_HINT
 from runtimeclient.errors import UsageError
-from runtimeclient.files import output_errors, parse_path
+from runtimeclient.files import output_errors, parse_path, replace_file
 from runtimeconf.dataset_schema import parse_relation_name
 from runtimeconf.errors import RuntimeConfError
 from runtimeconf.fields import InvalidValueError
@@ -136,7 +136,7 @@ def _add(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
             raise NotEditableError("its other datasets would change")
 
     try:
-        replace_checked(config, append_items(config.read_bytes().decode(), "datasets", items).encode(), check)
+        replace_file(config, append_items(config.read_bytes().decode(), "datasets", items).encode(), check)
     except (NotEditableError, UnicodeDecodeError) as error:
         reason = error if isinstance(error, NotEditableError) else "it is not UTF-8"
         invocation.console.message(items.rstrip())

@@ -5,9 +5,11 @@ The interface of a query engine.
 threads of this process, `queryengine.pool.client` with engine workers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from msgspec import Meta, Struct
 
 from queryengine.manifest import Signature
 from runtimeconf.model import QueryConfig
@@ -22,15 +24,11 @@ CacheState = Literal["", "hit", "miss", "bypass"]
 Encoding = Literal["json", "ndjson", "csv", "arrow", "vnd", "flight"]
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowParameters:
-    """The values of a statement's parameters as an Arrow IPC stream of one row, not yet validated."""
-
-    stream: bytes
-
+#: The values of a statement's parameters as an Arrow IPC stream of one row, not yet validated.
+ArrowParameters = bytes
 
 #: Values of `$1`, `?` (a sequence) or `$name` (a mapping), as JSON gives them.
-JsonParameters = Sequence[Any] | Mapping[str, Any]
+JsonParameters = list[Any] | dict[str, Any]
 
 Parameters = JsonParameters | ArrowParameters
 
@@ -87,9 +85,12 @@ class StatementGate(Protocol):
         """Release everything."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """One statement to run, and how to run it."""
+class Query(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    One statement to run, and how to run it: the same from the edge to the process that runs it.
+
+    A process that passes it on sets `timeout_s` to what is left then.
+    """
 
     sql: str
     encoding: Encoding = "json"
@@ -109,8 +110,10 @@ class Query:
         return config.timeout_s if self.limit_s is None else min(self.limit_s, config.timeout_s)
 
 
-@dataclass(slots=True, kw_only=True)
-class QueryTimings:
+_Figure = Meta(ge=0, lt=2**53)
+
+
+class QueryTimings(Struct, kw_only=True, omit_defaults=True):
     """
     How one statement's time was spent, in milliseconds, and the size of its result. Filled in while it runs.
 
@@ -118,13 +121,18 @@ class QueryTimings:
     """
 
     queued_ms: float = 0.0
-    parse_ms: float = 0.0
-    run_ms: float = 0.0
-    encode_ms: float = 0.0
-    rows: int = 0
-    bytes: int = 0
+    parse_ms: Annotated[float, _Figure] = 0.0
+    run_ms: Annotated[float, _Figure] = 0.0
+    encode_ms: Annotated[float, _Figure] = 0.0
+    rows: Annotated[int, _Figure] = 0
+    bytes: Annotated[int, _Figure] = 0
     cache: CacheState = ""
-    statement: str = ""
+    statement: Annotated[str, Meta(pattern=r"^([0-9a-f]{16})?\Z")] = ""
+
+    def take(self, figures: "QueryTimings") -> None:
+        """Take what the process that ran the statement knows."""
+        self.parse_ms, self.run_ms, self.encode_ms = figures.parse_ms, figures.run_ms, figures.encode_ms
+        self.rows, self.bytes, self.statement = figures.rows, figures.bytes, figures.statement
 
 
 def timings_of(error: BaseException) -> QueryTimings | None:

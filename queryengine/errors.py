@@ -107,16 +107,17 @@ class ResourceLimitError(QueryError):
 
 class EngineBusyError(QueryError):
     """
-    No free slot: the queue is full or was too slow, or another key needed the slot.
+    No free slot: the queue is full or was too slow, or another key needed the slot. Or the *reason*.
 
     Try again after `retry_after_s` seconds.
     """
 
     code = "engine_busy"
 
-    def __init__(self, retry_after_s: int = 1, *, reclaimed: bool = False) -> None:
+    def __init__(self, retry_after_s: int = 1, *, reclaimed: bool = False, reason: str = "The engine is busy") -> None:
         self.retry_after_s, self.is_reclaimed = retry_after_s, reclaimed
-        reason = "This API key used every worker, and another key needed one" if reclaimed else "The engine is busy"
+        if reclaimed:
+            reason = "This API key used every worker, and another key needed one"
         super().__init__(f"{reason}: try again in {retry_after_s} s.")
 
 

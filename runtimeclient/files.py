@@ -3,7 +3,7 @@
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -48,29 +48,37 @@ def output_errors(name: object) -> Iterator[None]:
         raise OutputError(f"{name} cannot be written: {exc.strerror}.") from exc
 
 
-def replace_file(file: Path, content: bytes) -> None:
+def replace_file(file: Path, content: bytes, check: Callable[[Path], object] | None = None) -> None:
     """
     Replace *file* atomically by a file of mode 0600. Its directory is created.
 
-    Symbolic links are not followed: one could redirect the key to any location.
+    Symbolic links are not followed: one could redirect the key to any location. With *check* the file exists, keeps its
+    mode and group, and is not replaced if *check* raises an error about the new file.
 
     Raises:
         OutputError: The file cannot be written, is a symbolic link, or it or its directory belongs to another user.
     """
     check_replaceable(file)
     part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
-    with output_errors(file):
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
+    try:
+        with output_errors(file):
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(descriptor, "wb") as stream:  # noqa: PTH123 (an open descriptor)
                 stream.write(content)
                 stream.flush()
+                if check is not None:
+                    found = file.stat()
+                    if os.fstat(descriptor).st_gid != found.st_gid:
+                        os.fchown(descriptor, -1, found.st_gid)
+                    os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
                 os.fsync(descriptor)
+        if check is not None:
+            check(part)
+        with output_errors(file):
             part.replace(file)
-        except BaseException:
-            with suppress(OSError):
-                part.unlink()
-            raise
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def check_replaceable(file: Path) -> None:

@@ -48,9 +48,10 @@ class RefreshView(ApiView):
 
     def post(self, request: Request, name: str) -> HttpResponse:
         """Start a refresh. Its `refresh_sql`, if any, is checked before the 201 is sent."""
-        caller_of(request).require("refresh")
+        caller = caller_of(request)
+        caller.require("refresh")
         JSON_FORMAT.read(request.META)
-        asked = read_refresh_request(request.META, get_config().http.max_body_bytes)
+        asked = read_refresh_request(request.META, get_config().http.max_body_bytes, caller.fingerprint)
         caller = self.authenticate_again(request)
         caller.require("refresh")
         control = get_datasets()

@@ -10,13 +10,15 @@ import errno
 import json
 import math
 import re
+import threading
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from queryengine.engine import Parameters
+from queryengine.errors import EngineBusyError
 from runtimeconf.fields import DurationField, InvalidValueError
-from runtimeconf.model import RefreshMode
+from runtimeconf.model import MIB, RefreshMode
 from sqlapi.errors import (
     BodyError,
     BodyTooLargeError,
@@ -33,6 +35,9 @@ CONTENT_TYPE = "runtime.content_type"
 
 #: The server skips an unread body up to this size and reuses the connection.
 MAX_SKIPPED_BYTES = 64 * 1024
+
+#: How much of the incomplete bodies of one key a process holds.
+MAX_BYTES_OF_KEY = 64 * MIB
 
 _STATE = "runtime.body_state"
 _BLOCK_BYTES = 64 * 1024
@@ -52,11 +57,41 @@ _JITTER = DurationField("0s", "365d")
 Environ = MutableMapping[str, Any]
 
 
-def read_body(environ: Environ, max_bytes: int) -> bytes:
+class _Held:
+    """How many bytes of incomplete bodies this process holds for each key. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bytes: dict[str, int] = {}
+
+    def add(self, key: str, count: int, most: int) -> None:
+        """Count more bytes; raises EngineBusyError if there are more than *most* then."""
+        with self._lock:
+            held = self._bytes.get(key, 0) + count
+            if held > most:
+                raise EngineBusyError(reason="This API key sends too many large bodies at once")
+            self._bytes[key] = held
+
+    def remove(self, key: str, count: int) -> None:
+        """Count fewer bytes: a body is complete, or given up."""
+        with self._lock:
+            self._bytes[key] -= count
+            if not self._bytes[key]:
+                del self._bytes[key]
+
+
+_held = _Held()
+
+
+def read_body(environ: Environ, max_bytes: int, key: str = "") -> bytes:
     """
     Read the whole body, with `Content-Length` or chunked.
 
+    The incomplete bodies of one *key*, a fingerprint, may take `MAX_BYTES_OF_KEY` in this process, and always two
+    bodies of *max_bytes*. Without a key there is nobody to protect.
+
     Raises:
+        EngineBusyError: The incomplete bodies of *key* take more.
         ContentEncodingError: It is compressed, or in a transfer coding other than chunked.
         BodyTooLargeError: It is longer than *max_bytes*. Nothing is read after a Content-Length or chunk size says so.
         LengthRequiredError: It is chunked, which this server does not decode.
@@ -71,7 +106,7 @@ def read_body(environ: Environ, max_bytes: int) -> bytes:
             raise ContentEncodingError
         if not environ.get("wsgi.input_terminated"):
             raise LengthRequiredError
-        body = _read_up_to(environ, max_bytes + 1, max_bytes)
+        body = _read_up_to(environ, max_bytes + 1, max_bytes, key)
         if len(body) > max_bytes:
             raise BodyTooLargeError(max_bytes)
     else:
@@ -80,7 +115,7 @@ def read_body(environ: Environ, max_bytes: int) -> bytes:
             raise BodyError("Content-Length is not a number.")
         if length > max_bytes:
             raise BodyTooLargeError(max_bytes)
-        body = _read_up_to(environ, length, max_bytes)
+        body = _read_up_to(environ, length, max_bytes, key)
         if len(body) < length:
             raise BodyError("The body is shorter than its Content-Length.")
     environ[_STATE] = "read"
@@ -106,13 +141,19 @@ def _content_length(environ: Mapping[str, Any]) -> int | None:
     return int(text) if _LENGTH.fullmatch(text) else None
 
 
-def _read_up_to(environ: Environ, count: int, max_bytes: int) -> bytes:
+def _read_up_to(environ: Environ, count: int, max_bytes: int, key: str) -> bytes:
     environ[_STATE] = "begun"
     blocks = []
+    held = 0
     try:
         while count > 0 and (block := environ["wsgi.input"].read(min(count, _BLOCK_BYTES))):
             blocks.append(block)
             count -= len(block)
+            if key and count:
+                _held.add(key, len(block), max(MAX_BYTES_OF_KEY, 2 * max_bytes))
+                held += len(block)
+    except EngineBusyError:
+        raise
     except TimeoutError as error:
         raise RequestTimeoutError from error
     except Exception as error:
@@ -120,10 +161,13 @@ def _read_up_to(environ: Environ, count: int, max_bytes: int) -> bytes:
             raise BodyTooLargeError(max_bytes) from error
         # Servers raise different exceptions for a malformed chunk or a client that stopped sending.
         raise BodyError("The body cannot be read: it is badly framed or ends early.") from error
+    finally:
+        if held:
+            _held.remove(key, held)
     return b"".join(blocks)
 
 
-def read_sql_request(environ: Environ, max_bytes: int) -> tuple[str, Parameters | None]:
+def read_sql_request(environ: Environ, max_bytes: int, key: str = "") -> tuple[str, Parameters | None]:
     """
     Return a statement and its parameters: JSON if the Content-Type is `application/json`, otherwise SQL text.
 
@@ -134,7 +178,7 @@ def read_sql_request(environ: Environ, max_bytes: int) -> tuple[str, Parameters 
     media_type, parameters = (content_type and parse_media_type(content_type)) or ("", {})
     if parameters.get("charset", "utf-8").lower() not in _CHARSETS:
         raise CharsetError
-    text = _text(environ, max_bytes)
+    text = _text(environ, max_bytes, key)
     if media_type == "application/json":
         try:
             return _statement(_parsed_object(text, "sql", "parameters"))
@@ -168,14 +212,14 @@ class RefreshRequest:
     refresh_jitter_max_s: float = 0.0
 
 
-def read_refresh_request(environ: Environ, max_bytes: int) -> RefreshRequest:
+def read_refresh_request(environ: Environ, max_bytes: int, key: str = "") -> RefreshRequest:
     """
     Read the request, whatever its Content-Type. A missing body, null or a null field overrides nothing.
 
     Raises:
         BodyError: The body cannot be read, is too large, is not UTF-8, or is not valid JSON for this route.
     """
-    text = _text(environ, max_bytes)
+    text = _text(environ, max_bytes, key)
     if text.strip() in {"", "null"}:
         return RefreshRequest()
     fields = ("refresh_sql", "refresh_mode", "refresh_jitter_max")
@@ -197,10 +241,10 @@ def _seconds(value: object) -> float:
     raise InvalidJsonError(f'"refresh_jitter_max" must be {_JITTER.expected}, or null.')
 
 
-def _text(environ: Environ, max_bytes: int) -> str:
+def _text(environ: Environ, max_bytes: int, key: str) -> str:
     """Return the body as text without a leading byte order mark."""
     try:
-        return read_body(environ, max_bytes).decode("utf-8-sig")
+        return read_body(environ, max_bytes, key).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BodyError(f"The body is not UTF-8: byte {error.start} cannot be decoded.") from error
 

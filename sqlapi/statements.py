@@ -135,9 +135,10 @@ class SqlView(ApiView):
     def post(self, request: Request) -> HttpResponseBase:
         """Run the statement in the body and answer in the requested format."""
         environ = request.META
-        caller_of(request).require("query")
+        caller = caller_of(request)
+        caller.require("query")
         offer = negotiation.choose(environ.get("HTTP_ACCEPT"), SQL_FORMAT.read(environ))
-        sql, parameters = read_sql_request(environ, get_config().http.max_body_bytes)
+        sql, parameters = read_sql_request(environ, get_config().http.max_body_bytes, caller.fingerprint)
         caller = self.authenticate_again(request)
         caller.require("query")
         environ[QUERY_ID] = new_id()

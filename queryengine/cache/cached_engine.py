@@ -13,9 +13,11 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
+
+from msgspec.structs import replace
 
 from queryengine.bounded_dict import BoundedDict
 from queryengine.cache.results import Kept, Key, Remembered, ResultsCache, chunk_bytes, key_bytes

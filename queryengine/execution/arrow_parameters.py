@@ -23,7 +23,7 @@ def values_of(statement: GatedStatement, parameters: Parameters | None) -> list[
     """Return *parameters* as DuckDB takes them for *statement*; raises ParameterError."""
     if isinstance(parameters, ArrowParameters):
         named = not all(name.isdecimal() for name in statement.parameters)
-        return bind(statement.parameters, from_arrow(parameters.stream, named=named))
+        return bind(statement.parameters, from_arrow(parameters, named=named))
     return bind(statement.parameters, parameters)
 
 

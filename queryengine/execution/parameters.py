@@ -32,7 +32,7 @@ def bind(taken: Collection[str], given: JsonParameters | None) -> list[Any] | di
     """
     if not taken and not given:
         return None
-    given = () if given is None else given
+    given = [] if given is None else given
     if len(given) > MAX_PARAMETERS:
         raise ParameterError(f"A statement takes {MAX_PARAMETERS:,} parameters at most, and {len(given):,} are given.")
     names = {name.casefold(): name for name in taken}

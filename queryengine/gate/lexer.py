@@ -170,13 +170,8 @@ def lower(name: str) -> str:
     return name.lower() if name.isascii() else name.translate(_TO_LOWER)
 
 
-def scan(sql: str) -> Scan:
-    """
-    Split *sql* into tokens.
-
-    Raises:
-        SqlSyntaxError: It cannot be encoded, a literal, comment or bracket is not closed, or it exceeds a limit.
-    """
+def check_text(sql: str) -> None:
+    """Raise SqlSyntaxError if *sql* cannot be encoded."""
     if not sql.isascii():
         try:
             sql.encode()
@@ -184,6 +179,16 @@ def scan(sql: str) -> Scan:
             raise SqlSyntaxError(
                 "The statement holds a lone surrogate, which is not a character: send UTF-8."
             ) from None
+
+
+def scan(sql: str) -> Scan:
+    """
+    Split *sql* into tokens.
+
+    Raises:
+        SqlSyntaxError: It cannot be encoded, a literal, comment or bracket is not closed, or it exceeds a limit.
+    """
+    check_text(sql)
     if "\0" in sql:
         raise SqlSyntaxError("The statement holds a NUL character: write chr(0) where a text needs one.")
     spans, separators = _split(sql)

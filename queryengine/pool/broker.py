@@ -42,7 +42,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from queryengine.pool.frames import FrameError, Kind, decode_json, encode_json
+from queryengine.pool import messages
+from queryengine.pool.frames import FrameError, Kind, encode
+from queryengine.pool.messages import decoded
 from queryengine.pool.rate_limits import RateLimits
 from queryengine.pool.slot_scheduler import ClientConnection, SlotScheduler, required
 from runtimeconf.model import QueryConfig
@@ -239,7 +241,7 @@ class Broker:
         for kind, payload in client.decoder.feed(data):
             if kind is not Kind.MESSAGE:
                 raise FrameError(f"a frame is of kind {kind.name}")
-            self._handle(client, decode_json(payload))
+            self._handle(client, decoded(payload, messages.FIELDS))
 
     def _drop(self, client: ClientConnection, reason: str = "") -> None:
         """Close the connection and free the slots of its process; a *reason* is logged."""
@@ -254,7 +256,7 @@ class Broker:
         self._scheduler.drop(client)
 
     def _send(self, client: ClientConnection, fields: dict[str, Any]) -> None:
-        client.out += encode_json(Kind.MESSAGE, fields)
+        client.out += encode(Kind.MESSAGE, fields)
         self._unsent.add(client)
 
     def _flush(self) -> None:

@@ -22,8 +22,10 @@ from typing import Any, Protocol
 
 from queryengine.engine import EngineStatus
 from queryengine.errors import EngineBusyError, EngineUnavailableError
+from queryengine.pool import messages
 from queryengine.pool.broker import BROKER_SOCKET
-from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
+from queryengine.pool.frames import FrameDecoder, Kind, encode
+from queryengine.pool.messages import decoded
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +69,7 @@ class _Connection:
 
     def send(self, fields: Mapping[str, Any]) -> None:
         """Send a message, or keep it until the broker reads; raises OSError if the connection is lost."""
-        frame = encode_json(Kind.MESSAGE, fields)
+        frame = encode(Kind.MESSAGE, fields)
         with self._lock:
             if not self._unsent:
                 self._progress_at = time.monotonic()
@@ -297,7 +299,7 @@ class BrokerLink:
             self._gain(connection)
             while data := connection.receive():
                 for _, payload in decoder.feed(data):
-                    self._take(decode_json(payload))
+                    self._take(decoded(payload, messages.FIELDS))
                 connection.flush()  # A broker that sends has probably read as well.
         finally:
             self._lose(connection)

@@ -1,16 +1,13 @@
 """The client of the engine: a `QueryEngine` whose statements run in engine workers."""
 
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
 from queryengine.engine import (
     ActiveQuery,
     Admitted,
     Allowance,
-    Answer,
-    ArrowParameters,
     CancelToken,
     Description,
     EngineStatus,
@@ -20,6 +17,8 @@ from queryengine.engine import (
 from queryengine.errors import EngineBusyError, EngineUnavailableError
 from queryengine.pool.client_result import ClientResult
 from queryengine.pool.durations import Durations
+from queryengine.pool.exchange import unreadable
+from queryengine.pool.messages import End, Request
 from queryengine.pool.slots import SlotPool
 from runtimeconf.model import RuntimeConfig
 
@@ -40,7 +39,6 @@ class EngineClient:
         self.successor: EngineClient | None = None
         self._predecessor: EngineClient | None = None
         self._limits = config.query
-        self._remembers = config.results_cache.enabled
         self._pool = SlotPool(config.engine_dir, None if config.engine is None else Durations())
 
     def succeed(self, predecessor: "EngineClient") -> None:
@@ -58,59 +56,44 @@ class EngineClient:
 
     def run(self, query: Query, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> ClientResult:
         """As `QueryEngine.run`; it waits for all of a small answer."""
-        call = {"call": "run", **_fields(query)}
-        if self._remembers and query.cache != "none":
-            call["data_version"] = True
-        return self._start(query, call, cancel, admitted)
+        return self._start(Request(call="run", query=query), cancel, admitted)
 
     def _start(
-        self,
-        query: Query,
-        call: dict[str, Any],
-        cancel: CancelToken | None = None,
-        admitted: Admitted | None = None,
-        *,
-        inner: bool = False,
+        self, request: Request, cancel: CancelToken | None = None, admitted: Admitted | None = None
     ) -> ClientResult:
-        limit_s = query.time_limit_s(self._limits)
-        statement = ClientResult(self._pool, query, limit_s)
+        limit_s = request.query.time_limit_s(self._limits)
+        statement = ClientResult(self._pool, request, limit_s)
         while True:
             try:
-                return statement.start(call, cancel, admitted, inner=inner)
+                return statement.start(cancel, admitted)
             except EngineBusyError as error:
                 # Nothing of it has reached the caller. While its worker still stops, the slot and the id are in use.
                 if not error.is_reclaimed or statement.slot is not None:
                     raise
-                statement = ClientResult(self._pool, query, limit_s, repeats=statement)
+                statement = ClientResult(self._pool, request, limit_s, repeats=statement)
             except EngineUnavailableError:
                 if self.successor is None or statement.had_slot:
                     raise
                 break
-        return self.successor._start(query, call, cancel, admitted, inner=inner)  # noqa: SLF001 (of this class)
+        return self.successor._start(request, cancel, admitted)  # noqa: SLF001 (of this class)
 
     def describe(self, query: Query, cancel: CancelToken | None = None, *, speculate_s: float = 0.0) -> Description:
         """As `QueryEngine.describe`."""
-        call = {"call": "describe", "speculate_s": speculate_s, **_fields(query)}
-        with _read_to_its_end(self._start(query, call, cancel)) as statement:
-            chunks = tuple(statement)
-            fields = statement.fields["description"]
-            schema = fields["schema"]
-            return Description(
-                schema=None if schema is None else b64decode(schema),
-                parameters=tuple(fields["parameters"]),
-                is_schema_cacheable=fields["is_schema_cacheable"],
-                is_cacheable=fields["is_cacheable"],
-                answer=Answer(chunks=chunks, timings=statement.timings) if chunks else None,
-            )
+        statement = self._start(Request(call="describe", query=query, speculate_s=speculate_s), cancel)
+        description = _complete(statement).description
+        if description is None:
+            raise unreadable()
+        if description.answer is not None:
+            statement.timings.take(description.answer.timings)
+            description.answer.timings = statement.timings
+        return description
 
     def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
         """As `QueryEngine.admit`."""
-        call = {"call": "admit", "sql": sql, "relations": sorted(relations)}
-        with _read_to_its_end(self._start(Query(sql=sql), call, inner=True)) as statement:
-            fields = statement.fields["statement"]
-            return GatedStatement(
-                fields["sql"], fields["kind"], frozenset(fields["relations"]), frozenset(fields["parameters"])
-            )
+        request = Request(call="admit", query=Query(sql=sql), relations=relations)
+        if (statement := _complete(self._start(request)).statement) is None:
+            raise unreadable()
+        return statement
 
     def count_request(self, fingerprint: str, per_minute: int, instead_of: int | None = None) -> Allowance:
         """As `QueryEngine.count_request`, over all processes."""
@@ -164,26 +147,9 @@ class EngineClient:
         self._pool.close()
 
 
-@contextmanager
-def _read_to_its_end(statement: ClientResult) -> Iterator[ClientResult]:
-    """Close *statement* after the block; raises EngineUnavailableError if the block cannot read its fields."""
-    try:
-        yield statement
-    except (KeyError, TypeError, ValueError) as error:
-        raise EngineUnavailableError("The engine's answer cannot be read.") from error
-    finally:
-        statement.close()
-
-
-def _fields(query: Query) -> dict[str, Any]:
-    """Return the request fields that describe *query*."""
-    fields: dict[str, Any] = {"sql": query.sql, "encoding": query.encoding, "fingerprint": query.fingerprint}
-    if query.limit_s is not None:
-        fields["limit_s"] = query.limit_s
-    if query.trace_id:
-        fields["trace_id"] = query.trace_id
-    if query.scope is not None:
-        fields["scope"] = sorted(query.scope)
-    if isinstance(query.parameters, ArrowParameters):
-        return {**fields, "arrow_parameters": b64encode(query.parameters.stream).decode("ascii")}
-    return {**fields, "parameters": query.parameters}
+def _complete(statement: ClientResult) -> End:
+    """Close *statement*, and return the end of its answer; raises EngineUnavailableError if that is not here yet."""
+    statement.close()
+    if statement.end is None:
+        raise unreadable()
+    return statement.end

@@ -2,22 +2,25 @@
 
 import enum
 import math
-import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from queryengine.cancellation import Reason
-from queryengine.engine import ACTIVE_SQL_CHARACTERS, Admitted, CancelToken, Query, QueryTimings
+from queryengine.engine import ACTIVE_SQL_CHARACTERS, Admitted, CancelToken, QueryTimings
 from queryengine.errors import EngineWorkerDiedError, ParameterError, QueryCancelledError, QueryError, QueryTimeoutError
 from queryengine.execution.parameters import UNKNOWN_TYPE, check_values
+from queryengine.gate.lexer import check_text
 from queryengine.manifest import Signature
 from queryengine.pool.broker_client import reclaimed, unreachable
 from queryengine.pool.exchange import Exchange, NotStartedError, Phase, connect
-from queryengine.pool.frames import FrameError, Kind, encode_json
+from queryengine.pool.frames import FrameError, Kind, encode
+from queryengine.pool.messages import End, Request
 from queryengine.pool.slots import Slot, SlotPool
 from system.wallclock import utc_at
 
@@ -31,17 +34,6 @@ CLIENT_KILL_S = 2.5
 LISTED_SQL_BYTES = 4096
 #: The largest encoding of one character, as escapes.
 _CHARACTER_BYTES = 12
-
-
-#: The figures in the last frame of an answer, and their types.
-_FIGURES = (
-    *((name, (int,)) for name in ("rows", "bytes")),
-    *((name, (int, float)) for name in ("parse_ms", "run_ms", "encode_ms")),
-)
-_LARGEST_FIGURE = 2**53
-
-#: What `queryengine.gate.fingerprint.digest` returns.
-_is_digest = re.compile(r"[0-9a-f]{16}").fullmatch
 
 
 class State(enum.Enum):
@@ -73,17 +65,20 @@ _OVER = (State.COMPLETE, State.ENDED)
 class ClientResult:
     """A `QueryResult`. One thread waits and reads; `cancel` and `close` come from any."""
 
-    def __init__(self, pool: SlotPool, query: Query, limit_s: float, *, repeats: "ClientResult | None" = None) -> None:
+    def __init__(
+        self, pool: SlotPool, request: Request, limit_s: float, *, repeats: "ClientResult | None" = None
+    ) -> None:
         """
-        Start the clock of the time that *query* has left of its limit of *limit_s* seconds, which errors name.
+        Start the clock of the time that *request* has left of its limit of *limit_s* seconds, which errors name.
 
         A statement that *repeats* a stopped one has the rest of its time, and waits that long for a slot.
         """
+        query = request.query
         self.timings = QueryTimings()
         self.query_id = query.query_id
         self.key = query.fingerprint
         self._concurrent = query.concurrent
-        self.fields: dict[str, Any] = {}  # of the END frame
+        self.end: End | None = None
         self.data_version: Signature = None  # as `QueryResult.data_version`
         self.slot: Slot | None = None
         self.had_slot = False  # Without one, nothing of the statement has run.
@@ -95,8 +90,9 @@ class ClientResult:
         self._timeout = partial(QueryTimeoutError, limit_s)
         self.started: float = time.time() if repeats is None else repeats.started
         self._is_repeated = repeats is not None
-        self._call: Mapping[str, Any] = {}
-        self._is_inner = False
+        self._sql = query.sql
+        self._is_inner = request.call == "admit"  # the runtime's own: no caller sees it or can stop it
+        self._request: Request | None = request  # until it has been sent
         self._decided: threading.Lock | None = None  # held until the broker has decided or there is a reason to stop
         self._reason: Reason | None = None  # to stop; the first one stands
         self._stopped_at = 0.0
@@ -104,23 +100,13 @@ class ClientResult:
         self._exchange: Exchange | None = None
         self._chunks: deque[bytes] = deque()
 
-    def start(
-        self,
-        call: Mapping[str, Any],
-        cancel: CancelToken | None = None,
-        admitted: Admitted | None = None,
-        *,
-        inner: bool = False,
-    ) -> Self:
+    def start(self, cancel: CancelToken | None = None, admitted: Admitted | None = None) -> Self:
         """
-        Wait for a slot, send *call* to a worker, and receive the start of its answer, or all of a small one.
-
-        An *inner* statement is the runtime's own: callers without a key do not see it and cannot stop it.
+        Wait for a slot, send the request to a worker, and receive the start of its answer, or all of a small one.
 
         Raises:
             QueryError: There is no slot, or the statement failed; everything is given back.
         """
-        self._call, self._is_inner = call, inner
         try:
             if cancel is not None:
                 self._unsubscribe = cancel.subscribe(self.cancel)
@@ -130,7 +116,7 @@ class ClientResult:
                 admitted()
                 self._check()
             self._begin()
-            self._call = {"sql": call["sql"]}  # Parameters are large, and a client may read slowly.
+            self._request = None  # Parameters are large, and a client may read slowly.
             self._pause()
         except BaseException as error:
             self._end()
@@ -143,12 +129,12 @@ class ClientResult:
         """Return the fields of "enter" and "runs" messages that describe the statement."""
         fields: dict[str, Any] = {
             "id": self.query_id,
-            "sql": _listed(self._call["sql"]),
+            "sql": _listed(self._sql),
             "started": utc_at(self.started),
         }
         if self._concurrent is not None:
             fields["concurrent"] = self._concurrent
-        if (durations := self._pool.durations) is not None and durations.is_short(self._call["sql"]):
+        if (durations := self._pool.durations) is not None and durations.is_short(self._sql):
             fields["short"] = True
         if self._is_repeated:
             fields["repeated"] = True
@@ -259,7 +245,7 @@ class ClientResult:
         while True:
             try:
                 exchange = self._connected()
-                exchange.send(self._request())
+                exchange.send(self._frame())
                 self._receive()
             except NotStartedError:
                 self._disconnect()
@@ -273,7 +259,7 @@ class ClientResult:
             raise unreachable()
         reused = self.slot.connection is not None
         connection = self.slot.connection or connect(self._pool.engine_path)
-        exchange = Exchange(connection, reused=reused, wants_data_version="data_version" in self._call)
+        exchange = Exchange(connection, reused=reused)
         self.slot.connection = connection
         self._chunks = exchange.chunks
         self._exchange = exchange
@@ -288,14 +274,19 @@ class ClientResult:
         if exchange is not None:
             exchange.close()
 
-    def _request(self) -> bytes:
-        fields = {**self._call, "query_id": self.query_id, "timeout_s": max(0.0, self._deadline - time.monotonic())}
+    def _frame(self) -> bytes:
+        if (request := self._request) is None:  # not reached: it is sent before it is forgotten
+            raise EngineWorkerDiedError
+        left_s = max(0.0, self._deadline - time.monotonic())
+        query = replace(request.query, query_id=self.query_id, timeout_s=left_s)
         try:
-            return encode_json(Kind.REQUEST, fields)
+            return encode(Kind.REQUEST, replace(request, query=query))
         except FrameError as error:
             raise ParameterError("The statement and its parameters are too long.") from error
-        except (TypeError, ValueError, RecursionError) as error:  # not JSON: only a parameter can be the cause
-            check_values(self._call.get("parameters"))
+        except (TypeError, ValueError, RecursionError) as error:  # not JSON: the text is at fault, or a parameter
+            check_text(query.sql)
+            if not isinstance(query.parameters, bytes):
+                check_values(query.parameters)
             raise ParameterError(UNKNOWN_TYPE) from error
 
     def _receive(self) -> None:
@@ -314,7 +305,8 @@ class ClientResult:
                     raise self._timeout() from None
                 raise
             finally:
-                self._take_figures(exchange.fields)
+                if exchange.timings is not None:
+                    self.timings.take(exchange.timings)
             self.data_version = exchange.data_version
             if exchange.phase is Phase.FINISHED:
                 self._complete(exchange)
@@ -331,22 +323,13 @@ class ClientResult:
         self._check()
 
     def _complete(self, exchange: Exchange) -> None:
-        self.fields = exchange.fields
+        self.end = exchange.end
         self._end(State.COMPLETE)
         self._learn(self.timings.run_ms)
 
     def _learn(self, run_ms: float) -> None:
         if (durations := self._pool.durations) is not None:
-            durations.learn(self._call["sql"], run_ms)
-
-    def _take_figures(self, fields: Mapping[str, Any]) -> None:
-        """Take the figures of a worker. What is none counts as 0: metrics and history must not miss the statement."""
-        for name, kinds in _FIGURES:
-            figure = fields.get(name, 0)
-            is_one = isinstance(figure, kinds) and 0 <= figure < _LARGEST_FIGURE  # NaN is not
-            setattr(self.timings, name, figure if is_one else 0)
-        statement = fields.get("statement")
-        self.timings.statement = statement if isinstance(statement, str) and _is_digest(statement) else ""
+            durations.learn(self._sql, run_ms)
 
     def _check(self) -> None:
         if self._reason is not None:
@@ -394,6 +377,6 @@ class ClientResult:
 
 def _listed(sql: str) -> str:
     """Truncate *sql* to what a list of statements shows. A message this short passes even while many others do."""
-    listed = sql[:ACTIVE_SQL_CHARACTERS]
-    is_short = len(encode_json(Kind.MESSAGE, {"": listed})) <= LISTED_SQL_BYTES
+    listed = sql[:ACTIVE_SQL_CHARACTERS].encode("utf-8", "replace").decode()
+    is_short = len(encode(Kind.MESSAGE, {"": listed})) <= LISTED_SQL_BYTES
     return listed if is_short else listed[: LISTED_SQL_BYTES // _CHARACTER_BYTES]

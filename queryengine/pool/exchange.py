@@ -8,13 +8,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from functools import partial
 
 from queryengine import errors
+from queryengine.engine import QueryTimings
 from queryengine.errors import EngineWorkerDiedError, QueryError
 from queryengine.manifest import Signature
+from queryengine.pool import messages
 from queryengine.pool.broker_client import unreachable
-from queryengine.pool.frames import FrameDecoder, FrameError, Kind, decode_json
+from queryengine.pool.frames import FrameDecoder, FrameError, Kind
+from queryengine.pool.messages import End, Failure, decoded
 
 logger = logging.getLogger(__name__)
 
@@ -22,21 +25,24 @@ _RECEIVE_BYTES = 64 * 1024
 _SEND_BYTES = 256 * 1024
 
 
-def _rebuilder(kind: type[QueryError]) -> Callable[[Mapping[str, Any]], QueryError]:
-    """Return a function that makes *kind* from the fields that its constructor takes."""
-    names = ["message"]
-    if "__init__" in vars(kind):
-        parameters = inspect.signature(kind).parameters.values()
-        names = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
-    return lambda fields: kind(*(fields[name] for name in names))
+def _rebuilder(kind: type[QueryError]) -> Callable[[Failure], QueryError]:
+    """Return a function that makes *kind* from what its constructor takes."""
+    if "__init__" not in vars(kind):
+        return lambda failure: kind(failure.message)
+    parameters = inspect.signature(kind).parameters.values()
+    names = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
+    return lambda failure: kind(*(failure.arguments[name] for name in names))
 
 
-#: The function that rebuilds an error from the fields of its frame, by code.
-ERRORS: Mapping[str, Callable[[Mapping[str, Any]], QueryError]] = {
+#: The function that rebuilds an error from its frame, by code.
+ERRORS: Mapping[str, Callable[[Failure], QueryError]] = {
     kind.code: _rebuilder(kind)
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, QueryError)
 }
+
+
+unreadable = partial(QueryError, "The engine's answer cannot be read.")
 
 
 class NotStartedError(Exception):
@@ -59,18 +65,17 @@ class Exchange:
     Args:
         connection: Leads to a worker that waits for a request.
         reused: Whether it has served another statement: its worker may then end before it starts this one.
-        wants_data_version: Whether the header is decoded for the data version of the answer.
     """
 
-    def __init__(self, connection: socket.socket, *, reused: bool, wants_data_version: bool) -> None:
+    def __init__(self, connection: socket.socket, *, reused: bool) -> None:
         self.phase = Phase.SENT
         self.chunks: deque[bytes] = deque()  # received and not taken yet
-        self.fields: dict[str, Any] = {}  # of the END or ERROR frame, until then of the last PROGRESS
+        self.end: End | None = None
+        self.timings: QueryTimings | None = None  # the worker's figures so far
         self.data_version: Signature = None
         self._connection = connection
         self._decoder = FrameDecoder()
         self._reused = reused
-        self._wants_data_version = wants_data_version
         self._asked_to_stop = False
 
     @property
@@ -127,7 +132,7 @@ class Exchange:
                     break
         except FrameError as error:
             logger.exception("an engine worker sent an invalid answer")
-            raise QueryError("The engine's answer cannot be read.") from error
+            raise unreadable() from error
 
     def ask_to_stop(self) -> None:
         """Close the sending side, which tells the worker that nobody wants the answer any more."""
@@ -164,19 +169,18 @@ class Exchange:
             self.chunks.append(payload)
         elif kind is Kind.HEADER:
             self.phase = Phase.STREAMING
-            if self._wants_data_version:
-                match decode_json(payload):
-                    case {"data_version": [int(mtime_ns), int(inode), int(size)]}:
-                        self.data_version = mtime_ns, inode, size
+            self.data_version = decoded(payload, messages.HEADER).data_version
         elif kind is Kind.PROGRESS and self.phase is Phase.STREAMING:
-            self.fields = decode_json(payload)
+            self.timings = decoded(payload, messages.PROGRESS)
         elif kind is Kind.END:
+            self.end = decoded(payload, messages.END)
+            self.timings = self.end.timings
             self.phase = Phase.FINISHED
-            self.fields = decode_json(payload)
         elif kind is Kind.ERROR:
+            failure = decoded(payload, messages.FAILURE)
+            self.timings = failure.timings
             self.phase = Phase.FINISHED
-            self.fields = decode_json(payload)
-            raise _rebuilt(self.fields)
+            raise _rebuilt(failure)
         elif kind is Kind.CLOSING and self.phase is Phase.SENT and (self._reused or self._asked_to_stop):
             raise NotStartedError  # A new connection says so if the statement was stopped before it was sent.
         else:
@@ -202,11 +206,10 @@ def connect(path: str) -> socket.socket:
     return connection
 
 
-def _rebuilt(fields: Mapping[str, Any]) -> QueryError:
-    """Return the error that the *fields* of an ERROR frame describe."""
-    code = fields.get("code")
+def _rebuilt(failure: Failure) -> QueryError:
+    """Return the error that an ERROR frame describes."""
     try:
-        return ERRORS[str(code)](fields)
-    except (KeyError, TypeError):
-        logger.exception("an engine worker sent an unknown error", extra={"fields": {"code": code}})
+        return ERRORS[failure.code](failure)
+    except KeyError:
+        logger.exception("an engine worker sent an unknown error", extra={"fields": {"code": failure.code}})
         return QueryError("The statement failed.")

@@ -2,7 +2,7 @@
 The frames between an engine client, the broker and an engine worker, over Unix sockets.
 
 A frame is one byte of kind, four bytes of payload length (unsigned, network order), and the payload: a JSON object in
-UTF-8, or bytes for DATA.
+UTF-8 (`queryengine.pool.messages`), or bytes for DATA.
 
 On a worker's connection the client sends a REQUEST. The worker answers with HEADER, any number of DATA and END, or with
 ERROR at any point; then the next REQUEST may follow. An answer without END or ERROR was cut; therefore each piece of a
@@ -14,10 +14,11 @@ A broker's connection carries MESSAGE frames in both directions.
 """
 
 import enum
-import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 _HEAD = struct.Struct("!BI")
 
@@ -51,10 +52,7 @@ class Kind(enum.IntEnum):
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-# Every statement is several small frames, so the encoders are made once.
-_to_json = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
-_to_ascii_json = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
-_from_json = json.JSONDecoder().raw_decode
+_to_json = msgspec.json.Encoder().encode
 
 
 class FrameError(Exception):
@@ -82,18 +80,16 @@ def encode_data(*parts: bytes | memoryview, limit: int = STREAM_DATA_BYTES) -> I
             left -= len(part)
 
 
-def encode_json(kind: Kind, fields: Mapping[str, Any]) -> bytes:
+def encode(kind: Kind, content: Any) -> bytes:
     """
-    Return a frame of *kind* that holds *fields*.
+    Return a frame of *kind* that carries *content*, a struct or a mapping, as JSON.
 
     Raises:
-        FrameError: *fields* are too large to be sent.
+        FrameError: It is too large to be sent.
+        UnicodeEncodeError: It contains a lone surrogate.
+        TypeError, ValueError, RecursionError: It contains something else that JSON does not know.
     """
-    try:
-        payload = _to_json(fields).encode()
-    except UnicodeEncodeError:
-        # Lone surrogates, which a JSON body may contain, survive as escapes. Escapes take up to three times the bytes.
-        payload = _to_ascii_json(fields).encode()
+    payload = _to_json(content)
     if len(payload) > MAX_JSON_BYTES:
         raise FrameError("a frame would be too long")
     return _HEAD.pack(kind, len(payload)) + payload
@@ -170,22 +166,3 @@ class FrameDecoder:
     def is_between_frames(self) -> bool:
         """Whether all bytes so far belong to complete frames."""
         return not self._buffer and not self._long and not self.missing
-
-
-def decode_json(payload: bytes) -> dict[str, Any]:
-    """
-    Return the fields of a JSON payload.
-
-    Raises:
-        FrameError: The payload is not a JSON object.
-    """
-    try:
-        text = payload.decode()
-        fields, end = _from_json(text)
-    except (ValueError, RecursionError):
-        raise FrameError("a payload is not JSON") from None
-    if end != len(text):
-        raise FrameError("a payload is more than JSON")
-    if not isinstance(fields, dict):
-        raise FrameError("a payload is not a JSON object")
-    return fields

@@ -11,9 +11,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from queryengine.cancellation import Interruption
 from queryengine.engine import (

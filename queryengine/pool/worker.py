@@ -12,30 +12,24 @@ import signal
 import socket
 import struct
 import time
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, Literal, get_args
+
+import msgspec.structs
 
 from queryengine.backends import backend_of
 from queryengine.cancellation import Interruption
 from queryengine.encoders.parts import Parts, length
-from queryengine.engine import ArrowParameters, Encoding, Parameters, Query, QueryTimings, timings_of
+from queryengine.engine import Encoding, Query, timings_of
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
 from queryengine.execution.statement_runner import StatementRunner
-from queryengine.pool.frames import (
-    MAX_DATA_BYTES,
-    FrameDecoder,
-    FrameError,
-    Kind,
-    decode_json,
-    encode_data,
-    encode_json,
-)
+from queryengine.pool import messages
+from queryengine.pool.frames import MAX_DATA_BYTES, FrameDecoder, FrameError, Kind, encode, encode_data
 from queryengine.pool.hang_up import HangUpWatch
+from queryengine.pool.messages import End, Failure, Header, Request, decoded
 from queryengine.pool.worker_state import WorkerState
 from runtimeconf.model import MIB, RuntimeConfig
 from system import process_limits
@@ -82,70 +76,21 @@ KEPT_PART = 1 / 16
 SLACK_BYTES = 4 * MIB
 WORN_BYTES = 64 * MIB
 
-_CLOSING = encode_json(Kind.CLOSING, {})
+_CLOSING = encode(Kind.CLOSING, {})
 _TOO_LARGE = "The statement needs more memory than there is."
 
-RequestKind = Literal["run", "describe", "admit"]
+
+def log_fields(query: Query) -> dict[str, str]:
+    """The fields by which the log names a statement and its owner."""
+    fields = {"query_id": query.query_id, "fingerprint": query.fingerprint}
+    return {**fields, "trace_id": query.trace_id} if query.trace_id else fields
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """
-    A checked request; `relations` belong to "admit", `speculate_s` to "describe"; `deadline` is on the monotonic clock.
-
-    With `wants_data_version`, the header of the answer names the manifest whose data alone decides it, if there is one.
-    """
-
-    kind: RequestKind
-    query: Query
-    relations: frozenset[str]
-    deadline: float
-    speculate_s: float
-    wants_data_version: bool
-
-    @property
-    def log_fields(self) -> dict[str, str]:
-        """The fields by which the log names the statement and its owner."""
-        fields = {"query_id": self.query.query_id, "fingerprint": self.query.fingerprint}
-        return {**fields, "trace_id": self.query.trace_id} if self.query.trace_id else fields
-
-
-def checked_request(fields: dict[str, Any], limit_s: float) -> Request:
-    """
-    Check the *fields* of a request, which may take at most *limit_s* seconds.
-
-    Raises:
-        FrameError: They are not a request.
-    """
-    try:
-        kind, sql, encoding = fields["call"], fields["sql"], fields.get("encoding", "json")
-        if kind not in get_args(RequestKind) or encoding not in get_args(Encoding) or not isinstance(sql, str):
-            raise FrameError("a request is not well-formed")
-        parameters: Parameters | None = fields.get("parameters")
-        if "arrow_parameters" in fields:
-            parameters = ArrowParameters(b64decode(fields["arrow_parameters"], validate=True))
-        left_s = min(float(fields["timeout_s"]), limit_s)
-        query = Query(
-            sql=sql,
-            encoding=encoding,
-            parameters=parameters,
-            query_id=str(fields["query_id"]),
-            fingerprint=str(fields.get("fingerprint", "")),
-            limit_s=float(fields["limit_s"]) if "limit_s" in fields else None,
-            scope=frozenset(map(str, fields["scope"])) if "scope" in fields else None,
-            timeout_s=left_s,
-            trace_id=str(fields.get("trace_id", "")),
-        )
-        return Request(
-            kind=kind,
-            query=query,
-            relations=frozenset(map(str, fields.get("relations", ()))),
-            deadline=time.monotonic() + left_s,
-            speculate_s=float(fields.get("speculate_s", 0.0)),
-            wants_data_version="data_version" in fields,
-        )
-    except (KeyError, TypeError, ValueError):
-        raise FrameError("a request is not well-formed") from None
+def limited(request: Request, limit_s: float) -> Request:
+    """Return *request*, which may take at most *limit_s* seconds."""
+    left_s = request.query.timeout_s
+    left_s = limit_s if left_s is None else max(0.0, min(left_s, limit_s))
+    return msgspec.structs.replace(request, query=msgspec.structs.replace(request.query, timeout_s=left_s))
 
 
 class StatementServer:
@@ -199,20 +144,20 @@ class StatementServer:
         """Answer one request after the other; raises what `_received` raises."""
         decoder = FrameDecoder()
         patience_s = REQUEST_S
-        last: Request | None = None
+        last: Query | None = None
         while (request := self._received(connection, decoder, patience_s)) is not None:
             started = time.monotonic()
             is_lost = False
             try:
-                self._answer(request, connection)
+                self._answer(request, connection, started + (request.query.timeout_s or 0.0))
             except _ClientLostError:
-                logger.debug("the answer could not be sent", extra={"fields": request.log_fields})
+                logger.debug("the answer could not be sent", extra={"fields": log_fields(request.query)})
                 is_lost = True
             finally:
                 self._disarm()
             if time.monotonic() - started > _SETTLE_AFTER_S:
-                last = request
-                self._settle(request, self._kept_bytes)
+                last = request.query
+                self._settle(last, self._kept_bytes)
             if is_lost or self.worn_out or self._stops():
                 break
             patience_s = NEXT_S
@@ -257,7 +202,7 @@ class StatementServer:
                 for kind, payload in decoder.feed(data):
                     if kind is not Kind.REQUEST:
                         raise FrameError(f"a request was expected, {kind.name} came")
-                    return checked_request(decode_json(payload), self._config.query.timeout_s)
+                    return limited(decoded(payload, messages.REQUEST), self._config.query.timeout_s)
             elif data is not None:
                 if decoder.is_between_frames:
                     return None
@@ -268,9 +213,9 @@ class StatementServer:
                 raise TimeoutError("the request comes too slowly")
             self.be_idle()
 
-    def _arm(self, request: Request, interruption: Interruption) -> None:
-        left_s = max(request.deadline - time.monotonic(), 0.0)
-        self._report(WorkerState(phase="busy", deadline=request.deadline + GRACE_S, query_id=request.query.query_id))
+    def _arm(self, query_id: str, deadline: float, interruption: Interruption) -> None:
+        left_s = max(deadline - time.monotonic(), 0.0)
+        self._report(WorkerState(phase="busy", deadline=deadline + GRACE_S, query_id=query_id))
         signal.setitimer(signal.ITIMER_REAL, left_s + GRACE_S)
         process_limits.limit_cpu((left_s + 2 * GRACE_S) * _CPUS)
         self._watch.begin(interruption)
@@ -281,14 +226,14 @@ class StatementServer:
         process_limits.lift_cpu_limit()
         self.be_idle()
 
-    def _answer(self, request: Request, connection: socket.socket) -> None:
-        """Run the statement and send its answer; raises _ClientLostError."""
-        send = partial(_send, connection, request.deadline)
+    def _answer(self, request: Request, connection: socket.socket, deadline: float) -> None:
+        """Run the statement and send its answer until *deadline*; raises _ClientLostError."""
+        send = partial(_send, connection, deadline)
         interruption = Interruption()
         try:
-            self._arm(request, interruption)
+            self._arm(request.query.query_id, deadline, interruption)
             runner = self._opened()
-            match request.kind:
+            match request.call:
                 case "admit":
                     last = _admitted(runner, request)
                 case "describe":
@@ -303,7 +248,7 @@ class StatementServer:
             self.worn_out = True  # The failed allocation may have left anything in a bad state.
             last = _error_frame(ResourceLimitError(_TOO_LARGE))
         except Exception:
-            logger.exception("engine worker failed", extra={"fields": request.log_fields})
+            logger.exception("engine worker failed", extra={"fields": log_fields(request.query)})
             self.worn_out = True
             last = _error_frame(QueryError("The statement could not be run."))
         # The client hangs up after the last frame.
@@ -336,7 +281,7 @@ class StatementServer:
             self._memory.limit(self._allowance)
         return self._runner
 
-    def _settle(self, last: Request, kept_bytes: int) -> None:
+    def _settle(self, last: Query, kept_bytes: int) -> None:
         """Give memory back if statements up to *last* left more than *kept_bytes*; the process may be worn out then."""
         resident = self._memory.use().resident
         self._left_bytes = min(self._left_bytes, resident)  # A closed session may have freed its cache.
@@ -350,7 +295,7 @@ class StatementServer:
             use.resident > self._base.resident + cached + WORN_BYTES
             or use.data > self._base.data + cached + self._allowance // 2
         ):
-            fields = {"resident": use.resident, "data": use.data, **last.log_fields}
+            fields = {"resident": use.resident, "data": use.data, **log_fields(last)}
             logger.info("engine worker keeps too much memory and is replaced", extra={"fields": fields})
             self.worn_out = True
 
@@ -404,31 +349,21 @@ def _run(runner: StatementRunner, request: Request, interruption: Interruption, 
         result = runner.run(request.query, interruption, held)
     unsent = 0
     try:
-        header = {"data_version": result.data_version} if request.wants_data_version else {}
-        frames = [encode_json(Kind.HEADER, header)]
+        frames = [encode(Kind.HEADER, Header(result.data_version))]
         chunks: list[Parts] = []
         for chunk in result.parts():
             chunks.append(chunk)
             unsent += length(chunk)
             if not result.is_complete or unsent >= _SEND_BYTES:
-                progress = encode_json(Kind.PROGRESS, _figures(result.timings))
-                send(*frames, progress, *_framed(chunks, encoding))
+                send(*frames, encode(Kind.PROGRESS, result.timings), *_framed(chunks, encoding))
                 frames, chunks, unsent = [], [], 0
     except QueryError as error:
         error.timings = result.timings
         raise
     finally:
         result.close()
-    last = encode_json(Kind.END, _figures(result.timings))
+    last = encode(Kind.END, End(timings=result.timings))
     return b"".join([*frames, *_framed(chunks, encoding), last])
-
-
-def _figures(timings: QueryTimings | None) -> dict[str, float | str]:
-    """Return the figures in the last frame of an answer."""
-    if timings is None:
-        return {}
-    spent = {name: round(getattr(timings, name), 3) for name in ("parse_ms", "run_ms", "encode_ms")}
-    return {"rows": timings.rows, "bytes": timings.bytes, **spent, "statement": timings.statement}
 
 
 def _framed(chunks: Sequence[Parts], encoding: Encoding) -> Iterator[bytes | memoryview]:
@@ -441,32 +376,16 @@ def _framed(chunks: Sequence[Parts], encoding: Encoding) -> Iterator[bytes | mem
 def _described(runner: StatementRunner, request: Request, interruption: Interruption) -> bytes:
     with ExitStack() as held:
         description = runner.describe(request.query, interruption, held, speculate_s=request.speculate_s)
-    schema = None if description.schema is None else b64encode(description.schema).decode("ascii")
-    fields = {
-        "schema": schema,
-        "parameters": description.parameters,
-        "is_schema_cacheable": description.is_schema_cacheable,
-        "is_cacheable": description.is_cacheable,
-    }
-    if (answer := description.answer) is None:
-        return encode_json(Kind.END, {"description": fields})
-    frames = _framed([[chunk] for chunk in answer.chunks], request.query.encoding)
-    end = encode_json(Kind.END, {"description": fields, **_figures(answer.timings)})
-    return b"".join([encode_json(Kind.HEADER, {}), *frames, end])
+    return encode(Kind.END, End(description=description))
 
 
 def _admitted(runner: StatementRunner, request: Request) -> bytes:
-    statement = runner.admit(request.query.sql, request.relations)
-    fields = {
-        "sql": statement.sql,
-        "kind": statement.kind,
-        "relations": sorted(statement.relations),
-        "parameters": sorted(statement.parameters),
-    }
-    return encode_json(Kind.END, {"statement": fields})
+    return encode(Kind.END, End(statement=runner.admit(request.query.sql, request.relations)))
 
 
 def _error_frame(error: QueryError) -> bytes:
-    # `vars` adds the attributes that the constructor of some errors takes, such as `limit_s`.
-    fields = {name: value for name, value in vars(error).items() if name != "timings"}
-    return encode_json(Kind.ERROR, {"code": error.code, "message": str(error), **fields, **_figures(timings_of(error))})
+    # `vars` has what the constructor of some errors takes, such as `limit_s`.
+    arguments = {name: value for name, value in vars(error).items() if type(value) in (int, float)}
+    message = str(error).encode("utf-8", "replace").decode()
+    failure = Failure(code=error.code, message=message, arguments=arguments, timings=timings_of(error))
+    return encode(Kind.ERROR, failure)

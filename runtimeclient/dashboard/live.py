@@ -38,6 +38,7 @@ class FullScreen:
         self._keys = keys.fileno()
         self._screen = screen
         self._modes = termios.tcgetattr(self._keys)
+        self._is_to_stop = False  # by Ctrl-Z
         self.was_stopped = False  # since this was last set: the screen must be drawn again
 
     @contextmanager
@@ -46,7 +47,7 @@ class FullScreen:
         former = {number: signal.getsignal(number) for number in (*_ENDS, signal.SIGTSTP)}
         for number in _ENDS:
             signal.signal(number, self._end)
-        signal.signal(signal.SIGTSTP, self._stop)
+        signal.signal(signal.SIGTSTP, self._note_stop)
         try:
             self._enter()
             yield
@@ -63,6 +64,8 @@ class FullScreen:
 
     def key(self, timeout_s: float) -> str | None:
         """Wait for a key, at most *timeout_s* seconds, and return it. Raises EOFError when the terminal is gone."""
+        if self._is_to_stop:
+            self._stop()
         if not select.select([self._keys], [], [], timeout_s)[0]:
             return None
         key = self._read()
@@ -94,12 +97,17 @@ class FullScreen:
     def _end(self, number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    def _stop(self, number: int, _frame: FrameType | None) -> None:
+    def _note_stop(self, _number: int, _frame: FrameType | None) -> None:
+        # Nothing is written here: the signal may have interrupted a write to the screen.
+        self._is_to_stop = True
+
+    def _stop(self) -> None:
+        self._is_to_stop = False
         self._leave()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGTSTP)
         # Here it goes on in the foreground.
-        signal.signal(signal.SIGTSTP, self._stop)
+        signal.signal(signal.SIGTSTP, self._note_stop)
         self._enter()
         self.was_stopped = True
 

@@ -20,7 +20,7 @@ from gunicorn.arbiter import Arbiter
 import queryengine.pool.worker
 import runtimeconf.state
 from queryengine.pool import gunicorn_worker
-from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
+from queryengine.pool.frames import FrameDecoder, Kind, encode
 from queryengine.pool.slots import ENGINE_SOCKET
 from runtime_site.logs import logging_config
 from runtimeconf.model import RuntimeConfig
@@ -96,10 +96,9 @@ class Engine:
 
     def send(self, sql: str, **fields: Any) -> socket.socket:
         connection = self.connect()
-        request = {"call": "run", "sql": sql, "encoding": "json", "timeout_s": self.timeout_s, "query_id": "q"}
         # A worker that stops reading has sent the reason before.
         with suppress(BrokenPipeError, ConnectionResetError):
-            connection.sendall(encode_json(Kind.REQUEST, request | fields))
+            connection.sendall(request(sql, **{"timeout_s": self.timeout_s, **fields}))
         return connection
 
     def ask(self, sql: str, **fields: Any) -> Answer:
@@ -117,6 +116,11 @@ class Engine:
             assert time.monotonic() < until
             time.sleep(0.01)
         return workers[0]
+
+
+def request(sql: str, call: str = "run", relations: Sequence[str] = (), **query: Any) -> bytes:
+    query = {"sql": sql, "timeout_s": 30.0, "query_id": "q", **query}
+    return encode(Kind.REQUEST, {"call": call, "query": query, "relations": relations})
 
 
 def still_works(engine: Engine) -> None:
@@ -138,9 +142,9 @@ def receive(connection: socket.socket) -> Answer:
             if kind is Kind.DATA:
                 parts.append(payload)
             elif kind is Kind.END:
-                answer.end = decode_json(payload)
+                answer.end = json.loads(payload)
             elif kind is Kind.ERROR:
-                answer.error = decode_json(payload)
+                answer.error = json.loads(payload)
     answer.data = b"".join(parts)
     return answer
 

@@ -1,5 +1,6 @@
 """A real broker, a worker socket whose answers tests write, and clients of both."""
 
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from queryengine.pool import slot_scheduler
 from queryengine.pool.broker import BROKER_SOCKET, Broker
 from queryengine.pool.client import EngineClient
 from queryengine.pool.client_result import ClientResult
-from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_data, encode_json
+from queryengine.pool.frames import FrameDecoder, Kind, encode, encode_data
 from queryengine.pool.slots import ENGINE_SOCKET
 from runtimeconf.model import QueryConfig, RuntimeConfig
 from tests.queryengine.publishing import wait_until
@@ -21,16 +22,16 @@ from tests.queryengine.publishing import wait_until
 #: A test fails after this long; a slow machine does not.
 LONG_S = 30.0
 
-HEADER = encode_json(Kind.HEADER, {"columns": [["a", "INTEGER"]], "content_type": "application/json"})
-END = encode_json(Kind.END, {"rows": 1, "bytes": 9, "parse_ms": 0.25, "run_ms": 0.5, "encode_ms": 0.125})
+HEADER = encode(Kind.HEADER, {})
+END = encode(Kind.END, {"timings": {"rows": 1, "bytes": 9, "parse_ms": 0.25, "run_ms": 0.5, "encode_ms": 0.125}})
 
 
 def data(payload: bytes) -> bytes:
     return b"".join(encode_data(payload))
 
 
-def error(code: str, message: str = "No.", **fields: Any) -> bytes:
-    return encode_json(Kind.ERROR, {"code": code, "message": message, **fields})
+def error(code: str, message: str = "No.", **arguments: Any) -> bytes:
+    return encode(Kind.ERROR, {"code": code, "message": message, "arguments": arguments})
 
 
 class Peer:
@@ -144,7 +145,8 @@ class ScriptedEngine:
         with connection, suppress(OSError):
             while received := connection.recv(65536):
                 for _, payload in decoder.feed(received):
-                    request = decode_json(payload)
+                    sent = json.loads(payload)
+                    request = {**sent.pop("query"), **sent}
                     self.requests.append(request)
                     self.scripts[request["sql"]](Peer(connection, request))
                     if not self.keeps:

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from queryengine.cancellation import CancelSource
 from queryengine.engine import ACTIVE_SQL_CHARACTERS, ArrowParameters, Description, Parameters, Query, QueryEngine
@@ -210,7 +210,10 @@ def test_a_binder_error_is_about_the_callers_own_sql(engine: QueryEngine, sql: s
     assert rows(engine, "SELECT 1 AS a") == [{"a": 1}]
 
 
-def speculate(engine: QueryEngine, sql: str, parameters: Parameters | None = (), **query: Any) -> Description:
+NONE_GIVEN: Parameters = []
+
+
+def speculate(engine: QueryEngine, sql: str, parameters: Parameters | None = NONE_GIVEN, **query: Any) -> Description:
     """Describe a statement and run it speculatively, to its end if it has one."""
     return engine.describe(Query(sql=sql, parameters=parameters, encoding="flight", **query), speculate_s=PATIENCE_S)
 

@@ -1,6 +1,8 @@
 import errno
 import io
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
@@ -8,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queryengine.errors import EngineBusyError
+from sqlapi import request_bodies
 from sqlapi.errors import (
     BodyError,
     BodyTooLargeError,
@@ -25,6 +29,7 @@ from sqlapi.request_bodies import (
     read_refresh_request,
     read_sql_request,
 )
+from tests.queryengine.publishing import wait_until
 
 
 class Input:
@@ -370,3 +375,27 @@ def test_a_wrong_type_or_value_names_the_field(field: str, value: object) -> Non
 def test_an_unknown_field_of_a_refresh_lists_the_known_ones() -> None:
     with pytest.raises(InvalidJsonError, match='"refresh_sql", "refresh_mode" and "refresh_jitter_max"'):
         read_refresh('{"refresh_data_window": "1d"}')
+
+
+def test_the_incomplete_bodies_of_one_key_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_bodies, "MAX_BYTES_OF_KEY", 3000)
+    sent = threading.Event()
+
+    class Slow(Input):
+        def read(self, size: int) -> bytes:
+            assert not self.read_bytes or sent.wait(30)
+            return super().read(min(size, 600))
+
+    def read(key: str) -> bytes:
+        return read_body({"wsgi.input": Slow(b"x" * 1000), "CONTENT_LENGTH": "1000"}, 1000, key)
+
+    with ThreadPoolExecutor(20) as threads:
+        begun = [threads.submit(read, key) for key in 5 * ["flood"] + ["other"] + 7 * [""]]
+        wait_until(lambda: request_bodies._held._bytes == {"flood": 3000, "other": 600})
+
+        with pytest.raises(EngineBusyError, match="too many large bodies at once: try again in 1 s"):
+            read("flood")
+
+        sent.set()
+        assert [one.result(30) for one in begun] == [b"x" * 1000] * len(begun)
+    assert request_bodies._held._bytes == {}

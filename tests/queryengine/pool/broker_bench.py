@@ -1,5 +1,6 @@
 """A broker and its clients in one thread, for tests that write the messages themselves."""
 
+import json
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -9,7 +10,7 @@ from unittest.mock import patch
 
 from queryengine.pool import slot_scheduler
 from queryengine.pool.broker import Broker
-from queryengine.pool.frames import FrameDecoder, Kind, decode_json, encode_json
+from queryengine.pool.frames import FrameDecoder, Kind, encode
 from runtimeconf.model import QueryConfig
 
 
@@ -52,7 +53,7 @@ class Client:
 
     def say(self, **fields: Any) -> list[dict[str, Any]]:
         """Send a message and return what the broker sends."""
-        return self.send(encode_json(Kind.MESSAGE, fields))
+        return self.send(encode(Kind.MESSAGE, fields))
 
     def send(self, data: bytes) -> list[dict[str, Any]]:
         self.socket.sendall(data)
@@ -87,7 +88,7 @@ class Client:
         self._bench.turn()
         messages = []
         while data := self._received():
-            messages += [decode_json(payload) for _, payload in self._decoder.feed(data)]
+            messages += [json.loads(payload) for _, payload in self._decoder.feed(data)]
         self._called |= {message["slot"] for message in messages if message["is"] == "recall"}
         return messages
 

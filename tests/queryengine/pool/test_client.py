@@ -6,11 +6,11 @@ import time
 import pytest
 
 from queryengine.engine import EngineStatus, GatedStatement
-from queryengine.errors import EngineUnavailableError, QueryTimeoutError, SqlError
+from queryengine.errors import EngineUnavailableError, QueryError, QueryTimeoutError, SqlError
 from queryengine.pool import broker_client
 from queryengine.pool.client import EngineClient
 from queryengine.pool.client_result import ClientResult, State
-from queryengine.pool.frames import Kind, encode_json
+from queryengine.pool.frames import Kind, encode
 from tests.queryengine.asking import begin, error_of
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import (
@@ -30,8 +30,8 @@ from tests.queryengine.scripted_engine import (
 
 def test_admit_returns_the_answer_of_the_gate(tier: Tier, engine: EngineClient) -> None:
     fields = {"sql": "SELECT 1", "kind": "select", "relations": ["t"], "parameters": ["1"]}
-    tier.engine.scripts["SELECT 1;"] = lambda peer: peer.send(encode_json(Kind.END, {"statement": fields}))
-    tier.engine.scripts["broken"] = lambda peer: peer.send(encode_json(Kind.END, {"statement": {}}))
+    tier.engine.scripts["SELECT 1;"] = lambda peer: peer.send(encode(Kind.END, {"statement": fields}))
+    tier.engine.scripts["broken"] = lambda peer: peer.send(encode(Kind.END, {"statement": {}}))
     tier.engine.scripts["bad"] = lambda peer: peer.send(error("sql_error", "There is no such thing."))
 
     assert engine.admit("SELECT 1;", frozenset({"t", "s"})) == GatedStatement(
@@ -40,7 +40,7 @@ def test_admit_returns_the_answer_of_the_gate(tier: Tier, engine: EngineClient) 
 
     request = tier.engine.requests[0]
     assert (request["call"], request["relations"]) == ("admit", ["s", "t"])
-    with pytest.raises(EngineUnavailableError):
+    with pytest.raises(QueryError, match="cannot be read"):
         engine.admit("broken", frozenset())
     with pytest.raises(SqlError, match="no such thing"):
         engine.admit("bad", frozenset())
@@ -63,7 +63,6 @@ def test_a_statement_in_admit_is_not_listed(tier: Tier, engine: EngineClient) ->
         pytest.param("x", 1000, id="ASCII"),
         pytest.param("\N{GRINNING FACE}", 1000, id="outside the first plane"),
         pytest.param("\x01", 341, id="control characters"),
-        pytest.param("\ud800", 341, id="no characters"),
     ],
 )
 def test_listed_sql_is_truncated(tier: Tier, engine: EngineClient, character: str, listed: int) -> None:
@@ -144,7 +143,7 @@ def test_without_descriptors_a_statement_fails_and_the_client_goes_on(
 
 
 @pytest.mark.parametrize(
-    "data", [pytest.param(b"HTTP/1.1 400", id="no frame"), pytest.param(encode_json(Kind.MESSAGE, {}), id="no message")]
+    "data", [pytest.param(b"HTTP/1.1 400", id="no frame"), pytest.param(encode(Kind.MESSAGE, {}), id="no message")]
 )
 def test_a_broker_that_sends_nonsense_is_disconnected(tier: Tier, engine: EngineClient, data: bytes) -> None:
     def talk() -> None:
@@ -311,7 +310,7 @@ def test_a_successor_runs_what_a_stopping_engine_refuses_and_knows_what_still_ru
     tier: Tier, engine: EngineClient
 ) -> None:
     tier.engine.scripts["SELECT 1;"] = lambda peer: peer.send(
-        encode_json(Kind.END, {"statement": {"sql": "", "kind": "select", "relations": [], "parameters": []}})
+        encode(Kind.END, {"statement": {"sql": "", "kind": "select", "relations": [], "parameters": []}})
     )
     directory = tier.config.state_dir / "e2"
     directory.mkdir()

@@ -1,7 +1,6 @@
 """Statements from their arrival to their end, against a scripted engine."""
 
 import gc
-import math
 import socket
 import threading
 import time
@@ -15,12 +14,12 @@ import pytest
 
 from queryengine.cancellation import CancelSource
 from queryengine.engine import Query, QueryEngine
-from queryengine.errors import EngineBusyError, QueryCancelledError, QueryTimeoutError
+from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError, QueryTimeoutError
 from queryengine.pool import arbiter, client_result, fair_queue, worker
 from queryengine.pool.client import EngineClient
 from queryengine.pool.client_result import ClientResult, State
 from queryengine.pool.exchange import Exchange
-from queryengine.pool.frames import Kind, encode_json
+from queryengine.pool.frames import Kind, encode
 from tests.queryengine.asking import begin, error_of
 from tests.queryengine.publishing import wait_until
 from tests.queryengine.scripted_engine import (
@@ -66,25 +65,16 @@ def test_a_small_answer_is_complete_when_run_returns(tier: Tier, engine: EngineC
 
 
 @pytest.mark.parametrize(
-    ("figures", "taken"),
-    [
-        ({"rows": 2**40, "run_ms": 1, "statement": "0123456789abcdef"}, (2**40, 0, 0, 1, 0, "0123456789abcdef")),
-        ({"rows": "7", "bytes": -1, "parse_ms": math.nan, "run_ms": 1e300, "encode_ms": None}, (0, 0, 0, 0, 0, "")),
-        ({"rows": 1.5, "bytes": [1], "statement": 7}, (0, 0, 0, 0, 0, "")),
-        ({"statement": '","forged"]\n["'}, (0, 0, 0, 0, 0, "")),
-    ],
+    "figures",
+    [{"rows": "7"}, {"bytes": -1}, {"run_ms": 1e300}, {"rows": 1.5}, {"statement": 7}, {"statement": '","x"]\n["'}],
 )
-def test_figures_that_are_none_count_as_0(
-    tier: Tier, engine: EngineClient, figures: dict[str, Any], taken: tuple[Any, ...]
+def test_an_answer_with_figures_that_are_none_is_refused(
+    tier: Tier, engine: EngineClient, figures: dict[str, Any]
 ) -> None:
-    tier.engine.scripts["any"] = lambda peer: peer.send(HEADER, data(b"x"), encode_json(Kind.END, figures))
+    tier.engine.scripts["any"] = lambda peer: peer.send(HEADER, data(b"x"), encode(Kind.END, {"timings": figures}))
 
-    result = engine.run(Query(sql="any", encoding="csv"))
-
-    assert list(result) == [b"x"]
-    timings = result.timings
-    found = (timings.rows, timings.bytes, timings.parse_ms, timings.run_ms, timings.encode_ms, timings.statement)
-    assert found == taken
+    with pytest.raises(QueryError, match="cannot be read"):
+        run(engine, "any")
 
 
 def test_a_slow_reader_holds_back_a_long_answer(tier: Tier, engine: EngineClient) -> None:
@@ -110,7 +100,7 @@ def test_a_statement_can_be_cancelled_before_its_worker_reads_it(tier: Tier, eng
     def closing(peer: Peer) -> None:
         """Answer like a worker whose connection ends before a request has come."""
         peer.wait_for_stop()
-        peer.send(encode_json(Kind.CLOSING, {}))
+        peer.send(encode(Kind.CLOSING, {}))
 
     tier.engine.scripts["unread"] = closing
     cancel = CancelSource()

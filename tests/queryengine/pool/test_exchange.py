@@ -3,7 +3,6 @@
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,8 +19,8 @@ from queryengine.errors import (
 )
 from queryengine.pool.client import EngineClient
 from queryengine.pool.exchange import ERRORS
-from queryengine.pool.frames import Kind, encode_json
-from runtimeconf.model import ResultsCacheConfig
+from queryengine.pool.frames import Kind, encode
+from queryengine.pool.messages import Failure
 from tests.queryengine.scripted_engine import (
     END,
     HEADER,
@@ -91,7 +90,8 @@ def _tree(kind: type[QueryError]) -> list[type[QueryError]]:
 def test_every_error_can_be_rebuilt() -> None:
     kinds = {kind for kind in _tree(QueryError) if kind.__module__ == errors.__name__}
 
-    made = {type(make({"message": "m", "limit_s": 3, "limit": 3, "retry_after_s": 9})) for make in ERRORS.values()}
+    failure = Failure(code="any", message="m", arguments={"limit_s": 3, "limit": 3, "retry_after_s": 9})
+    made = {type(make(failure)) for make in ERRORS.values()}
 
     assert made == kinds
     assert set(ERRORS) == {kind.code for kind in kinds}
@@ -108,8 +108,8 @@ def test_every_error_can_be_rebuilt() -> None:
         pytest.param(error("new_in_2030"), QueryError("The statement failed."), id="unknown"),
         pytest.param(error("engine_busy"), QueryError("The statement failed."), id="incomplete"),
         pytest.param(b"GET / HTTP/1.1", QueryError("The engine's answer cannot be read."), id="no frame"),
-        pytest.param(encode_json(Kind.MESSAGE, {}), QueryError("The engine's answer cannot be read."), id="wrong"),
-        pytest.param(encode_json(Kind.CLOSING, {}), QueryError("The engine's answer cannot be read."), id="closing"),
+        pytest.param(encode(Kind.MESSAGE, {}), QueryError("The engine's answer cannot be read."), id="wrong"),
+        pytest.param(encode(Kind.CLOSING, {}), QueryError("The engine's answer cannot be read."), id="closing"),
         pytest.param(b"", EngineWorkerDiedError(), id="nothing more"),
         pytest.param(b"\x04\0\0", EngineWorkerDiedError(), id="half a frame"),
     ],
@@ -143,22 +143,16 @@ def test_the_last_frame_decides_the_error(
         result.close()
 
 
-@pytest.mark.parametrize(("enabled", "data_version"), [(True, (1, 2, 3)), (False, None)])
-def test_the_basis_is_known_before_the_end_if_results_are_cached(
-    tier: Tier, enabled: bool, data_version: tuple[int, int, int] | None
-) -> None:
+def test_the_data_version_is_known_before_the_end(tier: Tier, engine: EngineClient) -> None:
     def streams(peer: Peer) -> None:
-        peer.send(encode_json(Kind.HEADER, {"data_version": [1, 2, 3]}), data(b"x"))
+        peer.send(encode(Kind.HEADER, {"data_version": [1, 2, 3]}), data(b"x"))
         peer.wait_for_stop()
 
     tier.engine.scripts["streams"] = streams
-    engine = EngineClient(replace(tier.config, results_cache=ResultsCacheConfig(enabled=enabled)))
-    tier.clients.append(engine)
 
-    result = run(engine, "streams", cache="use")
+    result = run(engine, "streams")
 
-    assert result.data_version == data_version
-    assert ("data_version" in tier.engine.requests[0]) == enabled
+    assert result.data_version == (1, 2, 3)
     result.close()
 
 

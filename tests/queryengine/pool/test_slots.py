@@ -10,7 +10,7 @@ from queryengine.engine import Query
 from queryengine.errors import EngineUnavailableError, EngineWorkerDiedError, QueryCancelledError
 from queryengine.pool import slots
 from queryengine.pool.client import EngineClient
-from queryengine.pool.frames import Kind, encode_json
+from queryengine.pool.frames import Kind, encode
 from queryengine.pool.slot_scheduler import MISSED_CHECKS
 from tests.queryengine.asking import begin
 from tests.queryengine.publishing import wait_until
@@ -26,7 +26,7 @@ from tests.queryengine.scripted_engine import (
     one_row,
 )
 
-CLOSING = encode_json(Kind.CLOSING, {})
+CLOSING = encode(Kind.CLOSING, {})
 ROW = [b'[{"a":1}]']
 
 

@@ -7,14 +7,15 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from queryengine.pool.frames import FrameDecoder, Kind, encode_data, encode_json
-from queryengine.pool.worker import checked_request
+from queryengine.engine import Query
+from queryengine.pool.frames import FrameDecoder, Kind, encode, encode_data
+from queryengine.pool.messages import Request
+from queryengine.pool.worker import limited
 from runtimeconf.model import MIB
-from tests.queryengine.bare_engine import GRACE_S, Answer, Engine, receive, running, still_works
+from tests.queryengine.bare_engine import GRACE_S, Answer, Engine, receive, request, running, still_works
 from tests.queryengine.conftest import FLIGHTS
 from tests.queryengine.heartbeats import state_of, ticks
 from tests.queryengine.publishing import ENDLESS, ENDLESS_AFTER_ROWS, Publisher, wait_until
@@ -97,18 +98,16 @@ def test_a_statement_ends_when_its_time_is_up_or_its_client_closes(engine: Engin
 
     assert answer.code == "query_timeout"
     assert answer.error is not None
-    assert answer.error["limit_s"] == 30.0
+    assert answer.error["arguments"] == {"limit_s": 30.0}
     with engine.send(sql, query_id="next"):
         wait_until(lambda: state_of(worker).runs("next"))
 
 
-def test_a_request_cannot_ask_for_more_than_the_limit() -> None:
-    fields = {"call": "run", "sql": "SELECT 1", "timeout_s": 1000.0, "query_id": "q"}
+@pytest.mark.parametrize(("asked_s", "allowed_s"), [(1000.0, 0.5), (None, 0.5), (0.2, 0.2), (-1.0, 0.0)])
+def test_a_request_cannot_ask_for_more_than_the_limit(asked_s: float | None, allowed_s: float) -> None:
+    request = Request(call="run", query=Query(sql="SELECT 1", timeout_s=asked_s))
 
-    checked = checked_request(fields, 0.5)
-
-    assert checked.query.timeout_s == 0.5
-    assert checked.deadline <= time.monotonic() + 0.5
+    assert limited(request, 0.5).query.timeout_s == allowed_s
 
 
 def test_the_alarm_ends_a_deaf_statement_and_the_next_one_works(mortal: Engine, victim: int) -> None:
@@ -145,14 +144,13 @@ def test_a_client_that_does_not_read_is_given_up_and_the_worker_lives(engine: En
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="HTTP"),
         pytest.param(b"\x01\x00", id="cut"),
         pytest.param(b"".join(encode_data(b"x")), id="data"),
-        pytest.param(encode_json(Kind.REQUEST, {}), id="empty"),
-        pytest.param(encode_json(Kind.REQUEST, {"call": "stop", "sql": "", "timeout_s": 1, "query_id": ""}), id="call"),
-        pytest.param(
-            encode_json(Kind.REQUEST, {"call": "run", "sql": 1, "timeout_s": 1, "query_id": ""}), id="no text"
-        ),
-        pytest.param(
-            encode_json(Kind.REQUEST, {"call": "run", "sql": "", "timeout_s": "x", "query_id": ""}), id="no time"
-        ),
+        pytest.param(encode(Kind.REQUEST, {}), id="empty"),
+        pytest.param(request("", call="stop"), id="call"),
+        pytest.param(request(1), id="no text"),  # type: ignore[arg-type]
+        pytest.param(request("", timeout_s="x"), id="no time"),
+        pytest.param(request("", encoding="xml"), id="encoding"),
+        pytest.param(request("", scope="all"), id="scope"),
+        pytest.param(request("", parameters="$1"), id="parameters"),
     ],
 )
 def test_an_invalid_request_gets_no_answer(engine: Engine, worker: int, sent: bytes, earlier: int) -> None:
@@ -178,7 +176,7 @@ def test_a_client_that_sends_no_whole_request_is_given_up(state_dir: Path) -> No
         with engine.connect():
             still_works(engine)
         with engine.connect() as connection:
-            begun = encode_json(Kind.REQUEST, {"call": "run", "sql": "x" * 1_000_000})
+            begun = request("x" * 1_000_000)
             with pytest.raises(OSError, match=r"Broken pipe|reset"):
                 trickle(connection, begun)
         still_works(engine)
@@ -255,11 +253,6 @@ def conversation(connection: socket.socket) -> Iterator[tuple[Kind, bytes]]:
     decoder = FrameDecoder()
     while data := connection.recv(65536):
         yield from decoder.feed(data)
-
-
-def request(sql: str, **fields: Any) -> bytes:
-    call = {"call": "run", "sql": sql, "encoding": "json", "timeout_s": 30.0, "query_id": "q"}
-    return encode_json(Kind.REQUEST, call | fields)
 
 
 def test_a_connection_serves_one_statement_after_the_other(engine: Engine) -> None:

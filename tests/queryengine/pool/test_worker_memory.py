@@ -1,5 +1,6 @@
 """The memory of an engine worker: what a statement may use, and what the worker gives back."""
 
+import json
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queryengine.pool.frames import FrameDecoder, Kind, decode_json
+from queryengine.pool.frames import FrameDecoder, Kind
 from queryengine.pool.worker import SPARE_BYTES
 from runtimeconf.model import MIB
 from tests.queryengine.bare_engine import Engine, receive, running, still_works
@@ -91,7 +92,7 @@ def test_l10_a_large_answer_streams_in_little_memory(state_dir: Path, sql: str, 
                 size += len(last)
         grown = peak_bytes(worker) - base
 
-    assert decode_json(last)["rows"] == rows
+    assert json.loads(last)["timings"]["rows"] == rows
     assert size > rows * 8
     assert grown < 300 * MIB
 

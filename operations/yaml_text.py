@@ -1,16 +1,10 @@
 """Add items to a list in a YAML file. Everything else stays as it was written, comments included."""
 
-import os
-import secrets
-import stat
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from textwrap import indent
 from typing import Any
 
 import yaml
-
-from runtimeclient.files import check_replaceable, output_errors
 
 
 class NotEditableError(Exception):
@@ -92,30 +86,3 @@ def _inserted(text: str, at: int, added: str) -> str:
     result = before + added + after
     # In the style of the file: Windows ends lines with two characters.
     return result.replace("\r\n", "\n").replace("\n", "\r\n") if "\r\n" in text else result
-
-
-def replace_checked(file: Path, content: bytes, check: Callable[[Path], object]) -> None:
-    """
-    Replace an existing *file* atomically by one of the same mode and group, unless *check* raises an error about it.
-
-    Raises:
-        OutputError: The file cannot be written, is a symbolic link, or it or its directory belongs to another user.
-    """
-    check_replaceable(file)
-    found = file.stat()
-    part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
-    try:
-        with output_errors(file):
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb") as stream:  # noqa: PTH123 (an open descriptor)
-                stream.write(content)
-                stream.flush()
-                if os.fstat(descriptor).st_gid != found.st_gid:
-                    os.fchown(descriptor, -1, found.st_gid)
-                os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
-                os.fsync(descriptor)
-        check(part)
-        with output_errors(file):
-            part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operations.config_file import NotEditableError, append_items
+from operations.yaml_text import NotEditableError, append_items
 
 ITEM = "- from: new\n  name: new\n"
 ADDED = {"from": "new", "name": "new"}
