@@ -19,7 +19,7 @@ endef
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all cluster-test check format lock reference datafusion dist bench soak
+.PHONY: help install run test test-plugins test-all cluster-test check format lock reference datafusion dist bench soak
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,8 +55,14 @@ $(VENV)/helm.stamp: tests/deploy/helm/package-lock.json $(VENV)/test.stamp
 	@rm -rf $(VENV)/helm/layer $(VENV)/helm/node_modules
 	@touch $@
 
-test: $(VENV)/test.stamp $(VENV)/node.stamp  ## Test every room and every promise, in less than 8 minutes on two cores.
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
+# Which tests belong to which level: tests/levels.py.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test: $(VENV)/test.stamp  ## Test the core, in process and against running servers, in about 5 minutes on two cores.
+	$(PYTEST) --level core $(TEST_ARGS)
+
+test-plugins: $(VENV)/test.stamp $(VENV)/node.stamp  ## Test each plug-in and each client against its real server.
+	$(PYTEST) --level plugins $(TEST_ARGS)
 
 # Spark takes 400 MB and needs Java 17: it has an environment of its own.
 $(VENV)/spark.stamp: requirements/spark.txt | $(BIN)/python
@@ -68,9 +74,10 @@ cluster-test: $(VENV)/test.stamp $(VENV)/spark.stamp  ## Run the tests of a clus
 	SPARK_HOME="$$($(VENV)/spark/bin/python -c 'import importlib.util; print(*importlib.util.find_spec("pyspark").submodule_search_locations)')" \
 	  $(BIN)/python -m pytest tests/system/test_spark.py tests/cluster -m cluster $(TEST_ARGS)
 
-# A test that takes examples runs again here, with as many as it may take.
-test-all: $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Run what make test leaves out: whole matrices, large data, kills, more examples.
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak and not cluster and (exhaustive or hypothesis)" --hypothesis-profile=full $(TEST_ARGS)
+# A test that takes examples runs again here, with as many as it may take. Nothing runs beside what measures and kills.
+test-all: $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Run what the other two leave out: life cycles, whole matrices, large data, kills.
+	$(PYTEST) --level rest --hypothesis-profile=full $(TEST_ARGS)
+	$(BIN)/python -m pytest --level alone $(TEST_ARGS)
 
 # What a registry has to send comes first: a fault of the network is no fault of a test.
 check: $(VENV)/lint.stamp $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Format, lint, types, imports, audit, tests with coverage: what CI runs.
@@ -85,6 +92,7 @@ check: $(VENV)/lint.stamp $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.sta
 	@if grep -E 'Found [0-9]+ known' $(VENV)/audit.log; then cat $(VENV)/audit.log; exit 1; fi
 	@rm -f .coverage .coverage.*
 	$(MAKE) --no-print-directory test TEST_ARGS="--cov --cov-report="
+	$(MAKE) --no-print-directory test-plugins TEST_ARGS="--cov --cov-append --cov-report="
 	$(BIN)/coverage report --fail-under=90 --skip-covered --sort=miss | tail -n 40
 	$(MAKE) --no-print-directory test-all
 

@@ -6,7 +6,7 @@ from argparse import ArgumentError, ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.core.management import get_commands
 
 from authkeys import state
@@ -19,9 +19,10 @@ from system.errors import StateDirectoryError
 #: What prevents the key set from being built.
 BuildError = (RuntimeConfError, AuthKeysError, StateDirectoryError, OSError)
 
-#: The app whose commands talk to a running runtime, and other commands that do, or that only print.
+#: The app whose commands talk to a running runtime, and other commands that do, or that only print. An app of which
+#: that is true as well has the attribute `answers_requests = False`.
 _CLIENT_APP = "runtimeclient"
-_CLIENTS = frozenset({"", "help", "version", "check", "doctor", "healthcheck", "reload"})
+_CLIENTS = frozenset({"", "help", "version", "check", "healthcheck", "reload"})
 _HELP = frozenset({"--help", "-h", "--version"})
 #: Commands with the option `--config` that answer requests.
 _CONFIGURABLE = frozenset({"runserver", "runweb"})
@@ -48,7 +49,7 @@ class AuthKeysConfig(AppConfig):
 
         Raises:
             RuntimeConfError, AuthKeysError, StateDirectoryError, OSError: The key set cannot be built.
-            SystemExit: The same, for a management command, with EX_CONFIG: a restart would not help.
+            SystemExit: The same, for a management command. `runweb`, which may have a supervisor, ends with EX_CONFIG.
         """
         if handover.received() is not None:
             state.ensure_built()
@@ -66,7 +67,7 @@ class AuthKeysConfig(AppConfig):
                 state.refuse_with(error)
             elif command is not None:
                 sys.stderr.write(f"{error}\n")
-                sys.exit(os.EX_CONFIG)
+                sys.exit(os.EX_CONFIG if command == "runweb" else 1)
             else:
                 raise
 
@@ -81,7 +82,9 @@ def management_command(arguments: Sequence[str]) -> str | None:
 
 def may_defer(command: str, arguments: Sequence[str]) -> bool:
     """Return whether *command*, of a process with these *arguments*, needs no key set: it answers no requests."""
-    return command in _CLIENTS or get_commands().get(command) == _CLIENT_APP or not _HELP.isdisjoint(arguments[1:])
+    app = get_commands().get(command)
+    silent = {config.name for config in apps.get_app_configs() if not getattr(config, "answers_requests", True)}
+    return command in _CLIENTS or app in {_CLIENT_APP, *silent} or not _HELP.isdisjoint(arguments[1:])
 
 
 def is_upkeep(command: str) -> bool:

@@ -1,5 +1,7 @@
 """The DRF authentication class: reads the headers, asks `Access` to decide, and answers 401 if it refuses."""
 
+from functools import cached_property
+
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import ForcedAuthentication, Request
@@ -19,7 +21,12 @@ _SENTENCES = {
 
 
 class ApiKeyAuthentication(BaseAuthentication):
-    """Accepts `X-API-Key` and `Authorization: Bearer`; ignores everything else in a request."""
+    """Accepts `X-API-Key` and `Authorization: Bearer`; ignores everything else. Each request has an instance."""
+
+    @cached_property
+    def access(self) -> Access:
+        """The access object that decides about the request. Delete it to ask for the one in force."""
+        return get_access()
 
     def authenticate(self, request: Request) -> tuple[Principal, None] | None:
         """
@@ -29,8 +36,7 @@ class ApiKeyAuthentication(BaseAuthentication):
             AuthenticationFailed: The request holds a credential that is not an accepted key.
             AccessNotBuiltError: This process has not built the key set.
         """
-        access = get_access()
-        caller = access.authenticate(_credential(access, request))
+        caller = self.access.authenticate(_credential(self.access, request))
         if isinstance(caller, Principal):
             return caller, None
         if caller is Reason.MISSING:
@@ -40,9 +46,8 @@ class ApiKeyAuthentication(BaseAuthentication):
 
     def authenticate_header(self, request: Request) -> str:
         """Name the challenge (RFC 9110, 11.6.1); without it DRF answers 403 where 401 is due."""
-        access = get_access()
-        scheme = "Bearer" if access.takes_bearer else "ApiKey"
-        error = "" if _credential(access, request) is Reason.MISSING else ', error="invalid_token"'
+        scheme = "Bearer" if self.access.takes_bearer else "ApiKey"
+        error = "" if _credential(self.access, request) is Reason.MISSING else ', error="invalid_token"'
         return f'{scheme} realm="querykeep"{error}'
 
 

@@ -27,9 +27,9 @@ import yaml
 from pyarrow import csv
 
 from benchmarks.spicepods import STORE, reasons, spicepods
-from tests.datasources.sources.mariadb_server import MariadbServer
-from tests.datasources.sources.moto_server import S3Server, s3_server
-from tests.datasources.sources.postgres_server import PostgresServer
+from tests.connectors.moto_server import S3Server, s3_server
+from tests.connectors.mysql.mariadb_server import MariadbServer
+from tests.connectors.postgres.postgres_server import PostgresServer
 from tests.system.harness import Server, clean_environ, free_port, wait_for
 
 _ROWS = 1000

@@ -16,6 +16,7 @@ from cluster.protocol import messages
 from queryengine.engine import GatedStatement
 from queryengine.execution.views import GatedView
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Manifest, parquet_file
+from runtimeconf.connector import text_of
 from runtimeconf.in_place import CSV_OPTIONS, format_of
 from runtimeconf.model import DatasetConfig, RuntimeConfig
 
@@ -100,7 +101,7 @@ def _files_of(dataset: DatasetConfig) -> Any:
     """Return the relation that reads the files of a dataset in place."""
     source = str(format_of(dataset.connector, dataset.location, dataset.params))
     options = {"header": "true", "inferSchema": "true"} if source == "csv" else {}
-    options |= {CSV_OPTIONS[name]: value for name, value in dataset.params.items() if name in CSV_OPTIONS}
+    options |= {CSV_OPTIONS[name]: text_of(value) for name, value in dataset.params.items() if name in CSV_OPTIONS}
     # A path alone may mean another file system to the cluster.
     url = dataset.location if "://" in dataset.location else f"file://{dataset.location}"
     return _read(source, url, options)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from cluster.connection import Connection
 from cluster.errors import SessionLostError
+from cluster.params import SparkParams, parse_remote
 from cluster.protocol import messages
 from cluster.reader import RemoteReader
 from datasources.errors import SourceError
@@ -22,10 +23,9 @@ from datasources.sources.source import Load
 from datasources.sources.streams import StreamScan
 from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError, QueryTimeoutError, StatementError
-from runtimeconf.connectors.spark import parse_remote
-from runtimeconf.connectors.tables import table_parts
 from runtimeconf.model import ClusterConfig, DatasetConfig
 from runtimeconf.pem import pem_problem
+from runtimeconf.tables import table_parts
 
 #: What the cluster compares as the engine does, by the name of a type in Spark Connect.
 _COMPARED = {**dict.fromkeys(("byte", "short", "integer", "long"), INTEGERS), "date": frozenset({"date"})}
@@ -34,11 +34,11 @@ _COMPARED = {**dict.fromkeys(("byte", "short", "integer", "long"), INTEGERS), "d
 class SparkSource:
     """One table or view of a cluster."""
 
-    def __init__(self, dataset: DatasetConfig) -> None:
+    def __init__(self, dataset: DatasetConfig, params: SparkParams) -> None:
         self._table = ".".join(map(_quoted, table_parts(dataset.location)))
         self._shown = dataset.location
-        self._remote = parse_remote(dataset.params["spark_remote"])
-        self._roots = dataset.params.get("spark_tls_root_certificate_file")
+        self._remote = parse_remote(params.spark_remote)
+        self._roots = params.spark_tls_root_certificate_file
 
     @contextmanager
     def open(self, load: Load) -> Iterator[StreamScan]:

@@ -186,9 +186,13 @@ class WebWorker(ThreadWorker):
         """Begin a graceful stop (SIGTERM). Statements that still run shortly before its end get a typed error."""
         super().handle_exit(sig, frame)
         delay_s = max(self.cfg.graceful_timeout - STOP_MARGIN_S, self.cfg.graceful_timeout / 2)
-        timer = threading.Timer(delay_s, self.application.cancel_all)
+        timer = threading.Timer(delay_s, self._cancel_all)
         timer.daemon = True
         timer.start()
+
+    def _cancel_all(self) -> None:
+        if hasattr(self, "application"):  # SIGTERM may arrive while it is loaded.
+            self.application.cancel_all()
 
     def finish_request(self, conn: Any, fs: Any) -> None:
         """Go on with a connection after a request. One that has sent nothing yet has less time than an idle one."""

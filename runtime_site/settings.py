@@ -30,6 +30,8 @@ INSTALLED_APPS = [
     "authkeys",
     "sqlapi",
     "runtimeclient",
+    "doctor",
+    "operations",
 ]
 MIDDLEWARE = [
     "sqlapi.middleware.RequestIdMiddleware",
@@ -42,7 +44,7 @@ REST_FRAMEWORK: dict[str, object] = {
     "DEFAULT_RENDERER_CLASSES": [],
     "DEFAULT_PARSER_CLASSES": [],
     "DEFAULT_METADATA_CLASS": None,
-    "EXCEPTION_HANDLER": "sqlapi.exception_handler.handle_view_exception",
+    "EXCEPTION_HANDLER": "sqlapi.problems.handle_view_exception",
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
 }
@@ -51,5 +53,5 @@ LOGGING = logging_config(os.environ)
 SILENCED_SYSTEM_CHECKS = [
     "security.W001",  # SecurityMiddleware: sqlapi sets nosniff itself, and nothing redirects to HTTPS.
     "security.W002",  # X-Frame-Options: there are no pages to frame.
-    "security.W003",  # CSRF: there are no cookies; sqlapi.views checks the origin while authentication is off.
+    "security.W003",  # CSRF: there are no cookies; sqlapi.api_view checks the origin while authentication is off.
 ]

@@ -1,16 +1,20 @@
-"""
-The client of a running runtime. It imports no other room: it knows only the wire.
+"""The client of a running runtime. It imports no other room: it knows only the wire."""
 
-The exceptions are the commands `apikey` and `init`, which work without a runtime.
-"""
-
-#: Commands that `manage.py` has too.
-CLIENT_COMMANDS = (
-    *("sql", "status", "refresh", "datasets", "queries", "cancel", "history", "top"),
-    *("login", "logout", "apikey"),
-)
-#: All commands of `querykeep`, in the order of its help; each is a module of `runtimeclient.commands`.
-COMMANDS = (*CLIENT_COMMANDS, "init", "completion", "manual")
+_MODULES = {
+    "runtimeclient.commands.sql": ("sql",),
+    "runtimeclient.commands.status": ("status", "top"),
+    "runtimeclient.commands.datasets": ("datasets", "refresh"),
+    "runtimeclient.commands.queries": ("queries", "cancel", "history"),
+    "runtimeclient.commands.login": ("login", "logout"),
+}
+#: Commands that `manage.py` has too, and the modules whose `COMMANDS` declare them.
+CLIENT_COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
+#: All commands of `querykeep`, in the order of its help; those of `operations` are a plug-in's.
+COMMANDS = CLIENT_COMMANDS | {
+    "apikey": "operations.commands",
+    "init": "operations.commands",
+    "completion": "runtimeclient.commands.completion",
+}
 
 #: The commands of the extra `server`, with a summary for the help; `runtime_site.management.commands` has them.
 SERVER_COMMANDS = {

@@ -22,10 +22,14 @@ from runtimeclient.errors import (
     RequestRefusedError,
     UsageError,
 )
-from runtimeclient.http.answers import JSON, SqlAnswer
-from runtimeclient.http.api_key import check_api_key, masked
-from runtimeclient.http.endpoint import parse_endpoint
-from runtimeclient.http.json_stream import JsonValue, as_json
+from runtimeclient.http.endpoint import (
+    allow_streaming,
+    check_api_key,
+    limit_response_time,
+    masked,
+    parse_endpoint,
+    tls_context,
+)
 from runtimeclient.http.resources import (
     ActiveQuery,
     ComponentStatus,
@@ -35,8 +39,7 @@ from runtimeclient.http.resources import (
     RequestedRefresh,
     Statistics,
 )
-from runtimeclient.http.timeouts import allow_streaming, limit_response_time
-from runtimeclient.http.tls import tls_context
+from runtimeclient.http.results import JSON, JsonValue, SqlResult, as_json
 
 # The specification's type for rows, which a runtime sends unless it is asked for another type.
 _PLAIN_TEXT = "text/plain"
@@ -56,7 +59,7 @@ class Timeouts:
     Attributes:
         connect_s: Seconds to connect, and seconds for the whole response to any request except a query.
         silence_s: Seconds until the response to a query begins. While it arrives, the longest time that its average
-            rate may stay below `timeouts.MIN_BYTES_PER_S`.
+            rate may stay below `endpoint.MIN_BYTES_PER_S`.
     """
 
     connect_s: float = 10.0
@@ -154,7 +157,7 @@ class RuntimeClient:
         statement: str,
         media_type: str = JSON,
         parameters: Mapping[str, JsonValue] | Sequence[JsonValue] = (),
-    ) -> SqlAnswer:
+    ) -> SqlResult:
         """
         Run one statement. The answer is returned open and streams; the caller closes it.
 
@@ -183,7 +186,7 @@ class RuntimeClient:
             response.close()
             raise
         allow_streaming(response)
-        return SqlAnswer(response, self._timeouts.silence_s)
+        return SqlResult(response, self._timeouts.silence_s)
 
     def status(self) -> tuple[ComponentStatus, ...]:
         """Return the status of each component. Raises what `sql` raises."""

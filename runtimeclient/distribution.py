@@ -5,9 +5,11 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 PROJECT = "querykeep"
 _ROOT = Path(__file__).parents[1]
@@ -45,13 +47,8 @@ def install_command(extra: str) -> str:
 
 def is_installed(extra: str) -> bool:
     """Return whether all that *extra* requires is installed, in whatever version."""
-    for requirement in requirements_of(extra):
-        name = _NAME.match(requirement)
-        try:
-            metadata.distribution(name[0] if name else requirement)
-        except metadata.PackageNotFoundError:
-            return False
-    return True
+    names = ((_NAME.match(requirement) or [requirement])[0] for requirement in requirements_of(extra))
+    return all(_find(name) is not None for name in names)
 
 
 def requirements_of(extra: str) -> list[str]:
@@ -64,17 +61,24 @@ def requirements_of(extra: str) -> list[str]:
     return [match["requirement"] for match in matches if match is not None and match["extra"] == extra]
 
 
-def _distribution() -> metadata.Distribution | None:
+def _distribution() -> "Distribution | None":
     """Return the distribution that this module was installed from; another one may have the same name."""
-    try:
-        found = metadata.distribution(PROJECT)
-    except metadata.PackageNotFoundError:
+    if (found := _find(PROJECT)) is None:
         return None
     own = Path(str(found.locate_file(f"{PROJECT}/runtimeclient/distribution.py")))
     return found if own.exists() and own.samefile(__file__) else None
 
 
-def _origin(found: metadata.Distribution) -> str | None:
+def _find(name: str) -> "Distribution | None":
+    from importlib import metadata  # noqa: PLC0415 (slow to import)
+
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _origin(found: "Distribution") -> str | None:
     """Return the URL that *found* was installed from (PEP 610), as pip takes it; None for an index."""
     direct = json.loads(found.read_text("direct_url.json") or "{}")
     vcs = direct.get("vcs_info")

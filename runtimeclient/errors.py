@@ -7,7 +7,7 @@ The client's errors.
     ├── UsageError                 2   the command or its arguments are invalid; nothing was sent
     ├── ConnectionFailedError      3   no response: refused, unknown host, TLS, timeout
     │   ├── NotARuntimeError       3   the server is not a runtime
-    │   └── AnswerCutError         3   the response ended before it was complete
+    │   └── IncompleteResultError         3   the response ended before it was complete
     ├── NotAuthorisedError         4   the runtime requires an API key, or a different one
     ├── RequestRefusedError        1   the runtime rejected the request, or the query failed
     ├── RefreshFailedError         1   the refresh did not succeed
@@ -54,7 +54,7 @@ class NotARuntimeError(ConnectionFailedError):
     """The server is not a runtime."""
 
 
-class AnswerCutError(ConnectionFailedError):
+class IncompleteResultError(ConnectionFailedError):
     """The response ended before it was complete; what was read must not be taken for the whole result."""
 
 

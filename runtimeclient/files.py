@@ -48,40 +48,17 @@ def output_errors(name: object) -> Iterator[None]:
         raise OutputError(f"{name} cannot be written: {exc.strerror}.") from exc
 
 
-def replace_file(file: Path, content: bytes) -> None:
+def replace_file(file: Path, content: bytes, check: Callable[[Path], object] | None = None) -> None:
     """
     Replace *file* atomically by a file of mode 0600. Its directory is created.
 
-    Symbolic links are not followed: one could redirect the key to any location.
+    Symbolic links are not followed: one could redirect the key to any location. With *check* the file exists, keeps its
+    mode and group, and is not replaced if *check* raises an error about the new file.
 
     Raises:
         OutputError: The file cannot be written, is a symbolic link, or it or its directory belongs to another user.
     """
     check_replaceable(file)
-    part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
-    with output_errors(file):
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with open(descriptor, "wb") as stream:  # noqa: PTH123 (an open descriptor)
-                stream.write(content)
-                stream.flush()
-                os.fsync(descriptor)
-            part.replace(file)
-        except BaseException:
-            with suppress(OSError):
-                part.unlink()
-            raise
-
-
-def replace_checked(file: Path, content: bytes, check: Callable[[Path], object]) -> None:
-    """
-    Replace an existing *file* atomically by one of the same mode and group, unless *check* raises an error about it.
-
-    Raises:
-        OutputError: The file cannot be written, is a symbolic link, or it or its directory belongs to another user.
-    """
-    check_replaceable(file)
-    found = file.stat()
     part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:
         with output_errors(file):
@@ -89,15 +66,19 @@ def replace_checked(file: Path, content: bytes, check: Callable[[Path], object])
             with open(descriptor, "wb") as stream:  # noqa: PTH123 (an open descriptor)
                 stream.write(content)
                 stream.flush()
-                if os.fstat(descriptor).st_gid != found.st_gid:
-                    os.fchown(descriptor, -1, found.st_gid)
-                os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
+                if check is not None:
+                    found = file.stat()
+                    if os.fstat(descriptor).st_gid != found.st_gid:
+                        os.fchown(descriptor, -1, found.st_gid)
+                    os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
                 os.fsync(descriptor)
-        check(part)
+        if check is not None:
+            check(part)
         with output_errors(file):
             part.replace(file)
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def check_replaceable(file: Path) -> None:

@@ -10,9 +10,10 @@ from typing import TextIO
 from runtimeclient import COMMANDS, SERVER_COMMANDS
 from runtimeclient.argv import prepare_process
 from runtimeclient.commands.base import PROG, Invocation, command_parser, load_command, program_parser
+from runtimeclient.connection import KEY_FILE, KEY_FILE_HINT
+from runtimeclient.distribution import install_command
 from runtimeclient.errors import ClientError, NotAuthorisedError, UsageError
 from runtimeclient.output.console import Console, Streams
-from runtimeclient.profiles.key_lookup import KEY_FILE, KEY_FILE_HINT
 
 INTERRUPTED_STATUS = 130
 
@@ -52,7 +53,8 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
     console = Console(streams, environ)
     try:
         if name not in COMMANDS:
-            _refuse_server_command(prog, name)
+            if name in SERVER_COMMANDS:
+                raise UsageError(f"{prog} {name} needs the extra server: {install_command('server')}")
             parser = program_parser(prog)
             parser.parse_args([name])
             parser.error("name a command")
@@ -68,14 +70,6 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
     except BrokenPipeError:
         pass  # The reader of the pipe has closed it: not an error.
     return 0
-
-
-def _refuse_server_command(prog: str, name: str) -> None:
-    """Raise UsageError if *name* is a command of the server."""
-    from runtimeclient.distribution import install_command  # noqa: PLC0415 (slow to import)
-
-    if name in SERVER_COMMANDS:
-        raise UsageError(f"{prog} {name} needs the extra server: {install_command('server')}")
 
 
 def _flush_or_discard(stream: TextIO) -> None:

@@ -4,9 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from runtimeconf.addresses import split_host_port
-from runtimeconf.connectors.connector import Package
-from runtimeconf.connectors.downloads import parse_token
-from runtimeconf.connectors.spark import DEFAULT_PORT
+from runtimeconf.connector import Package
 from runtimeconf.fields import (
     BooleanField,
     DurationField,
@@ -20,6 +18,7 @@ from runtimeconf.fields import (
     into,
 )
 from runtimeconf.model import ClusterConfig, QueryConfig
+from runtimeconf.network import parse_token
 from runtimeconf.pem import pem_problem
 from runtimeconf.references import holds_reference
 from runtimeconf.validation import YamlPath
@@ -30,6 +29,8 @@ from system.addresses import Address
 PARSER = Package("sqlglot", "sqlglot==30.30.0")
 
 _SCHEME = "sc://"
+#: The port of Spark Connect, if the address has none.
+DEFAULT_PORT = 15002
 
 
 def _parse_address(text: str) -> Address:

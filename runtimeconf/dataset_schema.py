@@ -1,17 +1,16 @@
 """
 The schema of `datasets` and `views`.
 
-The connector that `from` names decides which `params` are valid; `runtimeconf.connectors` declares them.
+The connector that `from` names declares which `params` are valid: see `runtimeconf.connector`.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, get_args
 
 from runtimeconf.acceleration_schema import ACCELERATION, COLUMN_NAME, SQL, VIEW_ACCELERATION
-from runtimeconf.connectors import ABSENT, CONNECTORS, Connector, Param, all_params
-from runtimeconf.connectors import VIEW as CONNECTOR_OF_VIEWS
-from runtimeconf.connectors.file_formats import kind_of, misplaced
+from runtimeconf.connector import Param
 from runtimeconf.fields import (
     BooleanField,
     ChoiceField,
@@ -26,6 +25,7 @@ from runtimeconf.fields import (
     into,
     refuse_unknown,
 )
+from runtimeconf.file_formats import kind_of, misplaced
 from runtimeconf.in_place import is_read_in_place
 from runtimeconf.model import (
     AccelerationConfig,
@@ -35,6 +35,8 @@ from runtimeconf.model import (
     TimeFormat,
     ViewConfig,
 )
+from runtimeconf.plugins import CONNECTORS, PluginError
+from runtimeconf.plugins import VIEW as CONNECTOR_OF_VIEWS
 from runtimeconf.references import holds_reference
 from runtimeconf.validation import YamlPath, nearest
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
@@ -56,7 +58,22 @@ _RESERVED_PREFIXES = {
 }
 _RESERVED_SNAPSHOT = re.compile(r"_s(?:[0-9]+|[0-9a-f]{12})")
 
-_PARAM_NAMES = frozenset(param.name for param in all_params())
+#: Connectors that people look for but that do not exist, with the reason and an alternative.
+ABSENT = {
+    "mariadb": "it speaks the protocol of MySQL: write mysql:",
+    **dict.fromkeys(("dremio", "spiceai", "spice.ai"), "it speaks Flight SQL: write flightsql:"),
+    **dict.fromkeys(("smb", "nfs"), "copy the files to a disk, and write file:"),
+    **dict.fromkeys(("databricks", "unity_catalog"), "read the files of the table: write delta_lake:"),
+    **dict.fromkeys(("glue", "hadoop_catalog"), "read the files of the table: write iceberg:"),
+    **dict.fromkeys(
+        ("clickhouse", "dynamodb", "elasticsearch", "mongodb", "odbc", "oracle", "redshift", "scylladb"),
+        "export the table to Parquet, and write file: or s3:",
+    ),
+    **dict.fromkeys(("bigquery", "snowflake"), "export the table to Parquet, and write file: or s3:"),
+    **dict.fromkeys(("debezium", "kafka"), "let a consumer write files, and append from those"),
+    **dict.fromkeys(("git", "github", "imap", "sharepoint"), "let a job write what you need to files, and write file:"),
+    **dict.fromkeys(("memory", "sink"), "callers cannot write to the runtime"),
+}
 
 
 def parse_relation_name(text: str) -> str:
@@ -109,10 +126,15 @@ class _SourceField(TextField):
             known = f"the connectors are: {', '.join(CONNECTORS)}"
             reason = ABSENT.get(name) or (f"did you mean {meant}:? {known}" if meant else known)
             raise InvalidValueError(f"the connector {name} is not supported; {reason}")
+        if name in CONNECTORS:
+            try:
+                CONNECTORS[name]
+            except PluginError as exc:
+                raise InvalidValueError(f"the connector {name} cannot be used: {exc}") from exc
         return text
 
 
-class ParamField(Field[str]):
+class ParamField(Field[Any]):
     """
     A parameter of a connector. Secret references in it are resolved before its field reads it.
 
@@ -123,7 +145,7 @@ class ParamField(Field[str]):
         self._param = param
         self.expected = param.field.expected
 
-    def read(self, node: Node, path: YamlPath) -> str | None:
+    def read(self, node: Node, path: YamlPath) -> Any | None:
         """Read the parameter, a path as an absolute one."""
         if isinstance(node, Scalar) and not self._param.is_code:
             if not path.validation.reads_sources and holds_reference(node.text):
@@ -139,13 +161,35 @@ class ParamField(Field[str]):
         value = self._param.field.read(node, path)
         if value is None:
             return None
-        return str(path.validation.directory / value if self._param.is_path else value)
+        return str(path.validation.directory / value) if self._param.is_path else value
 
 
-#: The parameters of all connectors. `_check_params` checks that the connector of the dataset has them.
-_PARAMS = Section[dict[str, str]](
-    into(dict), *(Setting(param.name, ParamField(param)) for param in all_params()), refuses_unknown=False
-)
+def params_section(params: Iterable[Param], *, refuses_unknown: bool = True) -> Section[dict[str, Any]]:
+    """Return the section with these parameters."""
+    settings = (Setting(param.name, ParamField(param)) for param in params)
+    return Section[dict[str, Any]](into(dict), *settings, refuses_unknown=refuses_unknown)
+
+
+def _all_params() -> dict[str, Param]:
+    """Return the parameters of all connectors that are built in, by name."""
+    found = [param for connector in CONNECTORS.built_in.values() for param in connector.params.declared.values()]
+    return {param.name: param for param in reversed(found)}
+
+
+_PARAMS = _all_params()
+
+
+class _DatasetSection(Section[DatasetConfig]):
+    """A dataset. The connector that `from` names declares its `params`; an unknown one may have those of any."""
+
+    def field_in(self, node: Mapping, setting: Setting) -> Field[Any]:
+        """Return the field that reads *setting*."""
+        source = node.get("from")
+        name = source.text.partition(":")[0] if isinstance(source, Scalar) else ""
+        if setting.name != "params" or name not in CONNECTORS:
+            return setting.field
+        # `_check_params` refuses unknown ones.
+        return params_section(CONNECTORS[name].params.declared.values(), refuses_unknown=False)
 
 
 def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> DatasetConfig | None:
@@ -161,10 +205,10 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
     if name == LOCALPOD:
         return _build_localpod(source, values, node, path)
     connector = CONNECTORS[name]
-    params: dict[str, str] = values.get("params", {})
+    params: dict[str, Any] = values.get("params", {})
     where = path.field("from")
     try:
-        location = connector.locate(rest, path.validation.directory)
+        location = connector.locate(name, rest, path.validation.directory)
     except InvalidValueError as exc:
         hint = f" ({exc})" if str(exc) else ""
         where.fault(node.line_of("from"), f"must be {name}: and {connector.expected}{hint}")
@@ -175,7 +219,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
         if package.is_needed(location, params) and not package.is_installed:
             message = f"this source needs a library (the extra sources has it): {package.install_command}"
             where.fault(node.line_of("from"), message)
-    _check_params(connector, location, params, node, path)
+    _check_params(name, location, params, node, path)
     _check_time_column(values, node, path)
     return DatasetConfig(
         from_=source,
@@ -215,29 +259,29 @@ def _build_localpod(source: str, values: dict[str, Any], node: Mapping, path: Ya
     return _materialized(view, source, required_for_ready=values.get("required_for_ready", True))
 
 
-def _check_params(connector: Connector, location: str, params: dict[str, str], node: Mapping, path: YamlPath) -> None:
+def _check_params(name: str, location: str, params: dict[str, Any], node: Mapping, path: YamlPath) -> None:
     """Compare the given parameters with those of the connector."""
     section = node.get("params")
     written = section.entries if isinstance(section, Mapping) else ()
-    where, known = path.field("params"), {param.name: param for param in connector.params}
+    where, known = path.field("params"), CONNECTORS[name].params.declared
     for entry in written:
-        if entry.name not in known and entry.name not in _PARAM_NAMES:
-            refuse_unknown(entry, {name: name for name in known}, where)
+        if entry.name not in known and entry.name not in _PARAMS:
+            refuse_unknown(entry, {one: one for one in known}, where)
         elif entry.name not in known:
             names = ", ".join(known) or "none"
-            message = f"is not a parameter of the connector {connector.name}; its parameters are: {names}"
+            message = f"is not a parameter of the connector {name}; its parameters are: {names}"
             where.field(entry.name).fault(entry.line, message)
-    unfit = misplaced(params, kind_of(location, params))
+    unfit = misplaced(params, kind_of(location, params.get("file_format")))
     for entry in written:
         if entry.name in unfit:
             where.field(entry.name).fault(entry.line, unfit[entry.name])
     given = {entry.name for entry in written}
-    missing = [name for name, param in known.items() if param.is_required and name not in given]
-    for name in missing:
-        where.fault(node.line_of("params"), f"lacks the field {name}: {known[name].field.expected}")
-    if missing or any(name in known and name not in params for name in given):
+    missing = [one for one, param in known.items() if param.is_required and one not in given]
+    for one in missing:
+        where.fault(node.line_of("params"), f"lacks the field {one}: {known[one].field.expected}")
+    if missing or any(one in known and one not in params for one in given):
         return  # an invalid parameter is absent here, so the check below would be wrong
-    problem = connector.check(location, params)
+    problem = CONNECTORS[name].params.of(params).problem(location)
     if problem is not None:
         where.fault(node.line_of("params"), problem)
 
@@ -317,7 +361,7 @@ _UNAVAILABLE = {
     "vectors": "Remove it: there is no search by meaning.",
 }
 
-DATASET = Section[DatasetConfig](
+DATASET = _DatasetSection(
     _build_dataset,
     Setting("from", _SourceField(), is_required=True),
     Setting("name", RELATION_NAME, is_required=True),
@@ -336,7 +380,7 @@ DATASET = Section[DatasetConfig](
     Setting("ready_state", ChoiceField("on_load", "on_registration")),
     Setting("time_column", COLUMN_NAME),
     Setting("time_format", ChoiceField(*get_args(TimeFormat))),
-    Setting("params", _PARAMS),
+    Setting("params", params_section(_PARAMS.values(), refuses_unknown=False)),
     Setting("acceleration", ACCELERATION),
     unavailable=_UNAVAILABLE,
 )

@@ -102,6 +102,18 @@ class BooleanField(ScalarField[bool]):
         return self._values[node.text]
 
 
+class FlagField(ScalarField[bool]):
+    """`true` or `false`, quoted or not: Spice.ai takes texts as parameters."""
+
+    expected = "true or false"
+
+    def convert(self, node: Scalar) -> bool:
+        """Accept the two words."""
+        if node.text not in {"true", "false"}:
+            raise InvalidValueError
+        return node.text == "true"
+
+
 class IntegerField(ScalarField[int]):
     """A whole number within inclusive bounds."""
 
@@ -345,7 +357,9 @@ class Section(Field[T]):
         is_complete = True
         for setting in self.settings:
             entry = entries.get(setting.name)
-            value = setting.field.read(entry.value, path.field(entry.name)) if entry is not None else None
+            value = (
+                self.field_in(node, setting).read(entry.value, path.field(entry.name)) if entry is not None else None
+            )
             if entry is not None and setting.note:
                 path.field(entry.name).note(entry.line, setting.note)
             if value is not None:
@@ -362,6 +376,10 @@ class Section(Field[T]):
             yield path, self
         for setting in self.settings:
             yield from setting.field.walk(f"{path}.{setting.name}" if path else setting.name)
+
+    def field_in(self, node: Mapping, setting: Setting) -> Field[Any]:
+        """Return the field that reads *setting* of *node*. A subclass may choose it by another setting."""
+        return setting.field
 
     def field_of(self, name: str) -> Field[Any] | None:
         """Return the field of the setting *name*; None if there is none."""

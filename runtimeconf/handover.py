@@ -19,7 +19,7 @@ import typing
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -255,9 +255,9 @@ def rebuilt(hint: Any, value: Any) -> Any:
     Raises:
         TypeError: The configuration does not use types such as *hint*.
     """
-    if dataclasses.is_dataclass(hint):
-        hints = typing.get_type_hints(hint)
-        return hint(**{name: rebuilt(hints[name], item) for name, item in value.items()})  # type: ignore[operator]
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        hints = _hints_of(hint)
+        return hint(**{name: rebuilt(hints[name], item) for name, item in value.items()})
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in {typing.Union, types.UnionType}:
         (hint,) = (argument for argument in arguments if argument is not types.NoneType)
@@ -269,3 +269,8 @@ def rebuilt(hint: Any, value: Any) -> Any:
     if origin in {Literal, Mapping, None}:  # texts, and mappings of text to text
         return value
     raise TypeError(f"A field of type {hint} cannot be handed over.")
+
+
+@cache
+def _hints_of(hint: type[Any]) -> Mapping[str, Any]:
+    return typing.get_type_hints(hint)

@@ -4,17 +4,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from runtimeconf.connectors.file_formats import kind_of
+from runtimeconf.file_formats import kind_of
+from runtimeconf.plugins import CONNECTORS
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping as MappingNode
-
-#: The connectors whose locations a cluster can read, with the formats of files; Delta tables have one of their own.
-_FORMATS: Final[Mapping[str, tuple[str, ...]]] = {
-    "file": ("parquet", "csv"),
-    "s3": ("parquet", "csv"),
-    "delta": ("delta",),
-    "delta_lake": ("delta",),
-}
 
 #: The option of the cluster's CSV reader for each parameter.
 CSV_OPTIONS: Final[Mapping[str, str]] = {
@@ -30,10 +23,11 @@ _AMBIGUOUS: Final = re.compile("[#%?]")
 _PARAMS = frozenset({"file_format", *CSV_OPTIONS})
 
 
-def format_of(connector: str, location: str, params: Mapping[str, str]) -> str | None:
+def format_of(connector: str, location: str, params: Mapping[str, Any]) -> str | None:
     """Return the cluster's name for the format of a dataset; None if it is unknown or cannot be read there."""
-    formats = _FORMATS.get(connector, ())
-    found = "delta" if formats == ("delta",) else kind_of(location, params)
+    formats = CONNECTORS[connector].formats_in_place
+    # Some tables are of one format, whatever the names of their files.
+    found = formats[0] if len(formats) == 1 else kind_of(location, params.get("file_format"))
     return found if found in formats else None
 
 
@@ -62,11 +56,13 @@ def _reasons(
     section = node.get("params")
     # As written: a follower leaves out those with references.
     params = {entry.name for entry in section.entries} if isinstance(section, MappingNode) else set()
-    if connector not in _FORMATS:
-        yield "from", "from", f"cannot be read by the cluster of runtime.engine: use {', '.join(_FORMATS)}"
+    formats = CONNECTORS[connector].formats_in_place
+    if not formats:
+        others = [name for name, one in CONNECTORS.built_in.items() if one.formats_in_place]
+        yield "from", "from", f"cannot be read by the cluster of runtime.engine: use {', '.join(others)}"
     elif format_of(connector, location, values.get("params", {})) is None:
-        formats = " or ".join(_FORMATS[connector])
-        reason = f"must name {formats} files for the cluster of runtime.engine; params: file_format says which they are"
+        named = " or ".join(formats)
+        reason = f"must name {named} files for the cluster of runtime.engine; params: file_format says which they are"
         yield "from", "from", reason
     elif found := _AMBIGUOUS.search(location):
         yield "from", "from", f"has a {found[0]} in it, which clusters read in their own ways"

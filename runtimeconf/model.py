@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from runtimeconf.secret import Secret
 from system.addresses import Address
@@ -219,7 +219,7 @@ class SnapshotsConfig:
 
     location: str
     role: SharingRole
-    params: Mapping[str, str] = field(default_factory=dict, repr=False)
+    params: Mapping[str, Any] = field(default_factory=dict, repr=False)
     poll_s: float = 2.0
 
 
@@ -312,10 +312,11 @@ class DatasetConfig:
     One entry of `datasets`, or a view with `materialized: true`, which is a dataset with the connector `view`.
 
     `from_` is the text of `from:`; `connector` is the part before its colon and `location` the rest, a path made
-    absolute; `params` are those of the connector, with secret references resolved. `time_column` is set if
-    `refresh_mode` is `append`, or if rows expire; otherwise only a refresh request with mode append uses it. `on_empty`
-    says what a refresh without rows does if rows are served. A dataset that `is_in_place` is read by a cluster and
-    never loaded. `line` counts from 1 in the YAML; `yaml_path` is like `datasets[0]`.
+    absolute; `params` are the values of those of the connector, in JSON types and with secret references resolved
+    (`Params.of` makes its dataclass of them). `time_column` is set if `refresh_mode` is `append`, or if rows expire;
+    otherwise only a refresh request with mode append uses it. `on_empty` says what a refresh without rows does if rows
+    are served. A dataset that `is_in_place` is read by a cluster and never loaded. `line` counts from 1 in the YAML;
+    `yaml_path` is like `datasets[0]`.
     """
 
     name: str
@@ -328,7 +329,7 @@ class DatasetConfig:
     time_column: str | None = None
     time_format: TimeFormat | None = None
     documentation: Documentation = Documentation()
-    params: Mapping[str, str] = field(default_factory=dict, repr=False)
+    params: Mapping[str, Any] = field(default_factory=dict, repr=False)
     acceleration: AccelerationConfig = AccelerationConfig(enabled=False)
     view: MaterializedView | None = None
     is_in_place: bool = False

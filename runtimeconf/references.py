@@ -42,11 +42,3 @@ def expand(text: str, resolve: Callable[[str, str], str]) -> str:
 def holds_reference(text: str) -> bool:
     """Return whether *text* holds at least one well-formed reference."""
     return _REFERENCE.search(text) is not None
-
-
-def without_literals(text: str, mark: str) -> str:
-    """Return *text* with *mark* in place of everything outside its references."""
-    literals = _REFERENCE.split(text)[::3]
-    found = [match[0] for match in _REFERENCE.finditer(text)]
-    marked = [mark if literal or not found else "" for literal in literals]
-    return "".join(part for pair in zip(marked, [*found, ""], strict=True) for part in pair)

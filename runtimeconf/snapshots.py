@@ -4,11 +4,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from runtimeconf.connectors.connector import Package
-from runtimeconf.connectors.s3 import S3_PARAMS, check_s3, parse_location
-from runtimeconf.dataset_schema import ParamField
-from runtimeconf.fields import ChoiceField, DurationField, InvalidValueError, ParsedField, Section, Setting, into
+from runtimeconf.connector import Package
+from runtimeconf.dataset_schema import params_section
+from runtimeconf.fields import ChoiceField, DurationField, InvalidValueError, ParsedField, Section, Setting
 from runtimeconf.model import SnapshotsConfig
+from runtimeconf.s3 import S3Params, parse_location
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar
 
@@ -50,8 +50,9 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> SnapshotsCo
     where, section = path.field("params"), node.get("params")
     given = {entry.name for entry in section.entries} if isinstance(section, Mapping) else set()
     if given <= set(config.params):  # Otherwise one is invalid, and is missing here.
-        problem = check_s3(config.location, config.params)
-        if problem is None and "s3_key" not in config.params and config.params.get("s3_auth") != "iam_role":
+        params = S3Params.of(config.params)
+        problem = params.problem(config.location)
+        if problem is None and params.s3_key is None and params.s3_auth != "iam_role":
             problem = "lacks credentials, because every node writes there: s3_key and s3_secret, or s3_auth: iam_role"
         if problem is not None:
             where.fault(node.line_of("params") or node.line, problem)
@@ -63,7 +64,7 @@ SNAPSHOTS = Section[SnapshotsConfig](
     _build,
     Setting("location", _LocationField(), is_required=True),
     Setting("role", ChoiceField("publisher", "follower", "auto"), is_required=True),
-    Setting("params", Section(into(dict), *(Setting(param.name, ParamField(param)) for param in S3_PARAMS))),
+    Setting("params", params_section(S3Params.declared.values())),
     Setting("poll", DurationField("100ms", "10s"), attribute="poll_s"),
     may_be_empty=False,
 )

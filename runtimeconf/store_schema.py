@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from runtimeconf.connectors.connector import Package
+from runtimeconf.connector import Package
 from runtimeconf.fields import (
     ChoiceField,
     Field,

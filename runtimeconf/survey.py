@@ -1,4 +1,4 @@
-"""What becomes of each field of a Spicepod: taken, taken with another meaning, or not to be had."""
+"""The compatibility report: whether each field of a Spicepod is supported, and with which meaning."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping as YamlMapping
 from runtimeconf.yaml_reader import Node, Scalar, Sequence
 
-Verdict = Literal["taken", "taken with another meaning", "not to be had"]
+Verdict = Literal["supported", "supported, different meaning", "unsupported"]
 
 
 _UNKNOWN_SOURCE = "is a parameter of a source that cannot be used: see from"
@@ -46,15 +46,15 @@ def survey(examination: Examination) -> tuple[Use, ...]:
     found: dict[tuple[str, Verdict, str], list[int]] = {}
     remarks: dict[str, list[tuple[int, Verdict, str]]] = {}
     for fault in validation.faults:
-        remarks.setdefault(fault.yaml_path, []).append((fault.line, "not to be had", fault.message))
+        remarks.setdefault(fault.yaml_path, []).append((fault.line, "unsupported", fault.message))
     for note in validation.notes:
-        remarks.setdefault(note.yaml_path, []).append((note.line, "taken with another meaning", note.sentence))
+        remarks.setdefault(note.yaml_path, []).append((note.line, "supported, different meaning", note.sentence))
     refused = {fault.yaml_path for fault in validation.faults}
     for line, name in _fields(root, ROOT, YamlPath(validation)):
         source, is_param, _ = name.partition(".params.")
         if is_param and f"{source}.from" in refused:
-            remarks.setdefault(name, [(line, "not to be had", _UNKNOWN_SOURCE)])
-        for where, verdict, remark in remarks.pop(name, [(line, "taken", "")]):
+            remarks.setdefault(name, [(line, "unsupported", _UNKNOWN_SOURCE)])
+        for where, verdict, remark in remarks.pop(name, [(line, "supported", "")]):
             found.setdefault((_general(name), verdict, remark), []).append(where)
     files = {one.yaml_path: one.file for one in validation.faults}
     files |= {one.yaml_path: one.file for one in validation.notes}
@@ -66,7 +66,7 @@ def survey(examination: Examination) -> tuple[Use, ...]:
             found.setdefault((shown, verdict, remark), []).append(where)
     uses = (Use(tuple(dict.fromkeys(lines)), name, verdict, remark) for (name, verdict, remark), lines in found.items())
     is_spicepod = isinstance(kind := root.get("kind"), Scalar) and kind.text == "Spicepod"
-    return tuple(use for use in uses if is_spicepod or use.verdict == "taken with another meaning")
+    return tuple(use for use in uses if is_spicepod or use.verdict == "supported, different meaning")
 
 
 def _general(path: str) -> str:

@@ -6,10 +6,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from runtimeconf.addresses import parse_host
-from runtimeconf.connectors.connector import Package
-from runtimeconf.connectors.http import parse_headers
+from runtimeconf.connector import Package
 from runtimeconf.fields import DurationField, Field, InvalidValueError, ParsedField, Section, Setting
 from runtimeconf.model import TracesConfig
+from runtimeconf.network import parse_headers
 from runtimeconf.references import holds_reference
 from runtimeconf.validation import YamlPath, shown_name
 from runtimeconf.yaml_reader import Mapping, Node, Scalar

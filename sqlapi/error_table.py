@@ -12,13 +12,15 @@ from datasources import errors as data
 from queryengine import errors as query
 from runtimeconf import errors as conf
 from sqlapi import errors as api
-from sqlapi.problems import CLIENT_CLOSED_REQUEST
 from system import errors as system
 from telemetry import errors as telemetry
 
 #: The detail of an internal error, whose own message is only logged.
 HIDDEN_DETAIL = "The runtime could not answer. Its log tells why, under this request id."
 INTERNAL_CODE = "internal_error"
+
+#: The client has disconnected: only the access log shows this status.
+CLIENT_CLOSED_REQUEST = 499
 
 #: Seconds until a client should retry when something is unavailable.
 RETRY_AFTER_S = 1

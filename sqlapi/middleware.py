@@ -11,7 +11,8 @@ from django.http.response import HttpResponseBase
 import telemetry.state
 from queryengine.ids import accepted_id, new_id
 from runtimeconf.state import get_config
-from sqlapi.problems import COMMON_HEADERS, QUERY_ID, REQUEST_ID, TRACE, problem
+from sqlapi.error_table import Refusal
+from sqlapi.problems import COMMON_HEADERS, QUERY_ID, REQUEST_ID, TRACE, as_http11, problem
 from sqlapi.urls import UNKNOWN, route_name
 from system.client_address import client_address
 from telemetry import spans
@@ -108,12 +109,12 @@ def refuse(peer: str, status: int, code: str, detail: str) -> bytes:
 
     Only the peer is logged, nothing else of the request: a malformed header may hold a key.
     """
-    response = problem(status, code, detail)
+    response = problem(Refusal(status=status, code=code, detail=detail))
     telemetry.state.count_request(UNKNOWN, status, 0.0)
     fields = {"peer": peer, "method": None, "route": None, "status": status, "code": code}
     fields["request_id"] = response.headers["X-Request-Id"]
     logger.info("request refused by the server", extra={"fields": fields})
-    return response.as_http11()
+    return as_http11(response)
 
 
 def _send_span(trace: Trace | None, fields: Mapping[str, Any], duration_s: float) -> None:

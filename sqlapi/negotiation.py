@@ -1,18 +1,70 @@
 """
-What `Accept` (RFC 9110, 12.5.1) and `Cache-Control` ask for: the format of an answer, and the use of the results cache.
+What a request asks for: the format and the size of a response, and the use of the results cache.
+
+`Accept` (RFC 9110, 12.5.1), `Cache-Control` and the query string say it. Routes read only the parameters of query
+strings that are declared here.
 
 Django's `HttpRequest.get_preferred_type` drops ranges with `q=0`, so `text/csv;q=0, */*` would still give CSV, and it
 compares parameters, so `application/json; charset=utf-8` would be refused. DRF ignores q-values.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Generic, TypeVar
+from urllib.parse import parse_qsl
 
 from queryengine.engine import CacheUse, Encoding
-from sqlapi.errors import NotAcceptableError
-from sqlapi.media_types import parse_media_type, split_list
+from sqlapi.errors import InvalidParameterError, NotAcceptableError
+
+_T = TypeVar("_T")
+
+# Media types (RFC 9110, 8.3.1). Malformed input is ignored, not an error.
+_TCHARS = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_PARAMETER = re.compile(rf"[ \t]*;[ \t]*(?:({_TCHARS})=({_TCHARS}|{_QUOTED}))?", re.DOTALL)
+_ITEM = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+', re.DOTALL)
+_MEDIA_TYPE = re.compile(rf"[ \t]*({_TCHARS}/{_TCHARS})")
+
+_QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
+#: Any number of zeros, as a token or in quotes (RFC 9111, 1.2.2 and 5.2).
+_NO_AGE = re.compile(r'max-age=("?)0+\1')
+
+_MAX_PARAMETERS = 100
+_NUMBER = re.compile("[0-9]{1,4}", re.ASCII)
+
+#: How many rows of history or statistics a request gets.
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+
+
+def parse_media_type(text: str) -> tuple[str, dict[str, str]] | None:
+    """
+    Return the type and its parameters, with type and names in lower case; None if *text* is not a media type.
+
+    The first of several parameters with one name counts.
+    """
+    found = _MEDIA_TYPE.match(text)
+    if found is None:
+        return None
+    parameters: dict[str, str] = {}
+    position = found.end()
+    while parameter := _PARAMETER.match(text, position):
+        position = parameter.end()
+        name, value = parameter.groups()
+        if name:
+            if value.startswith('"'):
+                value = re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL)
+            parameters.setdefault(name.lower(), value)
+    if text[position:].strip(" \t"):
+        return None
+    return found[1].lower(), parameters
+
+
+def split_list(text: str) -> list[str]:
+    """Return the items of a comma-separated header; commas within quotes do not separate."""
+    return [item[0] for item in _ITEM.finditer(text)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +97,6 @@ NAMED: Mapping[str, Offer] = {
     "jsonl": OFFERS[6],
     "arrow": OFFERS[3],
 }
-
-_QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
-
-
-#: Any number of zeros, as a token or in quotes (RFC 9111, 1.2.2 and 5.2).
-_NO_AGE = re.compile(r'max-age=("?)0+\1')
 
 
 @lru_cache(maxsize=64)
@@ -104,3 +150,81 @@ def cache_use(header: str | None) -> CacheUse:
     if "no-store" in directives:
         return "none"
     return "renew" if "no-cache" in directives or any(map(_NO_AGE.fullmatch, directives)) else "use"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryParameter(Generic[_T]):
+    """
+    A parameter, which `openapi.json` describes for each operation that reads it.
+
+    Args:
+        name: Its name.
+        parse: Turns its text into a value, or raises ValueError.
+        refusal: The sentence for a caller that sends it twice or with a bad value.
+    """
+
+    name: str
+    parse: Callable[[str], _T]
+    refusal: str
+
+    def read(self, environ: Mapping[str, Any]) -> _T | None:
+        """
+        Return its value in the query string of a request, or None if it is absent.
+
+        Raises:
+            InvalidParameterError: It occurs twice, its value is bad, or there are too many parameters of any name.
+        """
+        query_string = environ.get("QUERY_STRING")
+        if not query_string:
+            return None
+        try:
+            parameters = parse_qsl(query_string, True, max_num_fields=_MAX_PARAMETERS)
+        except ValueError as error:
+            raise InvalidParameterError("The query string has too many parameters.") from error
+        sent = [value for name, value in parameters if name == self.name]
+        if len(sent) > 1:
+            raise InvalidParameterError(self.refusal)
+        try:
+            return self.parse(sent[0]) if sent else None
+        except ValueError as error:
+            raise InvalidParameterError(self.refusal) from error
+
+
+def _choice(*names: str) -> Callable[[str], str]:
+    return lambda text: names[names.index(text)]
+
+
+#: Of the route that runs a statement.
+SQL_FORMAT = QueryParameter(
+    name="format",
+    parse=_choice(*NAMED),
+    refusal=f"The parameter format is one of {', '.join(NAMED)}.",
+)
+
+#: Of routes that answer with a list.
+FORMAT = QueryParameter(
+    name="format",
+    parse=_choice("json", "csv"),
+    refusal="The parameter format is json or csv.",
+)
+
+#: Of routes that answer with a single object.
+JSON_FORMAT = QueryParameter(
+    name="format",
+    parse=_choice("json"),
+    refusal="This route answers in JSON: the parameter format is json, or left out.",
+)
+
+
+def _limit(text: str) -> int:
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MAX_LIMIT:
+        raise ValueError
+    return int(text)
+
+
+#: Of routes that answer with what the runtime remembers.
+LIMIT = QueryParameter(
+    name="limit",
+    parse=_limit,
+    refusal=f"The parameter limit is a whole number from 1 to {MAX_LIMIT}.",
+)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from django.urls import ResolverMatch, URLPattern, path, re_path
 
-from sqlapi import views
+from sqlapi import datasets, statements, status
+from sqlapi.api_view import ApiView, UnknownView
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class Route:
 
     name: str
     template: str
-    view: type[views.ApiView]
+    view: type[ApiView]
 
     @property
     def pattern(self) -> str:
@@ -23,19 +24,19 @@ class Route:
 
 
 ROUTES = (
-    Route("health", "/health", views.HealthView),
-    Route("ready", "/v1/ready", views.ReadyView),
-    Route("sql", "/v1/sql", views.SqlView),
-    Route("active", "/v1/sql/active", views.ActiveView),
-    Route("history", "/v1/sql/history", views.HistoryView),
-    Route("statistics", "/v1/sql/statistics", views.StatisticsView),
-    Route("cancel", "/v1/sql/{query_id}/cancel", views.CancelView),
-    Route("status", "/v1/status", views.StatusView),
-    Route("datasets", "/v1/datasets", views.DatasetsView),
-    Route("refresh", "/v1/datasets/{name}/acceleration/refresh", views.RefreshView),
-    Route("key", "/v1/key", views.KeyView),
-    Route("catalogs", "/v1/catalogs", views.CatalogsView),
-    Route("openapi", "/v1/openapi.json", views.OpenApiView),
+    Route("health", "/health", status.HealthView),
+    Route("ready", "/v1/ready", status.ReadyView),
+    Route("sql", "/v1/sql", statements.SqlView),
+    Route("active", "/v1/sql/active", statements.ActiveView),
+    Route("history", "/v1/sql/history", statements.HistoryView),
+    Route("statistics", "/v1/sql/statistics", statements.StatisticsView),
+    Route("cancel", "/v1/sql/{query_id}/cancel", statements.CancelView),
+    Route("status", "/v1/status", status.StatusView),
+    Route("datasets", "/v1/datasets", datasets.DatasetsView),
+    Route("refresh", "/v1/datasets/{name}/acceleration/refresh", datasets.RefreshView),
+    Route("key", "/v1/key", status.KeyView),
+    Route("catalogs", "/v1/catalogs", datasets.CatalogsView),
+    Route("openapi", "/v1/openapi.json", status.OpenApiView),
 )
 
 #: The name of the pattern for every other path.
@@ -45,7 +46,7 @@ _TEMPLATES = {route.name: route.template for route in ROUTES}
 
 urlpatterns: list[URLPattern] = [
     *(path(route.pattern, route.view.as_view(), name=route.name) for route in ROUTES),
-    re_path("", views.UnknownView.as_view(), name=UNKNOWN),
+    re_path("", UnknownView.as_view(), name=UNKNOWN),
 ]
 
 

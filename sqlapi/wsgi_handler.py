@@ -19,9 +19,9 @@ from django.http.response import HttpResponseBase
 from django.urls import Resolver404, ResolverMatch, get_resolver
 
 import queryengine.state
-from sqlapi.body import must_close
 from sqlapi.middleware import refuse
-from sqlapi.request_bodies import CONTENT_TYPE
+from sqlapi.request_bodies import CONTENT_TYPE, must_close
+from sqlapi.status import is_ready
 from sqlapi.urls import ROUTES
 
 #: The engine of the default database of a project that has none. A user's own project may have one.
@@ -32,9 +32,10 @@ class ApiHandler(WSGIHandler):
     """
     The handler of the API. It loads the views, so create it after `django.setup()`.
 
-    Beside WSGI, it offers what `httpserver.application` asks of an application.
+    Beside WSGI, it offers what `httpserver.application` asks of an application, and its readiness.
     """
 
+    is_ready = staticmethod(is_ready)
     refuse = staticmethod(refuse)
     must_close = staticmethod(must_close)
     cancel_all = staticmethod(queryengine.state.cancel_statements)

@@ -23,7 +23,7 @@ from datasources.refresh.control_socket import ControlClient
 from queryengine.pool.broker_client import TICK_S, BrokerLink
 from runtimeconf.model import RuntimeConfig
 from supervisor.parts import part_of
-from supervisor.project import project
+from supervisor.version import version
 from system.process_usage import arguments, children, started_at, usage_of
 from system.wallclock import seconds_since, since_boot
 from telemetry import metrics
@@ -63,7 +63,7 @@ class Gauges:
         self._woken = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="gauges", daemon=True)
-        self._versions = (project()[0] or "unknown", platform.python_version(), metadata.version("duckdb"))
+        self._versions = (version() or "unknown", platform.python_version(), metadata.version("duckdb"))
 
     def adopt(self, config: RuntimeConfig, keys: Keys) -> None:
         """Look up the values of the runtime of *config* from now on."""

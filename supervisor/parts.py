@@ -95,7 +95,7 @@ def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str]
     return {**kept, **_FOR_LIBRARIES}
 
 
-def variables_for(params: Iterable[Mapping[str, str]]) -> re.Pattern[str]:
+def variables_for(params: Iterable[Mapping[str, Any]]) -> re.Pattern[str]:
     """
     Return a pattern of the variables that connections with these parameters may use.
 

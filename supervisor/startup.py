@@ -173,11 +173,11 @@ class Runtime:
             logger.warning("runtime.metrics: a single process has no metrics endpoint: use the command `serve`")
         self._stop_lock = threading.Lock()
         self._stopped = False
-        if config.is_watched:
-            from telemetry.aggregates import Memory  # noqa: PLC0415
+        if config.history.enabled:
+            from telemetry.memory import Memory  # noqa: PLC0415
 
-            memory = Memory(config)
-            telemetry.state.deliver_to(memory.take, memory.answer, keeps_sql=config.history.keeps_sql)
+            memory = Memory(config.history)
+            telemetry.state.deliver_to(memory.put, memory.answer, keeps_sql=config.history.keeps_sql)
         self._end_traces = tracing.export_here(config)
         self._datasets = DatasetService(config, exclusive=False)
         # Start the datasets first: that verifies every snapshot that the engine may open.

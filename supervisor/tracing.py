@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtimeconf.model import RuntimeConfig, TracesConfig
 from runtimeconf.traces import EXPORTER
-from supervisor.project import project
+from supervisor.version import version
 from telemetry import spans
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where traces are exported.
@@ -32,7 +32,7 @@ def exporter_of(traces: TracesConfig, config: RuntimeConfig, reader: int) -> "Sp
         raise OSError(
             f"runtime.traces: the OpenTelemetry exporter cannot be imported ({error}): {EXPORTER.install_command}"
         ) from error
-    return SpanExporter(traces, reader, service=config.name or "querykeep", version=project()[0])
+    return SpanExporter(traces, reader, service=config.name or "querykeep", version=version())
 
 
 def export_here(config: RuntimeConfig) -> Callable[[], None]:

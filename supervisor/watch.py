@@ -14,8 +14,9 @@ from supervisor.part_process import StopSignal, heartbeat
 from system.addresses import Address, listen
 from system.lock import PREDECESSOR_WAIT_S
 from system.process_limits import give_memory_back
-from telemetry.aggregates import Memory
 from telemetry.collector import Collector
+from telemetry.counters import Counters
+from telemetry.memory import Memory
 from telemetry.metrics_endpoint import MetricsServer, RuntimeMetrics
 from telemetry.sender import WATCH_SOCKET
 
@@ -32,11 +33,12 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
     listener = None
     if config.metrics.enabled:
         listener = listen(config.metrics.bind, _SETTING, time.monotonic() + PREDECESSOR_WAIT_S)
-    memory = Memory(config)
-    collector = Collector(config.state_dir / WATCH_SOCKET, memory.aggregates, memory.answers, heartbeat(extra))
+    counters, memory = Counters(), Memory(config.history)
+    counters.expect_datasets([dataset.name for dataset in config.datasets])
+    collector = Collector(config.state_dir / WATCH_SOCKET, [counters, memory], memory.answer, heartbeat(extra))
     collector.start()
     gauges = Gauges(extra.get("supervisor"))
-    endpoint = _Endpoint(RuntimeMetrics(memory.counters.series, gauges.series))
+    endpoint = _Endpoint(RuntimeMetrics(counters.series, gauges.series))
     endpoint.adopt(config, listener)
     if config.metrics.enabled:
         gauges.adopt(config, extra["keys"])
@@ -45,7 +47,8 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
     while not stop.wait(_POLL_S):
         if live is not None and live.in_force != config.generation:
             config, extra = live.current()
-            memory.adopt(config)
+            counters.expect_datasets([dataset.name for dataset in config.datasets])
+            memory.adopt(config.history)
             endpoint.adopt(config)
             if config.metrics.enabled:
                 gauges.adopt(config, extra["keys"])

@@ -5,6 +5,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +21,6 @@ import telemetry.state
 from httpserver import gunicorn_server
 from runtimeconf import handover
 from runtimeconf.model import RuntimeConfig
-from sqlapi.readiness import is_ready
 from supervisor import parts, process_tree, tracing
 from supervisor.hot_reload import Follower, Serving, tell
 from supervisor.part_process import heartbeat
@@ -73,10 +74,11 @@ class _Web(BaseApplication):
         atexit.register(telemetry.state.disconnect)
         atexit.register(queryengine.state.cancel_statements)
         if self._ready is not None:
-            threading.Thread(target=_report_ready, args=[self._ready], name="ready", daemon=True).start()
+            report = partial(_report_ready, self._ready, ApiHandler.is_ready)
+            threading.Thread(target=report, name="ready", daemon=True).start()
         if live is None:
             return ApiHandler()
-        follower = Follower(live, serving, self._extra["reports"], adopt=_adopt, is_served=is_ready)
+        follower = Follower(live, serving, self._extra["reports"], adopt=_adopt, is_served=ApiHandler.is_ready)
 
         class Following(ApiHandler):
             def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
@@ -108,7 +110,7 @@ def _adopt(serving: Serving) -> None:
     tell(serving.config)
 
 
-def _report_ready(descriptor: int) -> None:
+def _report_ready(descriptor: int, is_ready: Callable[[], bool]) -> None:
     pauses_s = process_tree.poll_intervals_s()
     while not is_ready():
         time.sleep(next(pauses_s))

@@ -2,5 +2,5 @@
 Reports what happens in the runtime to one process, which counts and remembers it.
 
 A process reports an event with `telemetry.state.send`. Under `serve` it goes over a socket to the part `watch`, whose
-`Collector` passes it to aggregates such as `Counters`; in a single process it goes to them directly.
+`Collector` passes it to `Counters` and `Memory`; in a single process it goes to `Memory` directly.
 """

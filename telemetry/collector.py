@@ -4,42 +4,41 @@ Collects the events of all processes from one socket, and answers questions abou
 One thread reads. After it has read something it pauses, so that it wakes up for many events at once: what the others
 send meanwhile waits in the buffers of the system, even if they die.
 
-A line is an event, or a question: `{"ask": n, "what": ...}` and further fields. The answer is `{"ask": n, "answer":
-...}`, or without an answer if nobody knows one.
+A line is an event, or a question, which is the last line of its connection: the answer follows in JSON, or nothing if
+nobody knows one, and the connection ends.
 """
 
-import json
 import logging
 import os
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec.json
+
 from system.state_socket import StateSocket
-from telemetry.events import Event, Line, decode, decode_all
+from telemetry.events import Event, Line, Question, decode, decode_all
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between two times that it reads.
 PAUSE_S = 0.2
 
-#: A process that sends a longer line is dropped, and one that leaves this much of its answers unread.
+#: A process that sends a longer line is dropped.
 MAX_LINE_BYTES = 64 * 1024
-MAX_UNREAD_BYTES = 16 * 1024 * 1024
+
+#: Seconds until an answer must have been read.
+ANSWER_S = 5.0
 
 #: Read at once from one process.
 _RECEIVE_BYTES = 256 * 1024
 _BACKLOG = 128
 #: Seconds between checks whether the socket is still in its place.
 _CHECK_S = 1.0
-
-#: Answers a question of one kind, by its fields, in JSON types. It may raise LookupError, TypeError or ValueError.
-Answer = Callable[[Mapping[str, Any]], Any]
 
 
 class Aggregate(Protocol):
@@ -49,27 +48,6 @@ class Aggregate(Protocol):
         """Take *events*, in the order in which each process sent its own."""
 
 
-def answer(answers: Mapping[str, Answer], question: Mapping[str, Any]) -> Any:
-    """
-    Answer *question*.
-
-    Raises:
-        LookupError: Nobody can.
-    """
-    try:
-        return answers[question["what"]](question)
-    except (TypeError, ValueError) as error:
-        raise LookupError(f"The question is malformed: {error}") from error
-
-
-@dataclass(eq=False, slots=True)
-class _Client:
-    socket: socket.socket
-    received: bytes = b""
-    is_foreign: bool = False
-    unread: bytearray = field(default_factory=bytearray)
-
-
 class Collector:
     """
     The socket at *path*, from `start` to `stop`.
@@ -77,7 +55,7 @@ class Collector:
     Args:
         path: The socket's path; one that a dead predecessor left is replaced.
         aggregates: What gets all events.
-        answers: What answers questions, by their `what`.
+        answer: Answers a question, in JSON types, in any thread. It raises LookupError if it cannot.
         each_round: Called at least once a second while events are collected.
 
     Raises:
@@ -88,18 +66,19 @@ class Collector:
         self,
         path: Path,
         aggregates: Sequence[Aggregate],
-        answers: Mapping[str, Answer],
+        answer: Callable[[Question], Any],
         each_round: Callable[[], None] = lambda: None,
     ) -> None:
         self._path = path
-        self._each_round = each_round
         self._aggregates = aggregates
-        self._answers = answers
+        self._answer = answer
+        self._each_round = each_round
         self._selector = selectors.DefaultSelector()
-        self._clients: set[_Client] = set()
+        self._rests: dict[socket.socket, bytes] = {}  # the beginning of a line from each process
         self._events: list[Event] = []  # read, but not passed on
+        self._questions: list[tuple[socket.socket, Question]] = []  # the same
         self._stop = threading.Event()
-        self._is_reported = False
+        self._is_reported = self._has_foreign = False
         self._listen()
         self._woken, self._wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._woken, selectors.EVENT_READ)
@@ -116,8 +95,8 @@ class Collector:
         self._thread.join()
         with suppress(OSError):
             self._poll(0.0)
-        for client in self._clients:
-            client.socket.close()
+        for connection in (*self._rests, *(connection for connection, _ in self._questions)):
+            connection.close()
         self._socket.close()
         self._selector.close()
         for descriptor in (self._woken, self._wakes):
@@ -126,7 +105,7 @@ class Collector:
     def _listen(self) -> None:
         self._socket = StateSocket(self._path, _BACKLOG)
         self._socket.listener.setblocking(False)
-        self._selector.register(self._socket.listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._socket.listener, selectors.EVENT_READ)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -140,16 +119,27 @@ class Collector:
                 self._stop.wait(_CHECK_S)
 
     def _poll(self, timeout_s: float) -> bool:
-        """Wait for events and questions, and read all of them. Return whether to wait for more before the next time."""
+        """Wait for events and questions, and read all of them. Return whether there were any."""
+        is_ready = self._read_all(0.0 if self._questions else timeout_s)
+        questions, self._questions = self._questions, []
+        if questions:
+            self._read_all(0.0)  # What anybody sent before a question is here by now, and the answer includes it.
+        self._pass_on()
+        for connection, question in questions:
+            try:
+                threading.Thread(target=self._reply, args=[connection, question], name="answer", daemon=True).start()
+            except RuntimeError:  # no thread left
+                connection.close()
+        return is_ready
+
+    def _read_all(self, timeout_s: float) -> bool:
         ready = self._selector.select(timeout_s)
         for key, _ in ready:
-            if isinstance(key.data, _Client):
-                self._serve(key.data)
-            elif key.data is not None:
-                key.data()
-        self._pass_on()
-        # Whoever reads a long answer needs the next piece of it, which is as large as the buffer of a socket.
-        return bool(ready) and not any(events & selectors.EVENT_WRITE for _, events in ready)
+            if key.fileobj is self._socket.listener:
+                self._accept()
+            elif isinstance(key.fileobj, socket.socket):
+                self._read(key.fileobj)
+        return bool(ready)
 
     def _restore_socket(self) -> None:
         """Make the socket again if a clean-up has removed it."""
@@ -173,41 +163,49 @@ class Collector:
             while True:
                 connection, _ = self._socket.listener.accept()
                 connection.setblocking(False)
-                client = _Client(connection)
-                self._clients.add(client)
-                self._selector.register(connection, selectors.EVENT_READ, client)
-                self._serve(client)
+                self._rests[connection] = b""
+                self._selector.register(connection, selectors.EVENT_READ)
+                self._read(connection)
 
-    def _serve(self, client: _Client) -> None:
+    def _read(self, connection: socket.socket) -> None:
         try:
-            while True:
-                data = client.socket.recv(_RECEIVE_BYTES)
-                if not data:
-                    self._drop(client)
+            while data := connection.recv(_RECEIVE_BYTES):
+                if self._take(connection, data) or len(data) < _RECEIVE_BYTES:
                     return
-                self._take(client, data)
-                if len(data) < _RECEIVE_BYTES:
-                    break
-            self._send(client)
         except BlockingIOError:
-            self._send(client)
-        except OSError:
-            self._drop(client)
-
-    def _take(self, client: _Client, data: bytes) -> None:
-        lines, newline, client.received = (client.received + data).rpartition(b"\n")
-        if len(client.received) > MAX_LINE_BYTES:
-            raise OSError("a line is too long")
-        if not newline:
             return
-        for line in _decoded(lines, client):
-            if isinstance(line, dict):
-                self._pass_on()  # The answer includes what was read before.
-                client.unread += self._answer(line)
-                if len(client.unread) > MAX_UNREAD_BYTES:
-                    raise OSError("answers are not read")
-            else:
-                self._events.append(line)
+        except OSError:
+            pass
+        self._forget(connection)
+        connection.close()
+
+    def _take(self, connection: socket.socket, data: bytes) -> bool:
+        """Take what was read, and return whether it ended with a question."""
+        lines, newline, rest = (self._rests[connection] + data).rpartition(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            raise OSError("a line is too long")
+        self._rests[connection] = rest
+        for line in self._decoded(lines) if newline else ():
+            if isinstance(line, Question):
+                self._forget(connection)
+                self._questions.append((connection, line))
+                return True
+            self._events.append(line)
+        return False
+
+    def _decoded(self, lines: bytes) -> Sequence[Line]:
+        """Decode all lines at once, which is much faster; one by one if one is damaged or of another release."""
+        with suppress(ValueError, RecursionError):
+            return decode_all(lines)
+        decoded = []
+        for line in lines.split(b"\n"):
+            try:
+                decoded.append(decode(line))
+            except (ValueError, RecursionError):
+                if not self._has_foreign:
+                    logger.warning("the events of another release are ignored")
+                self._has_foreign = True
+        return decoded
 
     def _pass_on(self) -> None:
         events, self._events = self._events, []
@@ -218,38 +216,11 @@ class Collector:
                 except Exception:
                     logger.exception("events could not be counted")
 
-    def _answer(self, question: dict[str, Any]) -> bytes:
-        reply = {"ask": question.get("ask")}
-        with suppress(LookupError):
-            reply["answer"] = answer(self._answers, question)
-        return json.dumps(reply, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    def _reply(self, connection: socket.socket, question: Question) -> None:
+        with connection, suppress(OSError, LookupError):
+            connection.settimeout(ANSWER_S)
+            connection.sendall(msgspec.json.encode(self._answer(question)))
 
-    def _send(self, client: _Client) -> None:
-        if client.unread:
-            with suppress(BlockingIOError):
-                del client.unread[: client.socket.send(client.unread)]
-        if client in self._clients:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.unread else 0)
-            if self._selector.get_key(client.socket).events != events:
-                self._selector.modify(client.socket, events, client)
-
-    def _drop(self, client: _Client) -> None:
-        if client in self._clients:
-            self._clients.discard(client)
-            self._selector.unregister(client.socket)
-            client.socket.close()
-
-
-def _decoded(lines: bytes, client: _Client) -> Sequence[Line]:
-    """Decode all lines at once, which is much faster; one by one if one of them is damaged or of another release."""
-    with suppress(ValueError, RecursionError):
-        return decode_all(lines)
-    decoded = []
-    for line in lines.split(b"\n"):
-        try:
-            decoded.append(decode(line))
-        except (ValueError, RecursionError):
-            if not client.is_foreign:
-                logger.warning("the events of another release are ignored")
-            client.is_foreign = True
-    return decoded
+    def _forget(self, connection: socket.socket) -> None:
+        del self._rests[connection]
+        self._selector.unregister(connection)

@@ -18,6 +18,9 @@ from msgspec.structs import astuple
 #: without a heartbeat, by a signal from elsewhere, or by itself.
 Cause = Literal["time", "memory", "request", "stuck", "signal", "exit"]
 
+#: What a question is about.
+About = Literal["history", "statistics"]
+
 RefreshOutcome = Literal["succeeded", "unchanged", "failed"]
 
 #: The upper limits of the buckets of every histogram, in seconds.
@@ -44,7 +47,7 @@ NO_ERRORS: Final = frozenset({"ok", CLIENT_GONE})
 
 
 class _Event(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """The base of all events. The limits of their fields hold for those that were decoded."""
+    """The base of all lines. The limits of their fields hold for those that were decoded."""
 
 
 class StatementEvent(_Event, frozen=True, tag="statement"):
@@ -138,14 +141,23 @@ Event = (
     | DroppedEvent
 )
 
-#: A question to the collector, or an event.
-Line = Event | dict[str, Any]
+
+class Question(_Event, frozen=True, tag="question"):
+    """A question to the collector about the statements of the key with the fingerprint `key`, and at most `limit`."""
+
+    about: About
+    key: str
+    limit: Count
+
+
+#: What processes send to the collector.
+Line = Event | Question
 
 _encode = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
-def encode(event: Event) -> bytes:
+def encode(event: Line) -> bytes:
     """Return *event* as a line."""
     try:
         return _encode(event) + b"\n"

@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
@@ -11,10 +11,6 @@ from msgspec.structs import replace
 
 from system.wallclock import utc_at
 from telemetry.events import StatementEvent, grouped
-from telemetry.fairness import Shares
-
-#: The question that `History.answer` answers.
-HISTORY: Final = "history"
 
 #: The fields of an entry.
 COLUMNS: Final = (
@@ -24,6 +20,53 @@ COLUMNS: Final = (
 )
 
 _KEY: Final = attrgetter("fingerprint")
+
+
+class Shares:
+    """
+    The number of entries of each key in a bounded store, so that the key with the most loses one when it is full.
+
+    Each operation takes constant time for each entry.
+    """
+
+    def __init__(self) -> None:
+        self._count_of: dict[str, int] = {}
+        self._with_count: dict[int, dict[str, None]] = {}  # keys by their number of entries, in the order of arrival
+        self._most = 0
+
+    def add(self, key: str, number: int = 1) -> None:
+        """Count *number* more entries of *key*."""
+        count = self._count_of.get(key, 0) + number
+        self._move(key, count)
+        self._most = max(self._most, count)
+
+    def remove(self, at_most: int = 1) -> tuple[str, int]:
+        """
+        Count fewer entries of a key with the most, and return the key and how many fewer.
+
+        It is one, or up to *at_most* as long as no other key has more. There must be *at_most* entries.
+        """
+        most = self._most
+        largest = self._with_count[most]
+        key = next(iter(largest))
+        number = 1
+        if len(largest) == 1:
+            while number < at_most and most - number not in self._with_count:
+                number += 1
+            self._most = most - number
+        self._move(key, most - number)
+        return key, number
+
+    def _move(self, key: str, count: int) -> None:
+        before = self._count_of.pop(key, 0)
+        if before:
+            peers = self._with_count[before]
+            del peers[key]
+            if not peers:
+                del self._with_count[before]
+        if count:
+            self._count_of[key] = count
+            self._with_count.setdefault(count, {})[key] = None
 
 
 class History:
@@ -61,14 +104,8 @@ class History:
             self._size += len(events)
             self._shrink()
 
-    def answer(self, question: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """
-        Return the last `limit` statements of the key with the fingerprint `key`, newest first.
-
-        Raises:
-            LookupError, TypeError: The *question* is malformed.
-        """
-        key, limit = question["key"], question["limit"]
+    def answer(self, key: str, limit: int) -> list[dict[str, Any]]:
+        """Return the last *limit* statements of the key with the fingerprint *key*, newest first."""
         with self._lock:
             found = list(islice(reversed(self._of_key.get(key, ())), limit))
         return [entry(event) for event in found]

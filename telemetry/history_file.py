@@ -133,30 +133,12 @@ class HistoryFile:
                 older.rename(newer)
 
 
-def check(path: Path) -> None:
-    """Raise OSError if `HistoryFile` could not append to *path*; nothing is created or changed."""
-    with suppress(FileNotFoundError):
-        _checked_type(path.lstat())
-        descriptor = os.open(path, os.O_RDWR | _NEVER_A_LINK)
-        try:
-            _checked(descriptor)
-        finally:
-            os.close(descriptor)
-    path.parent.stat()
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-
 def _checked(descriptor: int) -> os.stat_result:
-    status = _checked_type(os.fstat(descriptor))
-    if status.st_size and os.pread(descriptor, len(_BEGINNING), 0) != _BEGINNING:
-        raise PermissionError(errno.EPERM, "it holds something else than a history")
-    return status
-
-
-def _checked_type(status: os.stat_result) -> os.stat_result:
+    status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, "it is not a regular file of the runtime's user")
+    if status.st_size and os.pread(descriptor, len(_BEGINNING), 0) != _BEGINNING:
+        raise PermissionError(errno.EPERM, "it holds something else than a history")
     return status
 
 

@@ -85,12 +85,6 @@ class MetricsServer(ThreadingMixIn, HTTPServer):
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self.serve_forever, args=[_POLL_S], name="metrics", daemon=True)
 
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        port: int = self.socket.getsockname()[1]
-        return port
-
     def start(self) -> None:
         """Serve from now on."""
         self.socket.setblocking(False)

@@ -13,14 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from telemetry.events import (
-    BUCKETS_S,
-    AuthenticationFailuresEvent,
-    DroppedEvent,
-    Event,
-    RequestsEvent,
-    encode,
-)
+from telemetry.events import BUCKETS_S, AuthenticationFailuresEvent, DroppedEvent, Event, RequestsEvent, encode
 
 #: The name of the collector's socket in the state directory.
 WATCH_SOCKET = "watch.sock"
@@ -100,17 +93,16 @@ class SocketLink:
             return 0
 
     def _connect(self) -> None:
+        connection = None
         try:
             connection = _socket.socket(
                 _socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC
             )
-        except OSError:
-            return
-        try:
             connection.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, _BUFFER_BYTES)
             connection.connect(self._path)
         except OSError:
-            connection.close()
+            if connection is not None:
+                connection.close()
         else:
             self._socket = connection
 
@@ -124,18 +116,25 @@ class SocketLink:
 
 class Sender:
     """
-    Passes events to *put*. It adds up requests and failed authentications first, because there may be very many.
+    Passes events to *put*, a function or a connection. It adds up requests and failed authentications first.
 
-    These sums are passed on by `flush`, all other events at once. *keeps_sql* says whether events of statements should
-    hold their text.
+    There may be very many of these. The sums are passed on by `flush`, which a thread calls every `FLUSH_S` seconds if
+    *has_thread*; all other events are passed on at once. *keeps_sql* says whether events of statements should hold
+    their text.
     """
 
-    def __init__(self, put: Callable[[Event], None], *, keeps_sql: bool = False) -> None:
-        self.send = put
+    def __init__(
+        self, put: Callable[[Event], None] | SocketLink, *, keeps_sql: bool = False, has_thread: bool = True
+    ) -> None:
+        self.link = put if isinstance(put, SocketLink) else None
+        self.send: Callable[[Event], None] = put.put if isinstance(put, SocketLink) else put
         self.keeps_sql = keeps_sql
         self._lock = _thread.allocate_lock()  # as above
         self._requests: dict[tuple[str, int], tuple[list[float], list[int]]] = {}
         self._failures: dict[str, int] = {}
+        self._stopped = threading.Event()
+        if has_thread:  # under gevent it is a greenlet
+            threading.Thread(target=self._flush_regularly, name="telemetry", daemon=True).start()
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
         """Add an HTTP request that took *seconds*."""
@@ -152,7 +151,7 @@ class Sender:
             self._failures[reason] = self._failures.get(reason, 0) + 1
 
     def flush(self) -> None:
-        """Pass on what was added up."""
+        """Pass on what was added up or kept."""
         if self._requests or self._failures:
             with self._lock:
                 requests, self._requests = self._requests, {}
@@ -161,22 +160,16 @@ class Sender:
                 self.send(RequestsEvent(route, status, seconds[0], buckets))
             for reason, count in failures.items():
                 self.send(AuthenticationFailuresEvent(reason, count))
+        if self.link is not None:
+            self.link.flush()
 
+    def close(self) -> None:
+        """Stop sending. What was added up or kept is lost."""
+        self._stopped.set()
+        if self.link is not None:
+            self.link.close()
 
-class Flusher:
-    """Calls each of *flushes* every `FLUSH_S` seconds in a thread, which under gevent is a greenlet, until `stop`."""
-
-    def __init__(self, *flushes: Callable[[], None]) -> None:
-        self._flushes = flushes
-        self._stop = threading.Event()
-        threading.Thread(target=self._run, name="telemetry", daemon=True).start()
-
-    def stop(self) -> None:
-        """End the thread soon."""
-        self._stop.set()
-
-    def _run(self) -> None:
-        while not self._stop.wait(FLUSH_S):
-            for flush in self._flushes:
-                with suppress(Exception):  # Whatever happens, the next events are sent.
-                    flush()
+    def _flush_regularly(self) -> None:
+        while not self._stopped.wait(FLUSH_S):
+            with suppress(Exception):  # Whatever happens, the next events are sent.
+                self.flush()

@@ -6,7 +6,6 @@ process. One thread reads the pipe of `telemetry.spans`, another exports. While 
 the newest are kept up to a limit, and the log says so once, and once more when it takes them again.
 """
 
-import json
 import logging
 import os
 import threading
@@ -16,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import msgspec.json
 import requests
 from google.protobuf.message import DecodeError
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -28,6 +28,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from runtimeconf.model import TracesConfig
+from telemetry.spans import Span
 from telemetry.trace_context import new_span_id
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ _READ_BYTES = 1024 * 1024
 _POLL_S = 0.05
 _KINDS = {"server": SpanKind.SERVER, "root": SpanKind.INTERNAL, "internal": SpanKind.INTERNAL}
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_decoder = msgspec.json.Decoder(Span)
 
 # What the SDK logs about each attempt is said once here.
 logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
@@ -226,33 +228,26 @@ class SpanExporter:
                 self._dropped = 0
 
     def _spans(self, line: bytes) -> Iterator[ReadableSpan]:
-        trace, own, parent, kind, name, end_ns, duration_s, attributes, phases, error, dropped = json.loads(line)
-        self._dropped += dropped
-        context, begin_ns = _context(trace, own), end_ns - int(duration_s * 1e9)
+        span = _decoder.decode(line)
+        self._dropped += span.dropped
+        shared: dict[str, Any] = {"resource": self._resource, "instrumentation_scope": self._scope}
+        context, begin_ns = _context(span.trace_id, span.span_id), span.end_ns - int(span.duration_s * 1e9)
         yield ReadableSpan(
-            name=name,
+            name=span.name,
             context=context,
-            parent=_context(trace, parent) if parent else None,
-            resource=self._resource,
-            attributes={**attributes, "error.type": error} if error else attributes,
-            kind=_KINDS[kind],
-            status=Status(StatusCode.ERROR, error) if error else Status(StatusCode.UNSET),
+            parent=_context(span.trace_id, span.parent_id) if span.parent_id else None,
+            attributes={**span.attributes, "error.type": span.error} if span.error else span.attributes,
+            kind=_KINDS[span.kind],
+            status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
             start_time=begin_ns,
-            end_time=end_ns,
-            instrumentation_scope=self._scope,
+            end_time=span.end_ns,
+            **shared,
         )
-        for phase, milliseconds in phases:
-            phase_end_ns = min(end_ns, begin_ns + int(milliseconds * 1e6))
-            yield ReadableSpan(
-                name=phase,
-                context=_context(trace, new_span_id()),
-                parent=context,
-                resource=self._resource,
-                start_time=begin_ns,
-                end_time=phase_end_ns,
-                instrumentation_scope=self._scope,
-            )
-            begin_ns = phase_end_ns
+        for phase, milliseconds in span.phases:
+            own = _context(span.trace_id, new_span_id())
+            end_ns = min(span.end_ns, begin_ns + int(milliseconds * 1e6))
+            yield ReadableSpan(name=phase, context=own, parent=context, start_time=begin_ns, end_time=end_ns, **shared)
+            begin_ns = end_ns
 
 
 def _context(trace_id: str, span_id: str) -> SpanContext:

@@ -6,13 +6,15 @@ never blocks and never raises: a span for which the pipe has no room is dropped 
 reads the pipe. Only that process imports OpenTelemetry and knows the headers of the collector.
 """
 
-import json
 import os
 import select
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import msgspec.json
+from msgspec import Struct
 
 from telemetry.trace_context import Trace, is_sampled, new_span_id, new_trace_id, parse, trace_of_caller
 
@@ -23,6 +25,22 @@ SpanKind = Literal["server", "root", "internal"]
 
 #: The parts of the time of a span: name and milliseconds, in their order.
 Phases = Sequence[tuple[str, float]]
+
+
+class Span(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A span as it goes through the pipe. `dropped` is how many the sender has lost since its last one."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str
+    kind: SpanKind
+    name: str
+    end_ns: int
+    duration_s: float
+    attributes: dict[str, Value]
+    phases: list[tuple[str, float]]
+    error: str
+    dropped: int
 
 
 @dataclass(slots=True)
@@ -95,28 +113,26 @@ def send(  # noqa: PLR0913 (keywords)
     if connection is None or trace is None or not trace.span_id:
         return
     is_own = kind != "internal"
-    line = json.dumps(
-        [
-            trace.trace_id,
-            trace.span_id if is_own else new_span_id(),
-            trace.parent_id if is_own else trace.span_id,
-            kind,
-            name,
-            time.time_ns(),
-            duration_s,
-            {key: value for key, value in attributes.items() if value is not None},
-            [phase for phase in phases if phase[1] > 0],
-            error,
-            connection.dropped,
-        ],
-        separators=(",", ":"),
-    ).encode()
-    # A write of at most PIPE_BUF bytes is atomic: whole or not at all, and never mixed with that of another process.
+    span = Span(
+        trace.trace_id,
+        trace.span_id if is_own else new_span_id(),
+        trace.parent_id if is_own else trace.span_id,
+        kind,
+        name,
+        time.time_ns(),
+        duration_s,
+        {key: value for key, value in attributes.items() if value is not None},
+        [phase for phase in phases if phase[1] > 0],
+        error,
+        connection.dropped,
+    )
     try:
+        line = msgspec.json.encode(span)
+        # A write of at most PIPE_BUF bytes is atomic: whole or not at all, and not mixed with that of another process.
         if len(line) < select.PIPE_BUF:
             os.write(connection.descriptor, line + b"\n")
             connection.dropped = 0
             return
-    except OSError:
+    except (OSError, UnicodeEncodeError):  # An engine worker may have sent half a character.
         pass
     connection.dropped += 1

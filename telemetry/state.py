@@ -6,25 +6,28 @@ events are discarded.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec.json
+
 from telemetry.errors import TelemetryUnavailableError
-from telemetry.events import Event
-from telemetry.questions import ask_at
-from telemetry.sender import WATCH_SOCKET, Flusher, Sender, SocketLink
+from telemetry.events import Event, Question, encode
+from telemetry.sender import WATCH_SOCKET, Sender, SocketLink
 
 logger = logging.getLogger(__name__)
 
-#: Answers a question about what is remembered, in JSON types. It raises LookupError for one that it does not know.
-Answering = Callable[[Mapping[str, Any]], Any]
+#: Seconds until an answer must have come.
+TIMEOUT_S = 2.0
+
+_BUFFER_BYTES = 256 * 1024
 
 _sender: Sender | None = None
-_flusher: Flusher | None = None
-_link: SocketLink | None = None
-_answering: Answering | None = None
+#: Answers a question, in JSON types. It raises LookupError if nobody can.
+_answer: Callable[[Question], Any] | None = None
 
 
 def connect(state_dir: Path, *, keeps_sql: bool = False, has_thread: bool = True) -> None:
@@ -36,26 +39,22 @@ def connect(state_dir: Path, *, keeps_sql: bool = False, has_thread: bool = True
         keeps_sql: Whether events of statements should hold their text.
         has_thread: Whether a thread calls `flush`. Otherwise the process must call it regularly.
     """
-    global _sender, _flusher, _link, _answering  # noqa: PLW0603 (process-wide)
-    if _link is not None and _sender is not None and has_thread:
+    global _sender, _answer  # noqa: PLW0603 (process-wide)
+    if _sender is not None and has_thread and _sender.link is not None:
         _sender.keeps_sql = keeps_sql
         return
     disconnect()
     path = state_dir / WATCH_SOCKET
-    _link = SocketLink(path)
-    _sender = Sender(_link.put, keeps_sql=keeps_sql)
-    _answering = partial(ask_at, path)
-    if has_thread:
-        _flusher = Flusher(_sender.flush, _link.flush)
+    _sender = Sender(SocketLink(path), keeps_sql=keeps_sql, has_thread=has_thread)
+    _answer = partial(_ask_at, path)
 
 
-def deliver_to(take: Callable[[Event], None], answering: Answering, *, keeps_sql: bool = False) -> None:
-    """Pass the events of this process to *take*, and its questions to *answering*, which do not raise."""
-    global _sender, _flusher, _answering  # noqa: PLW0603 (process-wide)
+def deliver_to(put: Callable[[Event], None], answer: Callable[[Question], Any], *, keeps_sql: bool = False) -> None:
+    """Pass the events of this process to *put*, and its questions to *answer*, as a `Memory` takes them."""
+    global _sender, _answer  # noqa: PLW0603 (process-wide)
     disconnect()
-    _sender = Sender(take, keeps_sql=keeps_sql)
-    _answering = answering
-    _flusher = Flusher(_sender.flush)
+    _sender = Sender(put, keeps_sql=keeps_sql)
+    _answer = answer
 
 
 def disconnect() -> None:
@@ -66,12 +65,10 @@ def disconnect() -> None:
 
 def forget() -> None:
     """Stop sending. In a process that was just forked, this leaves what was kept to its parent."""
-    global _sender, _flusher, _link, _answering  # noqa: PLW0603 (process-wide)
-    if _flusher is not None:
-        _flusher.stop()
-    if _link is not None:
-        _link.close()
-    _sender = _flusher = _link = _answering = None
+    global _sender, _answer  # noqa: PLW0603 (process-wide)
+    if _sender is not None:
+        _sender.close()
+    _sender = _answer = None
 
 
 def send(event: Event) -> None:
@@ -109,20 +106,30 @@ def flush() -> None:
     """Send what was added up or kept. A process with `has_thread=False` calls this regularly."""
     if (sender := _sender) is not None:
         sender.flush()
-    if (link := _link) is not None:
-        link.flush()
 
 
-def ask(what: str, **fields: Any) -> Any:
+def ask(question: Question) -> Any:
     """
-    Ask what is remembered.
+    Return the answer to *question*, in JSON types.
 
     Raises:
         TelemetryUnavailableError: Nobody answers, or nobody remembers it.
     """
-    if (answering := _answering) is None:
+    if (answer := _answer) is None:
         raise TelemetryUnavailableError
     try:
-        return answering({"what": what, **fields})
+        return answer(question)
     except LookupError:
         raise TelemetryUnavailableError from None
+
+
+def _ask_at(path: Path, question: Question) -> Any:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(TIMEOUT_S)
+            connection.connect(str(path))
+            connection.sendall(encode(question))
+            with connection.makefile("rb", _BUFFER_BYTES) as stream:
+                return msgspec.json.decode(stream.read())
+    except (OSError, msgspec.DecodeError):
+        raise LookupError from None

@@ -5,16 +5,13 @@ import time
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 from system.wallclock import utc_at
 from telemetry.events import NO_ERRORS, StatementEvent, grouped
-from telemetry.fairness import Shares
-
-#: The question that `Statistics.answer` answers.
-STATISTICS: Final = "statistics"
+from telemetry.history import Shares
 
 #: The number of statements that are remembered, over all keys.
 MAX_STATEMENTS: Final = 5000
@@ -146,16 +143,12 @@ class Statistics:
                 if self._size > self._max_statements:
                     self._evict_one()
 
-    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, key: str, limit: int) -> dict[str, Any]:
         """
-        Return the `limit` statements of the key with the fingerprint `key` that took the longest time in all.
+        Return the *limit* statements of the key with the fingerprint *key* that took the longest time in all.
 
         `since` is when counting began, `evicted` how many of the key's statements were dropped.
-
-        Raises:
-            LookupError, TypeError: The *question* is malformed.
         """
-        key, limit = question["key"], question["limit"]
         with self._lock:
             found = sorted(self._of_key.get(key, {}).items(), key=lambda item: item[1].times[-1].total, reverse=True)
             return {

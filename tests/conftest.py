@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.journal import Journal
 
+pytest_plugins = ["tests.levels"]
+
 # Tests start programs from processes that use gRPC; its handlers of a fork are for children that go on using it.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 
@@ -21,9 +23,6 @@ settings.register_profile("new", deadline=None, suppress_health_check=[HealthChe
 settings.register_profile("full", settings.get_profile("new"), derandomize=True)
 settings.register_profile("few", settings.get_profile("full"), max_examples=20)
 settings.load_profile("few")
-
-#: The most that a test may take which is marked `exhaustive` or `cluster`, its fixtures included.
-EXHAUSTIVE_TIMEOUT_S = 900
 
 #: Packages that clients of the tests need, and that requirements/base.txt does not have.
 NOT_INSTALLED = Path(__file__).parent / "data" / "not_installed"
@@ -45,15 +44,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Record what runs and what fails, if a file for it is named. A worker of xdist leaves this to its controller."""
     if (path := os.environ.get("TEST_JOURNAL")) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Journal(Path(path)))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Allow whole matrices and kills more time than the default, which `pyproject.toml` sets."""
-    for item in items:
-        if item.get_closest_marker("soak"):
-            item.add_marker(pytest.mark.timeout(0))
-        elif item.get_closest_marker("exhaustive") or item.get_closest_marker("cluster"):
-            item.add_marker(pytest.mark.timeout(EXHAUSTIVE_TIMEOUT_S))
 
 
 @pytest.hookimpl(wrapper=True)

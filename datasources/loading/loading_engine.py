@@ -146,6 +146,8 @@ class LoadingEngine:
             with deadline.guard(connection), self._explained(connection, scan, dataset if refresh_sql else None):
                 connection.execute(f"CREATE TABLE {table} AS\n{refresh_sql or rows}")
                 written = columns_of(connection, table)
+                if [column.name for column in written] == [column.name for column in load.served]:
+                    written = _with_types_served(connection, table, written, load)
                 refuse_excess(dataset.name, written)
             with deadline.guard(connection), self._explained(connection):
                 if newer_than is None:  # Otherwise `add` checks the rows.
@@ -317,6 +319,17 @@ class LoadingEngine:
                 said = text.partition("\n")[0].rstrip(".")[:300]
                 raise SourceError(f"The refresh_sql of {refreshed.name} failed: {said}.") from exc
             raise scan.explain(connection, exc) from exc
+
+
+def _with_types_served(
+    connection: duckdb.DuckDBPyConnection, table: str, written: tuple[Column, ...], load: Load
+) -> tuple[Column, ...]:
+    """Give the new *table* the types of the columns served if it has no rows; return its columns."""
+    if written == load.served or count_of(connection, table):
+        return written
+    columns = ", ".join(f"{identifier(column.name)} {column.type}" for column in load.served)
+    connection.execute(f"CREATE OR REPLACE TABLE {table} ({columns})")
+    return load.served
 
 
 def _wanted(dataset: DatasetConfig, refresh_sql: str | None, newer_than: Watermark | None) -> Wanted:

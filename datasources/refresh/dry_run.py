@@ -23,6 +23,7 @@ from datasources.loading.columns import find_column
 from datasources.loading.expiry import format_problem, kept, window_of
 from datasources.loading.loading_engine import LoadingEngine
 from datasources.snapshots.snapshot import fingerprint, refresh_sql_of
+from datasources.sources.registry import is_local
 from datasources.sources.source import Load
 from datasources.sql import identifier, literal
 from queryengine.cancellation import Interruption
@@ -48,9 +49,6 @@ T = TypeVar("T")
 
 #: Where sources log.
 _SOURCES = logging.getLogger("datasources.sources")
-
-#: Connectors of local files. The others use the network, and may be down.
-LOCAL_FILES = frozenset({"file", "duckdb", "sqlite"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +163,7 @@ class _Stage:
     def add(self, dataset: DatasetConfig) -> None:
         """Create the empty table of *dataset*, if its columns are known."""
         name = dataset.name.lower()
-        if self._known is None and dataset.connector in LOCAL_FILES and self._config.reads_sources:
+        if self._known is None and is_local(dataset) and self._config.reads_sources:
             columns = self._columns(dataset)
         else:
             columns = (self._known or {}).get(name) or self._published.get(name)

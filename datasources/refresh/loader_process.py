@@ -29,8 +29,9 @@ from datasources.loading.loading_engine import TOO_LARGE
 from datasources.snapshots.snapshot import Order, SnapshotBuilder
 from datasources.sources.registry import import_source
 from runtimeconf import handover
-from runtimeconf.connectors import secret_params
+from runtimeconf.connector import texts_in
 from runtimeconf.model import MIB
+from runtimeconf.plugins import secret_params
 from system import process_limits
 from system.process_limits import die_with_parent
 
@@ -145,7 +146,7 @@ class Disk:
 def _hide_secrets(answer: dict[str, Any], dataset: dict[str, Any]) -> None:
     """Remove the secrets of *dataset* from *answer*, which may quote messages of libraries for the log."""
     names = secret_params(dataset["connector"])
-    secrets = [value for name, value in dataset["params"].items() if name in names]
+    secrets = [text for name, value in dataset["params"].items() if name in names for text in texts_in(value)]
 
     def hidden(text: str) -> str:
         for secret in secrets:

@@ -28,16 +28,14 @@ from obstore.store import S3Store
 
 from datasources.deadline import Deadline
 from datasources.errors import SharedStorageError, SnapshotError
-from datasources.sources.s3_address import DEFAULT_REGION, address_of
 from runtimeconf.model import SnapshotsConfig
+from runtimeconf.s3 import S3Params
 from system.files import UnreadableFileError, read_regular_file
 
 logger = logging.getLogger(__name__)
 
 #: Seconds for a request about a document: others wait for the answer.
 QUICK_S = 5.0
-#: Seconds for a request with a part of a file, unless `client_timeout` says otherwise.
-_PART_S = 30.0
 _CONNECT_S = 4.0
 #: An answer within these seconds is fast.
 _FAST_S = 1.0
@@ -67,7 +65,7 @@ class ObjectStorage:
     """
 
     def __init__(self, config: SnapshotsConfig) -> None:
-        part_s = float(config.params.get("client_timeout", _PART_S))
+        part_s = S3Params.of(config.params).client_timeout
         self._answers, self._last_s = False, 0.0
         self._answered: float | None = None
         self._documents = _store(config, min(part_s, QUICK_S), retries=0)
@@ -215,31 +213,29 @@ class ObjectStorage:
 
 def _store(config: SnapshotsConfig, timeout_s: float, retries: int) -> S3Store:
     bucket, _, prefix = config.location.removeprefix("s3://").partition("/")
-    params = config.params
-    endpoint, path = address_of(bucket, params)
+    params = S3Params.of(config.params)
+    endpoint, path = params.address_of(bucket)
     options: obstore.store.ClientConfig = {
         "allow_http": endpoint.startswith("http://"),
         "timeout": timedelta(seconds=timeout_s),
         "connect_timeout": timedelta(seconds=min(timeout_s, _CONNECT_S)),
         "user_agent": "querykeep",
     }
-    if "s3_tls_root_certificate_file" in params:
+    if params.s3_tls_root_certificate_file is not None:
         try:
-            options["root_certificate"] = read_regular_file(
-                Path(params["s3_tls_root_certificate_file"]), _MAX_PEM_BYTES
-            ).data
+            options["root_certificate"] = read_regular_file(params.s3_tls_root_certificate_file, _MAX_PEM_BYTES).data
         except UnreadableFileError as exc:
             raise SharedStorageError(f"The s3_tls_root_certificate_file of runtime.snapshots {exc}.") from exc
     keys: dict[str, Any] = {}
-    if "s3_key" in params:  # Otherwise those of the machine are used.
-        keys = {"access_key_id": params["s3_key"], "secret_access_key": params["s3_secret"]}
-        if "s3_session_token" in params:
-            keys["session_token"] = params["s3_session_token"]
+    if params.s3_key is not None:  # Otherwise those of the machine are used.
+        keys = {"access_key_id": params.s3_key, "secret_access_key": params.s3_secret}
+        if params.s3_session_token is not None:
+            keys["session_token"] = params.s3_session_token
     return S3Store(
         bucket,
         prefix=prefix,
         endpoint=endpoint,
-        region=params.get("s3_region", DEFAULT_REGION),
+        region=params.s3_region,
         virtual_hosted_style_request=not path,
         client_options=options,
         retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=timeout_s)},

@@ -36,8 +36,9 @@ from datasources.sql import identifier, literal
 from queryengine.errors import StatementError
 from queryengine.gate.gate import Gate
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, snapshot_path, sync_directory
-from runtimeconf.connectors import secret_params
+from runtimeconf.connector import text_of
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
+from runtimeconf.plugins import secret_params
 from system.state_directory import remove_ours
 from system.wallclock import utc_now
 
@@ -62,7 +63,7 @@ def fingerprint(dataset: DatasetConfig) -> str:
         dataset.name,
         dataset.from_,
         dataset.location,
-        sorted((name, value) for name, value in dataset.params.items() if name not in secrets),
+        sorted((name, text_of(value)) for name, value in dataset.params.items() if name not in secrets),
         refresh_sql_of(dataset),
         append.time_column_of(dataset),
     ]
@@ -278,7 +279,7 @@ class SnapshotBuilder:
         self.phases.clear()
         began = time.monotonic()
         try:
-            with self._load(order.file, deadline) as load:
+            with self._load(order, deadline) as load:
                 loaded = self._content(order, path, load)
                 if loaded is not None and not loaded.rows:
                     self._refuse_emptiness(order, load)
@@ -385,14 +386,15 @@ class SnapshotBuilder:
         return replace(loaded, rows=self._engine.add(dataset, new, path, load), version=version)
 
     @contextlib.contextmanager
-    def _load(self, file: str, deadline: Deadline) -> Iterator[Load]:
+    def _load(self, order: Order, deadline: Deadline) -> Iterator[Load]:
         """Begin a load with a scratch directory, which is deleted at the end."""
-        scratch = scratch_directory(self.state_dir, file)
+        scratch = scratch_directory(self.state_dir, order.file)
         # The parent stays: another load may be about to create its own directory in it.
         scratch.parent.mkdir(mode=0o700, exist_ok=True)
         scratch.mkdir(mode=0o700)
         try:
-            yield Load(deadline=deadline, scratch=scratch, scratch_bytes=self.temp_directory_limit_bytes)
+            space, served = self.temp_directory_limit_bytes, order.served.columns if order.served is not None else ()
+            yield Load(deadline=deadline, scratch=scratch, scratch_bytes=space, served=served)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

@@ -12,13 +12,25 @@ from typing import ClassVar
 import duckdb
 
 from datasources.errors import SourceError
-from datasources.sources.exact_types import CHECKED, Found, Place, exact_types, formats_that_keep
+from datasources.sources.exact_types import (
+    CHECKED,
+    TEXT,
+    Found,
+    Place,
+    Property,
+    answers,
+    by_format,
+    exact_types,
+    formats_that_keep,
+    matches,
+    types_that_keep,
+)
 from datasources.sources.formats import UNNAMED, FileFormat, refuse_other_columns, refuse_repeated
 from datasources.sources.pinned_file import PinnedFile
-from datasources.sources.text_files import HEAD_BYTES, blocks, decoded, ends, marked_encoding, without_lines
+from datasources.sources.text_files import HEAD_BYTES, blocks, decoded, emptied, ends, marked_encoding, without_lines
 from datasources.sql import identifier, literal, literals
 from queryengine.manifest import Column
-from runtimeconf.connectors.file_formats import NULL_SEPARATOR, has_time
+from runtimeconf.file_formats import has_time
 
 logger = logging.getLogger(__name__)
 
@@ -26,24 +38,42 @@ _DELIMITERS = ",\t;|"
 
 #: The rows in which what deserves a warning is searched for.
 _SAMPLE = 2048
+#: The rows from which the engine proposes types.
+_SNIFFED = 20480
 
-#: Types that are found in text besides dates. With a `date_format`, dates have that format and no other.
-_TEXT = "VARCHAR"
-_TYPES = ("BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "TIME", _TEXT)
+#: Types that the engine proposes: it would look for one format of dates in all columns, and here each has its own.
+_TYPES = ("BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "TIME", TEXT)
+
+#: How a value of another type than text begins.
+_VALUE = re.compile(r"[-+.\d]|(?i:true|false|nan|inf|epoch)")
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 #: Types that the engine reads from text as `exact_types` does.
 _READ_BY_THE_ENGINE = frozenset(
-    {_TEXT, "BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"}
+    {TEXT, "BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"}
 )
+
+#: What values of other types than text look like, and what dates look like.
+_LIKE_VALUES = r"\s*(?:[-+.]?\d.*|(?i:-?infinity|true|false))\s*"
+_LIKE_DATES = r"\s*(?:[-+]?\d{1,6}[-/.]\d{1,2}[-/.]\d{1,4}(?:[ T].*)?|(?i:-?infinity))\s*"
 
 #: Formats of dates besides ISO 8601, which are read if only one of them fits all values of a column.
 _DAYS = tuple(part.replace("/", mark) for mark in "/-." for part in ("%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d"))
-_FORMATS = {
-    "DATE": _DAYS,
-    "TIMESTAMP": tuple(f"{day} {clock}" for day in _DAYS for clock in ("%H:%M:%S", "%I:%M:%S %p")),
+_FORMATS = dict.fromkeys(_DAYS, "DATE") | {
+    f"{day} {clock}": "TIMESTAMP" for day in _DAYS for clock in ("%H:%M:%S", "%I:%M:%S %p")
 }
+
+#: Types that are tried for a column for which the engine proposes text, and those to propose if they fit.
+_TRIED = {
+    type_: type_ for type_ in ("BOOLEAN", "BIGINT", "DOUBLE", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE")
+} | {
+    "TIMESTAMP_NS": "TIMESTAMP",
+    "TIMESTAMPTZ_NS": "TIMESTAMP WITH TIME ZONE",
+    "TIME_NS": "TIME",
+    "HUGEINT": "HUGEINT",
+}
+_AS_TEXT = Found(TEXT)
 
 #: The characters that a thousands separator stands for: there are several spaces and apostrophes.
 _ALIKE = {" ": " \u00a0\u202f", "'": "'\u2019"}
@@ -58,11 +88,11 @@ HEADER_LOOKS_LIKE_A_TITLE = (
     "true"
 )
 UNCERTAIN_DATES = (
-    "The column '%s' of '%s' looks like dates, but they can be read in several ways, or some of them in none: it stays "
+    "The column %s of '%s' looks like dates, but they can be read in several ways, or some of them in none: it stays "
     "text unless params.date_format names their format"
 )
 COMMAS_IN_NUMBERS = (
-    "The column '%s' of '%s' looks like numbers with a comma, and is text: set params.decimal_separator or "
+    "The column %s of '%s' looks like numbers with a comma, and is text: set params.decimal_separator or "
     "params.thousands_separator"
 )
 #: Numbers that may have one comma before decimals, or commas between groups of digits.
@@ -92,9 +122,9 @@ class Csv(FileFormat):
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Check the first line of each file, as `Scan.bind` promises."""
-        self._quote = self.params.get("csv_quote", '"')
-        self._escape = self.params.get("csv_escape", self._quote)
-        self._has_header = self.params.get("csv_has_header", "true") == "true"
+        self._quote = '"' if self.params.csv_quote is None else self.params.csv_quote
+        self._escape = self._quote if self.params.csv_escape is None else self.params.csv_escape
+        self._has_header = self.params.csv_has_header is not False
         self._decode()
         self._names, delimiter = self._header(self.files[0])
         self._orders = [self._names]
@@ -120,15 +150,18 @@ class Csv(FileFormat):
     def accept(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> None:
         """Check names and dates, and warn of a first line that is a title, or whose fields have the types of data."""
         super().accept(connection, columns)
-        for name in self._uncertain:
-            logger.warning(UNCERTAIN_DATES, name, self._shown)
-        for name in self._with_commas(connection, columns):
-            logger.warning(COMMAS_IN_NUMBERS, name, self._shown)
+        for said, names in (
+            (UNCERTAIN_DATES, self._uncertain),
+            (COMMAS_IN_NUMBERS, self._with_commas(connection, columns)),
+        ):
+            if names:
+                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                logger.warning(said, f"'{names[0]}'{more}", self._shown)
         unnamed = sum(name == f"column{index}" for index, name in enumerate(self._names))
-        if "csv_has_header" not in self.params and unnamed == len(self._names) - 1 > 1:
+        if self.params.csv_has_header is None and unnamed == len(self._names) - 1 > 1:
             logger.warning(HEADER_LOOKS_LIKE_A_TITLE, self.files[0].shown)
-        typed = {column.name.lower() for column in columns if column.type != "VARCHAR"}
-        if "csv_has_header" in self.params or not typed:
+        typed = {column.name.lower() for column in columns if column.type != TEXT}
+        if self.params.csv_has_header is not None or not typed or not all(map(_VALUE.match, typed)):
             return
         options = (*self._header_options(has_header=False), *self._types(), f"sample_size = {_SAMPLE}")
         texts = _columns_of(connection, self._scan(self.paths[:1], *options), "VARCHAR")
@@ -149,12 +182,12 @@ class Csv(FileFormat):
 
     def _decode(self) -> None:
         """Keep copies of the files in UTF-8 without the lines to skip, unless they are like that already."""
-        self.skipped_lines = int(self.params.get("skip_rows", 0))
+        self.skipped_lines = self.params.skip_rows or 0
         starts = [next(self._blocks(file), b"") for file in self.files]
-        encodings = [self.params.get("encoding") or marked_encoding(start) or "utf-8" for start in starts]
+        encodings = [self.params.encoding or marked_encoding(start) or "utf-8" for start in starts]
         # The engine does not see a quote after a byte order mark.
         quote = re.escape(self._quote.encode())
-        special = re.escape((self.params.get("csv_delimiter", "") + _DELIMITERS).encode())
+        special = re.escape(((self.params.csv_delimiter or "") + _DELIMITERS).encode())
         unseen = re.compile(codecs.BOM_UTF8 + quote + b"[^" + quote + b"]*[\r\n" + special + b"]") if quote else None
         is_unseen = unseen is not None and any(map(unseen.match, starts))
         if self.skipped_lines or is_unseen or set(encodings) != {"utf-8"}:
@@ -197,7 +230,7 @@ class Csv(FileFormat):
             raise SourceError(f"'{file.shown}' has no columns: its first line must name them.")
         quote = re.escape(self._quote)
         outside_quotes = re.sub(f"{quote}[^{quote}]*{quote}", "", header) if quote else header
-        delimiter = self.params.get("csv_delimiter") or max(_DELIMITERS, key=outside_quotes.count)
+        delimiter = self.params.csv_delimiter or max(_DELIMITERS, key=outside_quotes.count)
         try:
             fields = next(
                 csv.reader(
@@ -260,23 +293,23 @@ class Csv(FileFormat):
 
         The engine takes no null that holds the escape, such as `\N` of MySQL: these become empty fields first.
         """
-        values = list(filter(None, self.params.get("null_values", "").split(NULL_SEPARATOR)))
+        values = list(self.params.null_values or ())
         if any(delimiter in value for value in values):
             raise SourceError(f"'{self._shown}': one of params.null_values holds the delimiter.")
         escaped = [value for value in values if self._escape and self._escape in value]
         if escaped:
-            self._copy(_emptied(self._blocks(file), escaped, delimiter) for file in self.files)
+            self._copy(emptied(self._blocks(file), escaped, delimiter) for file in self.files)
         return ["", *(value for value in values if value not in escaped)] if values else []
 
     @property
     def _decimal_option(self) -> list[str]:
-        decimal = self.params.get("decimal_separator")
+        decimal = self.params.decimal_separator
         return [] if decimal is None else [f"decimal_separator = {literal(decimal)}"]
 
     def _types(self) -> list[str]:
         """Return the options for the types of columns."""
         options = self._decimal_option
-        if (date_format := self.params.get("date_format")) is not None:
+        if (date_format := self.params.date_format) is not None:
             option, type_ = ("timestampformat", "TIMESTAMP") if has_time(date_format) else ("dateformat", "DATE")
             options = [
                 *options,
@@ -288,95 +321,135 @@ class Csv(FileFormat):
     def _typed(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Return a relation whose columns have types that keep all values exactly; see `exact_types`."""
         self._uncertain: list[str] = []
-        everything = ("sample_size = -1", "files_to_sniff = -1", "union_by_name = true")
-        options = (*self._header_options(has_header=self._has_header), *everything)
-        scan = self._scan(self.paths, *options, *self._types())
+        # Types of all values are found below, so the engine looks at some.
+        everything = ("files_to_sniff = -1", "union_by_name = true", f"auto_type_candidates = {literals(_TYPES)}")
+        rows = -1 if self.params.thousands_separator is not None else _SNIFFED
+        options = (*self._header_options(has_header=self._has_header), *everything, f"sample_size = {rows}")
+        scan = self._scan(self.paths, *options, *self._decimal_option)
         described = connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()  # noqa: S608 - quoted by us
         by_name = {name.lower(): type_ for name, type_, *_ in described}
         if by_name.keys() != set(map(str.lower, self._names)):
             return scan  # `accept` refuses it.
         proposed = {name: by_name[name.lower()] for name in self._names}
-        texts = self._read(dict.fromkeys(self._names, _TEXT))
-        numbers = self._ungrouped(connection, texts, [name for name, type_ in proposed.items() if type_ == _TEXT])
-        places = {name: Place(self._text(name, type_)) for name, type_ in proposed.items()} | {
+        texts = self._read(dict.fromkeys(self._names, TEXT))
+        found = self._described_dates(connection, texts, proposed)
+        numbers = self._ungrouped(connection, texts, [name for name, type_ in proposed.items() if type_ == TEXT])
+        known = {*found, *numbers}
+        words = [name for name, type_ in proposed.items() if type_ == TEXT and name not in known]
+        looked = self._looked_at(connection, texts, words)
+        types = proposed | {name: type_ for name, type_ in looked.items() if type_ in CHECKED}
+        places = {name: self._place(name, type_) for name, type_ in types.items()} | {
             name: place for name, (place, _) in numbers.items()
         }
-        checked = {name: type_ for name, type_ in proposed.items() if type_ in CHECKED} | {
+        checked = {name: type_ for name, type_ in types.items() if type_ in CHECKED and name not in known} | {
             name: type_ for name, (_, type_) in numbers.items()
         }
-        if "date_format" in self.params:
-            checked = {name: type_ for name, type_ in checked.items() if type_ not in _FORMATS}
         kept = exact_types(connection, texts, {places[name]: type_ for name, type_ in checked.items()}, words=True)
-        found = {name: Found(kept[places[name]]) if name in checked else Found(_TEXT) for name in self._names}
-        found |= self._dates(
-            connection,
-            {name: type_ for name, type_ in proposed.items() if type_ in _FORMATS and found[name].type == _TEXT},
-        )
+        found |= {name: Found(kept[places[name]]) for name in checked}
+        found |= self._dates(connection, [name for name in looked if found.get(name, _AS_TEXT).type == TEXT])
         direct = {
             name: read.type
             for name, read in found.items()
             if read.type in _READ_BY_THE_ENGINE and read.type == proposed[name] and read.date_format is None
         }
-        casts = [
-            f"{read.of(places[name].root)} AS {identifier(name)}"
-            for name, read in found.items()
-            if name not in direct and read.type != _TEXT
+        relation = self._read({name: direct.get(name, TEXT) for name in self._names})
+        # A list of all columns, because the engine takes long to replace many columns of a star.
+        columns = [
+            identifier(name)
+            if name in direct or found.get(name, _AS_TEXT).type == TEXT
+            else f"{found[name].of(places[name].root)} AS {identifier(name)}"
+            for name in self._names
         ]
-        relation = self._read({name: direct.get(name, _TEXT) for name in self._names})
-        return f"(SELECT * REPLACE ({', '.join(casts)}) FROM {relation})" if casts else relation  # noqa: S608 - quoted
+        has_casts = columns != list(map(identifier, self._names))
+        return f"(SELECT {', '.join(columns)} FROM {relation})" if has_casts else relation  # noqa: S608 - quoted
 
-    def _text(self, name: str, type_: str) -> str:
-        """Return SQL for the text of the column *name*, as values of *type_* are written."""
-        text = f"trim({identifier(name)})"
-        decimal = self.params.get("decimal_separator", ".")
-        return f"replace({text}, {literal(decimal)}, '.')" if decimal != "." and type_ == "DOUBLE" else text
-
-    def _read(self, types: Mapping[str, str], only: int | None = None) -> str:
+    def _looked_at(self, connection: duckdb.DuckDBPyConnection, texts: str, words: Sequence[str]) -> dict[str, str]:
         """
-        Return a relation of the files whose columns have *types*, whatever their order in each file.
+        Return types to try for those of the columns *words* that begin with other values than words.
 
-        *only* is the index of the only file to read.
+        It is text for dates that are not those of ISO 8601. The engine looks for one format of dates in all columns,
+        and proposes text for a column that has no values among those it looks at.
         """
-        by_name = {name.lower(): (name, type_) for name, type_ in types.items()}
-        pairs = list(zip(self._orders, self.paths, strict=True))
-        scans = []
-        for order, files in itertools.groupby(
-            pairs if only is None else [pairs[only]], key=lambda pair: list(map(str.lower, pair[0]))
-        ):
-            columns = ", ".join(f"{literal(by_name[name][0])}: {literal(by_name[name][1])}" for name in order)
-            options = [f"header = {self._has_header}", "auto_detect = false", f"columns = {{{columns}}}"]
-            scans.append(self._scan([path for _, path in files], *options, *self._decimal_option))
-        return scans[0] if len(scans) == 1 else f"({' UNION ALL BY NAME '.join(f'FROM {scan}' for scan in scans)})"
+        types: dict[str, str] = {}
+        # After %Y-%d-%m, a date that looks like ISO 8601 is another one.
+        is_other = (self.params.date_format or "").startswith("%Y")
+        candidates = [type_ for type_ in _TRIED if not (is_other and type_.startswith(("DATE", "TIMESTAMP")))]
+        for relation in (f"(FROM {texts} LIMIT {_SAMPLE})", texts):
+            are_values = _answers(connection, relation, words, lambda text: matches(text, _LIKE_VALUES))
+            places = {
+                self._place(name, "DOUBLE"): name for name, is_one in zip(words, are_values, strict=True) if is_one
+            }
+            tried = [(place, type_) for place in places for type_ in candidates]
+            fitting = types_that_keep(connection, relation, tried, words=True)
+            are_dates = _answers(connection, relation, list(places.values()), lambda text: matches(text, _LIKE_DATES))
+            for (place, name), is_date in zip(places.items(), are_dates, strict=True):
+                if place in fitting or (is_date and self.params.date_format is None):
+                    types[name] = _TRIED[fitting[place]] if place in fitting else TEXT
+            words = [name for name, is_one in zip(words, are_values, strict=True) if is_one is None]
+        return types
 
-    def _dates(self, connection: duckdb.DuckDBPyConnection, proposed: Mapping[str, str]) -> dict[str, Found]:
+    def _described_dates(
+        self, connection: duckdb.DuckDBPyConnection, texts: str, proposed: Mapping[str, str]
+    ) -> dict[str, Found]:
+        """Return how to read the columns whose values all have the `date_format`, by their names."""
+        if (described := self.params.date_format) is None:
+            return {}
+        names = [name for name, type_ in proposed.items() if type_ not in {"TIME", "BOOLEAN"}]
+        first = _answers(connection, f"(FROM {texts} LIMIT {_SAMPLE})", names, by_format(described))
+        names = [name for name, fits in zip(names, first, strict=True) if fits is not False]
+        fitting = self._fitting(connection, names, [described])
+        type_ = "TIMESTAMP" if has_time(described) else "DATE"
+        return {name: Found(type_, described) for name, fits in fitting.items() if fits == {(described,)}}
+
+    def _dates(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> dict[str, Found]:
         """
-        Return how to read the columns *proposed* as dates, by their names, that have another format than ISO 8601.
+        Return how to read the columns *names*, by their names, that have dates in another format than ISO 8601.
 
-        Without `date_format`, exactly one format must fit, and the same in each file: the engine takes 03/04/2026 for
-        3 April, or for 4 March if another date of the file has no other reading.
+        Exactly one format must fit, and the same in each file: the engine takes 03/04/2026 for 3 April, or for 4 March
+        if another date of the file has no other reading.
         """
         found = {}
-        described = self.params.get("date_format")
-        formats = _FORMATS if described is None else dict.fromkeys(_FORMATS, (described,))
-        texts = dict.fromkeys(self._names, _TEXT)
-        files = [self._read(texts, only=at) for at in range(len(self.paths))] if proposed else []
-        for type_, possible in formats.items():
-            places = {name: Place(self._text(name, type_)) for name in proposed if proposed[name] == type_}
-            fits = [formats_that_keep(connection, file, list(places.values()), possible) for file in files if places]
-            for name, place in places.items():
-                fitting = {tuple(fit[place]) for fit in fits}
-                if len(fitting) == 1 and len(one := fitting.pop()) == 1:
-                    found[name] = Found(type_, one[0])
-                elif described is None:
-                    self._uncertain.append(name)
+        for name, fits in self._fitting(connection, names, list(_FORMATS)).items():
+            if len(fits) == 1 and len(one := fits.pop()) == 1:
+                found[name] = Found(_FORMATS[one[0]], one[0])
+            else:
+                self._uncertain.append(name)
         return found
+
+    def _fitting(
+        self, connection: duckdb.DuckDBPyConnection, names: Sequence[str], formats: Sequence[str]
+    ) -> dict[str, set[tuple[str, ...]]]:
+        """Return the date *formats* that fit all values of the columns *names*, for each file."""
+        file = next(name for at in itertools.count() if (name := f"file{at}") not in map(str.lower, self._names))
+        relation = self._read(dict.fromkeys(self._names, TEXT), f"filename = {literal(file)}")
+        places = {name: self._place(name, TEXT) for name in names}
+        fits = formats_that_keep(connection, relation, list(places.values()), formats, identifier(file))
+        return {name: set(fits[place]) for name, place in places.items()}
+
+    def _place(self, name: str, type_: str) -> Place:
+        """Return where the texts of the column *name* are, as values of *type_* are written."""
+        quick, decimal = identifier(name), self.params.decimal_separator or "."
+        if decimal != "." and type_ == "DOUBLE":
+            quick = f"replace({quick}, {literal(decimal)}, '.')"
+        return Place(f"trim({quick})", quick=quick)
+
+    def _read(self, types: Mapping[str, str], *options: str) -> str:
+        """Return a relation of the files whose columns have *types*, whatever their order in each file."""
+        by_name = {name.lower(): (name, type_) for name, type_ in types.items()}
+        pairs = zip(self._orders, self.paths, strict=True)
+        scans = []
+        for order, files in itertools.groupby(pairs, key=lambda pair: list(map(str.lower, pair[0]))):
+            columns = ", ".join(f"{literal(by_name[name][0])}: {literal(by_name[name][1])}" for name in order)
+            more = [f"header = {self._has_header}", "auto_detect = false", f"columns = {{{columns}}}", *options]
+            scans.append(self._scan([path for _, path in files], *more, *self._decimal_option))
+        return scans[0] if len(scans) == 1 else f"({' UNION ALL BY NAME '.join(f'FROM {scan}' for scan in scans)})"
 
     def _with_commas(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> list[str]:
         """Return the names of text columns whose first values are numbers, some with a comma."""
-        texts = [column.name for column in columns if column.type == _TEXT]
-        if {"decimal_separator", "thousands_separator"} & self.params.keys() or not texts:
+        texts = [column.name for column in columns if column.type == TEXT]
+        if {"decimal_separator", "thousands_separator"} & self.params.given or not texts:
             return []
-        first = f"(FROM {self._read(dict.fromkeys(self._names, _TEXT))} LIMIT {_SAMPLE})"
+        first = f"(FROM {self._read(dict.fromkeys(self._names, TEXT))} LIMIT {_SAMPLE})"
         numbers = _matching(connection, first, texts, _WITH_COMMA)
         return [name for name in numbers if name not in _matching(connection, first, numbers, r"[^,]*")]
 
@@ -388,9 +461,9 @@ class Csv(FileFormat):
 
         The engine would drop separators anywhere, so that 1.5 became 15.
         """
-        if "thousands_separator" not in self.params:
+        if self.params.thousands_separator is None:
             return {}
-        separator, decimal = self.params["thousands_separator"], self.params.get("decimal_separator", ".")
+        separator, decimal = self.params.thousands_separator, (self.params.decimal_separator or ".")
         group = f"[{re.escape(_ALIKE.get(separator, separator))}]"
         # A leading zero means a code, not a number, as everywhere else.
         number = rf"\s*[-+]?(0|[1-9]\d{{0,2}}({group}\d{{3}})+|[1-9]\d*)({re.escape(decimal)}\d*)?\s*"
@@ -411,22 +484,15 @@ def _columns_of(connection: duckdb.DuckDBPyConnection, scan: str, *types: str) -
     return [name for name, type_, *_ in described if type_ in types]
 
 
+def _answers(
+    connection: duckdb.DuckDBPyConnection, relation: str, columns: Sequence[str], has: Property
+) -> list[bool | None]:
+    """Return whether all texts of each of *columns* have a property, None if there are none."""
+    found = answers(connection, relation, [(Place(identifier(name)), has) for name in columns])
+    return found[0] if found else [None] * len(columns)
+
+
 def _matching(connection: duckdb.DuckDBPyConnection, scan: str, columns: Sequence[str], pattern: str) -> list[str]:
     """Return those of *columns*, texts, in which there are values and *pattern* matches each."""
-    if not columns:
-        return []
-    checks = ", ".join(f"bool_and(regexp_full_match({identifier(name)}, {literal(pattern)}))" for name in columns)
-    found = connection.execute(f"SELECT {checks} FROM {scan}").fetchone() or ()  # noqa: S608 - quoted by us
-    return [name for name, matches in zip(columns, found, strict=True) if matches]
-
-
-def _emptied(contents: Iterable[bytes], values: Sequence[str], delimiter: str) -> Iterator[bytes]:
-    """Yield *contents* without the fields that are one of *values*, unquoted."""
-    end = re.escape(delimiter.encode())
-    either = b"|".join(re.escape(value.encode()) for value in values)
-    field = re.compile(rb"(?:^|(?<=" + end + rb"))(?:" + either + rb")(?=" + end + rb"|\r?$)", re.MULTILINE)
-    unfinished = b""
-    for block in contents:
-        whole, newline, unfinished = (unfinished + block).rpartition(b"\n")
-        yield field.sub(b"", whole + newline)
-    yield field.sub(b"", unfinished)
+    found = _answers(connection, scan, columns, lambda text: matches(text, pattern))
+    return [name for name, is_matched in zip(columns, found, strict=True) if is_matched]

@@ -167,11 +167,16 @@ def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
         except pa.ArrowInvalid:
             kind = "a text is not UTF-8" if pa.types.is_string(column.type) else "a value is not of its type"
             raise SourceError(f"The source sent damaged data in the column '{name}': {kind}.") from None
-        if any(map(_would_be_cut, parts_of(column))):
-            raise SourceError(
-                f"The column '{name}' has a value that the engine would change: an interval with digits below "
-                "microseconds. Read a view that has it as text."
-            )
+        changed = (
+            ("an interval with digits below microseconds", _would_be_cut),
+            ("a time below 0 or beyond 24 hours", _is_beyond_day),
+        )
+        for what, is_changed in changed:
+            if any(map(is_changed, parts_of(column))):
+                raise SourceError(
+                    f"The column '{name}' has a value that the engine would change: {what}. Read a view that has it as "
+                    "text."
+                )
     return batch
 
 
@@ -188,6 +193,13 @@ def parts_of(array: pa.Array) -> Iterator[pa.Array]:
         yield from parts_of(array.items)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         yield from parts_of(array.flatten())
+    elif pa.types.is_dictionary(kind):
+        yield from parts_of(array.dictionary)
+    elif pa.types.is_run_end_encoded(kind):
+        yield from parts_of(array.values)
+    elif pa.types.is_union(kind):
+        for index in range(kind.num_fields):
+            yield from parts_of(array.field(index))
     else:
         yield array
 
@@ -205,6 +217,15 @@ def _would_be_cut(array: pa.Array) -> bool:
         return False
     whole = pc.multiply(pc.divide(numbers, 1000), 1000)
     return bool(pc.any(pc.not_equal(numbers, whole)).as_py())
+
+
+def _is_beyond_day(array: pa.Array) -> bool:
+    """Return whether *array* has times that are not in a day, which ends with 24:00:00."""
+    if not pa.types.is_time64(array.type):
+        return False
+    day = 24 * 60 * 60 * (10**6 if array.type.unit == "us" else 10**9)
+    numbers = array.view(pa.int64())
+    return bool(pc.any(pc.or_(pc.less(numbers, 0), pc.greater(numbers, day))).as_py())
 
 
 def viewed(array: pa.Array, other: Callable[[pa.DataType], pa.DataType]) -> pa.Array:

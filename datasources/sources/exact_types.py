@@ -6,9 +6,11 @@ nanoseconds, and rounds long numbers. Here each value is compared, in the engine
 value, the next one in `_NEXT` is tried, and text keeps every value.
 """
 
+import functools
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import duckdb
 
@@ -16,14 +18,17 @@ from datasources.sql import literal
 
 TEXT = "VARCHAR"
 
-#: The types to try after the one that the engine proposes, in order. DECIMAL has as many digits as the values need. The
-#: first check of DOUBLE is a quick one, which does not know every number that a double keeps.
+#: A number with more digits than a double keeps has this type in each file, or it is text. The scale is the one of
+#: Spark, and of most amounts in cryptocurrencies. If it followed the digits of a file, the next file would change it.
+_DECIMAL = "DECIMAL(38,18)"
+
+#: The types to try after the one that the engine proposes, in order.
 _NEXT: Mapping[str, tuple[str, ...]] = {
     "BOOLEAN": (),
-    "BIGINT": ("HUGEINT", "BIGNUM", "DOUBLE"),
-    "HUGEINT": ("BIGNUM", "DOUBLE"),
+    "BIGINT": ("HUGEINT", "BIGNUM", "DOUBLE", _DECIMAL),
+    "HUGEINT": ("BIGNUM", "DOUBLE", _DECIMAL),
     "BIGNUM": (),
-    "DOUBLE": ("DOUBLE", "HUGEINT", "BIGNUM", "DECIMAL"),
+    "DOUBLE": ("HUGEINT", "BIGNUM", _DECIMAL),
     "DATE": (),
     "TIME": ("TIME_NS",),
     "TIMESTAMP": ("TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"),
@@ -32,16 +37,21 @@ _NEXT: Mapping[str, tuple[str, ...]] = {
 }
 #: The types that are compared.
 CHECKED = frozenset(_NEXT)
+INTEGERS = frozenset({"BIGINT", "HUGEINT", "BIGNUM"})
 
-#: The most columns that one statement compares, at first and with the next types: each takes memory to plan.
-_COLUMNS_AT_ONCE = (200, 10)
+#: The most columns in one statement: with expressions for each, which take time and memory to plan, or in a list.
+_COLUMNS_AT_ONCE = 30
+_LISTED_AT_ONCE = 1000
 
-#: The most digits of a DECIMAL.
-_MAX_DIGITS = 38
+#: The most decimals that are compared with those of a double.
+_MAX_DECIMALS = 100
 #: A double keeps any number of so many digits, if its exponent is small.
 _DOUBLE_DIGITS = 15
 #: So many digits tell each double from all others: `%.17g` of C, R and others writes them.
 ROUND_TRIP_DIGITS = 17
+
+#: SQL for whether a text, given as SQL, has a property.
+Property = Callable[[str], str]
 
 # Years have four digits at least, as in ISO 8601. The engine itself writes `(BC)` after those before the first.
 _DAY = r"[+-]?\d{4,6}[-/]\d{1,2}[-/]\d{1,2}"
@@ -74,6 +84,8 @@ _PATTERNS = {
 #: Numbers without an exponent, and with one. A leading zero means a code, such as a telephone number.
 _PLAIN = r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)"
 _NUMBER = rf"{_PLAIN}(?:[eE][-+]?\d+)?"
+_SHORT_NUMBER = rf"{_PLAIN}(?:[eE][-+]?\d{{1,2}})?"
+_SHORT_DECIMAL = r"-?(?:0|[1-9]\d{0,19})?(?:\.\d{0,18}0*)?"
 
 #: What the directives of a date format match, if not one or two digits.
 _DIRECTIVES = {"Y": r"\d{4}", "y": r"\d{2}", "f": r"\d{1,6}", **dict.fromkeys("aAbBhp", r"[^\d\s]+"), "%": "%"}
@@ -84,25 +96,27 @@ class Place:
     """
     Where texts are: an SQL expression *root*, and the *steps* into it.
 
-    A step is the name of a member of a struct, or None for the items of a list.
+    A step is the name of a member of a struct, or None for the items of a list. *quick* is an expression in place of
+    *root* that differs for few texts, such as those with spaces around them, and takes less time.
     """
 
     root: str
     steps: tuple[str | None, ...] = ()
+    quick: str | None = None
 
-    def aggregate(self, function: str, of_text: Callable[[str], str]) -> str:
-        """Return SQL for the aggregate *function* over what *of_text* gives for each text."""
-        return f"{function}({self._nested(function, self.root, 0, of_text)})"
+    def all(self, keeps: Property) -> str:
+        """Return SQL for the aggregate whether each text has a property; null if there is no text."""
+        return f"bool_and({self._nested(self.root, 0, keeps)})"
 
-    def _nested(self, function: str, value: str, at: int, of_text: Callable[[str], str]) -> str:
+    def _nested(self, value: str, at: int, keeps: Property) -> str:
         if at == len(self.steps):
-            return f"CASE WHEN {value} IS NOT NULL THEN {of_text(value)} END"
+            return f"CASE WHEN {value} IS NOT NULL THEN {keeps(value)} END"
         step = self.steps[at]
         if step is not None:
-            return self._nested(function, f"struct_extract({value}, {literal(step)})", at + 1, of_text)
+            return self._nested(f"struct_extract({value}, {literal(step)})", at + 1, keeps)
         item = f"i{at}"
-        of_item = self._nested(function, item, at + 1, of_text)
-        return f"list_aggregate(list_transform({value}, lambda {item}: {of_item}), '{function}')"
+        of_item = self._nested(item, at + 1, keeps)
+        return f"list_aggregate(list_transform({value}, lambda {item}: {of_item}), 'bool_and')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,94 +144,153 @@ def exact_types(
         proposed: The types that the engine proposes, all `CHECKED`.
         words: Whether the texts were words rather than numbers: then a column of `NaN` alone is text.
     """
-    found: dict[Place, str] = {}
     # Most columns have the proposed type, so the others are compared only where it does not fit.
-    for is_first, size in zip((True, False), _COLUMNS_AT_ONCE, strict=True):
-        rest = [place for place in proposed if place not in found]
-        for start in range(0, len(rest), size):
-            candidates = [
-                (place, type_, _checks(place, type_, words=words, is_first=is_first))
-                for place in rest[start : start + size]
-                for type_ in ((proposed[place],) if is_first else _NEXT[proposed[place]])
-            ]
-            row = iter(_one_row(connection, relation, [check for _, _, checks in candidates for check in checks]))
-            for place, type_, checks in candidates:
-                kept = _kept(type_, [next(row) for _ in checks])
-                if kept is not None:
-                    found.setdefault(place, kept)
+    quick = {replace(place, root=place.quick or place.root): place for place in proposed}
+    first = [(place, proposed[of]) for place, of in quick.items()]
+    found = {quick[place]: type_ for place, type_ in types_that_keep(connection, relation, first, words=words).items()}
+    rest = [
+        (place, next_)
+        for place, type_ in proposed.items()
+        if place not in found
+        for next_ in (*((type_,) if place.quick is not None else ()), *_NEXT[type_])
+    ]
+    found |= types_that_keep(connection, relation, rest, words=words)
     return {place: found.get(place, TEXT) for place in proposed}
 
 
+def types_that_keep(
+    connection: duckdb.DuckDBPyConnection, relation: str, candidates: Sequence[tuple[Place, str]], *, words: bool
+) -> dict[Place, str]:
+    """Return the first of the types of each place that keeps its texts, if one does; no text at all allows any."""
+    # Words for infinity and NaN alone are words.
+    worded = [(place, _is_word) for place, type_ in candidates if type_ in _PATTERNS or (type_ == "DOUBLE" and words)]
+    questions = [*((place, keeps_as(type_)) for place, type_ in candidates), *dict.fromkeys(worded)]
+    (found,) = answers(connection, relation, questions) or ([None] * len(questions),)
+    are_words = {
+        place
+        for (place, _), answer in zip(questions[len(candidates) :], found[len(candidates) :], strict=True)
+        if answer
+    }
+    kept: dict[Place, str] = {}
+    for (place, type_), answer in zip(candidates, found, strict=False):
+        if answer is not False and place not in are_words:
+            kept.setdefault(place, type_)
+    return kept
+
+
 def formats_that_keep(
-    connection: duckdb.DuckDBPyConnection, relation: str, places: Sequence[Place], formats: Sequence[str]
-) -> dict[Place, list[str]]:
-    """Return those of the date *formats* by which all texts of each of *places* can be read; none if it has no text."""
-    found: dict[Place, list[str]] = {}
-    size = _COLUMNS_AT_ONCE[1]
-    for start in range(0, len(places), size):
-        some = places[start : start + size]
-        checks = [place.aggregate("bool_and", _by_format(format_)) for place in some for format_ in formats]
-        row = iter(_one_row(connection, relation, checks))
-        found |= {place: [format_ for format_ in formats if next(row)] for place in some}
+    connection: duckdb.DuckDBPyConnection, relation: str, places: Sequence[Place], formats: Sequence[str], file: str
+) -> dict[Place, list[tuple[str, ...]]]:
+    """
+    Return those of the date *formats* by which all texts of each of *places* can be read, for each file that has one.
+
+    *file* is the quoted name of the column that tells files apart.
+    """
+    questions = [(place, by_format(format_)) for place in places for format_ in formats]
+    found: dict[Place, list[tuple[str, ...]]] = {place: [] for place in places}
+    for row in answers(connection, relation, questions, file):
+        for at, place in enumerate(places):
+            of_place = row[at * len(formats) : (at + 1) * len(formats)]
+            if any(answer is not None for answer in of_place):
+                found[place].append(tuple(itertools.compress(formats, of_place)))
     return found
 
 
-def _one_row(connection: duckdb.DuckDBPyConnection, relation: str, checks: Sequence[str]) -> Sequence[object]:
-    if not checks:
-        return ()
-    return connection.execute(f"SELECT {', '.join(checks)} FROM {relation}").fetchone() or ()  # noqa: S608 - quoted
+def answers(
+    connection: duckdb.DuckDBPyConnection,
+    relation: str,
+    questions: Sequence[tuple[Place, Property]],
+    group: str | None = None,
+) -> list[list[bool | None]]:
+    """
+    Return whether all texts of each place have the property, None if there are none.
+
+    There is one list for each value of *group*, a quoted name. A statement about many columns takes longer to plan than
+    to run, so their texts are put into one.
+    """
+    found: dict[object, list[bool | None]] = {}
+    asked: dict[Place, list[int]] = {}
+    for at, (place, _) in enumerate(questions):
+        asked.setdefault(place, []).append(at)
+    is_listed = len(asked) > _COLUMNS_AT_ONCE and not any(place.steps for place in asked)
+    places, size = list(asked), _LISTED_AT_ONCE if is_listed else _COLUMNS_AT_ONCE
+    for start in range(0, len(places), size):
+        some = [at for place in places[start : start + size] for at in asked[place]]
+        statement = _listed if is_listed else _direct
+        for value, at, answer in statement(connection, relation, [questions[at] for at in some], group):
+            found.setdefault(value, [None] * len(questions))[some[at]] = answer
+    return list(found.values())
 
 
-def _by_format(format_: str) -> Callable[[str], str]:
+def _direct(
+    connection: duckdb.DuckDBPyConnection, relation: str, questions: Sequence[tuple[Place, Property]], group: str | None
+) -> Iterator[tuple[object, int, bool | None]]:
+    checks = ", ".join(place.all(keeps) for place, keeps in questions)
+    by = f"GROUP BY {group}" if group is not None else ""
+    rows = connection.execute(f"SELECT {group or 'NULL'}, {checks} FROM {relation} {by}").fetchall()  # noqa: S608 - quoted
+    return ((value, at, answer) for value, *row in rows for at, answer in enumerate(row))
+
+
+def _listed(
+    connection: duckdb.DuckDBPyConnection, relation: str, questions: Sequence[tuple[Place, Property]], group: str | None
+) -> Iterator[tuple[object, int, bool | None]]:
+    # Places with the same questions are neighbours, so that a range tells those of a question.
+    alike: dict[Place, list[tuple[str, int]]] = {}
+    for at, (place, keeps) in enumerate(questions):
+        alike.setdefault(place, []).append((keeps("v"), at))
+    numbers: dict[str, dict[int, int]] = {}
+    places = sorted(alike, key=lambda place: [check for check, _ in alike[place]])
+    for number, place in enumerate(places):
+        for check, at in alike[place]:
+            numbers.setdefault(check, {})[number] = at
+    checks = ", ".join(
+        f"bool_and(CASE WHEN {_is_one_of(list(asked))} THEN {check} END)" for check, asked in numbers.items()
+    )
+    rows = connection.execute(
+        f"SELECT g, i, {checks} FROM ("  # noqa: S608 - quoted
+        f"SELECT {group or 'NULL'} AS g, unnest([{', '.join(place.root for place in places)}]) AS v, "
+        f"unnest(range({len(places)})) AS i FROM {relation}) WHERE v IS NOT NULL GROUP BY g, i"
+    ).fetchall()
+    return (
+        (value, asked[number], answer)
+        for value, number, *row in rows
+        for asked, answer in zip(numbers.values(), row, strict=True)
+        if number in asked
+    )
+
+
+def _is_one_of(numbers: Sequence[int]) -> str:
+    is_range = len(numbers) == numbers[-1] - numbers[0] + 1
+    return f"i BETWEEN {numbers[0]} AND {numbers[-1]}" if is_range else f"i IN ({', '.join(map(str, numbers))})"
+
+
+def by_format(format_: str) -> Property:
+    """Return SQL for whether a text has the date format."""
     # Every second part is the letter of a directive. Alone, strptime takes words such as epoch, and 26 for the year 26.
     parts = enumerate(re.split("%-?(.)", format_))
     pattern = "".join(_DIRECTIVES.get(part, r"\d{1,2}") if at % 2 else re.escape(part) for at, part in parts)
-
-    def keeps(text: str) -> str:
-        return f"({_matches(text, pattern)} AND try_strptime({text}, {literal(format_)}) IS NOT NULL)"
-
-    return keeps
+    return lambda text: f"({matches(text, pattern)} AND try_strptime({text}, {literal(format_)}) IS NOT NULL)"
 
 
-def _checks(place: Place, type_: str, *, words: bool, is_first: bool) -> list[str]:
-    """Return the aggregates by which `_kept` knows whether *type_* keeps the texts of *place*."""
-    keeps = _keeps_surely_as_double if is_first and type_ == "DOUBLE" else _KEEPS.get(type_, _keeps_as(type_))
-    checks = [place.aggregate("bool_and", keeps)]
-    if type_ in _PATTERNS or (type_ == "DOUBLE" and words):
-        # Words for infinity and NaN alone are words.
-        checks.append(place.aggregate("bool_or", lambda text: f"lower(right({text}, 1)) NOT IN ('y', 'n', 'f')"))
-    if type_ == "DECIMAL":
-        checks.append(place.aggregate("max", lambda text: "length({digits}) + {exponent}".format(**_parts_of(text))))
-        checks.append(place.aggregate("max", lambda text: "-({exponent})".format(**_parts_of(text))))
-    return checks
-
-
-def _kept(type_: str, results: Sequence[object]) -> str | None:
-    """Return the type if the *results* of `_checks` allow it; no value at all allows any."""
-    if type_ != "DECIMAL":
-        return type_ if all(result is not False for result in results) else None
-    keeps, whole, scale = results
-    digits = [max(0, size) if isinstance(size, int) else 0 for size in (whole, scale)]
-    return f"DECIMAL({_MAX_DIGITS},{digits[1]})" if keeps is not False and sum(digits) <= _MAX_DIGITS else None
-
-
-def _matches(text: str, pattern: str) -> str:
+def matches(text: str, pattern: str) -> str:
+    """Return SQL for whether *pattern* matches all of *text*, SQL for a text."""
     return f"regexp_full_match({text}, {literal(pattern)})"
 
 
-def _keeps_as(type_: str) -> Callable[[str], str]:
+def _is_word(text: str) -> str:
+    return f"right({text}, 1) IN ('y', 'Y', 'n', 'N', 'f', 'F')"
+
+
+@functools.cache
+def keeps_as(type_: str) -> Property:
     """Return SQL for whether *type_* keeps a text that has the form of `_PATTERNS`, or is as the engine writes it."""
     pattern = _PATTERNS.get(type_)
     if pattern is not None:
-        return lambda text: f"({_matches(text, f'(?i:{pattern})')} AND TRY_CAST({text} AS {type_}) IS NOT NULL)"
-    return lambda text: f"coalesce(CAST(TRY_CAST({text} AS {type_}) AS VARCHAR) = {text}, false)"
-
-
-def _keeps_surely_as_double(text: str) -> str:
-    """As `keeps_as_double`, for numbers with few digits, and as the engine writes them."""
-    return (
-        f"(length({text}) <= {_DOUBLE_DIGITS} AND {_matches(text, _PLAIN)} "
-        f"OR coalesce(CAST(TRY_CAST({text} AS DOUBLE) AS VARCHAR) = {text}, false))"
+        return lambda text: f"({matches(text, f'(?i:{pattern})')} AND TRY_CAST({text} AS {type_}) IS NOT NULL)"
+    # The only integer that is kept, but written without its sign.
+    zero = "CASE WHEN {text} = '-0' THEN '0' ELSE {text} END" if type_ in INTEGERS else "{text}"
+    return _KEEPS.get(
+        type_, lambda text: f"coalesce(CAST(TRY_CAST({text} AS {type_}) AS VARCHAR) = {zero.format(text=text)}, false)"
     )
 
 
@@ -225,25 +298,37 @@ def keeps_as_double(text: str) -> str:
     """
     Return SQL for whether the double of *text* is that number, and not only the nearest one.
 
-    It may have more digits than a double needs: 17, or any number of them with an exponent, as `%.18e` writes.
+    It is if the double, written with the same number of digits, or with as few as a double needs, is *text*. So are
+    numbers that programs write with 17 digits, or with more of them than a double has.
     """
     number = f"TRY_CAST({text} AS DOUBLE)"
-    digits = f"length(regexp_extract({text}, '[0-9.]+')) - 2"
-    printed = f"printf('%.' || least(greatest({digits}, 0), {_MAX_DIGITS}) || 'e', {number})"
-    whole, fraction = (rf"regexp_extract({text}, '^-?(\d*)\.?(\d*)$', {part})" for part in (1, 2))
-    round_trip = f"printf('%.' || length({fraction}) || 'f', {number})"
-    cases = (
-        (_keeps_surely_as_double(text), "true"),
-        (_matches(text, "(?i:-?inf(?:inity)?|nan)"), "true"),
-        (f"NOT {_matches(text, _NUMBER)} OR NOT isfinite({number})", "false"),
-        (f"{_digits_of(f'CAST({number} AS VARCHAR)')} = {_digits_of(text)}", "true"),
-        (f"contains(lower({text}), 'e')", f"{_digits_of(printed)} = {_digits_of(text)}"),
-        (
-            f"length(ltrim({whole} || {fraction}, '0')) <= {ROUND_TRIP_DIGITS}",
-            f"{_digits_of(round_trip)} = {_digits_of(text)}",
-        ),
+    # As C's %f and %e write it, with the decimals of the text.
+    fixed, mantissa = rf"regexp_extract({text}, '\.(\d*)$', 1)", rf"regexp_extract({text}, '\.(\d*)[eE]', 1)"
+    as_fixed, as_scientific = (
+        f"printf('%.' || least(length({decimals}), {_MAX_DECIMALS}) || '{letter}', {number})"
+        for decimals, letter in ((fixed, "f"), (mantissa, "e"))
     )
-    return f"(CASE {' '.join(f'WHEN {condition} THEN {value}' for condition, value in cases)} ELSE false END)"
+    has_fraction, digits = matches(text, r"-?\d*\.\d*[1-9]\d*"), _digits_of(text)
+    cases = (
+        (f"length({text}) <= {_DOUBLE_DIGITS} AND {matches(text, _SHORT_NUMBER)}", "true"),
+        (f"CAST({number} AS VARCHAR) = {text}", "true"),
+        (f"coalesce(NOT isfinite({number}), true)", matches(text, "(?i:-?inf(?:inity)?|nan)")),
+        (f"NOT {matches(text, _NUMBER)}", "false"),
+        (f"printf('%.{ROUND_TRIP_DIGITS}g', {number}) = {text}", "true"),
+        (has_fraction, rf"{as_fixed} = regexp_replace({text}, '^(-?)\.', '\10.')"),
+        (f"{as_scientific} = lower({text})", "true"),
+        (f"{_digits_of(f'CAST({number} AS VARCHAR)')} = {digits}", "true"),
+    )
+    written = f"contains(lower({text}), 'e') AND {_digits_of(as_scientific)} = {digits}"
+    return f"(CASE {' '.join(f'WHEN {condition} THEN {value}' for condition, value in cases)} ELSE {written} END)"
+
+
+def _keeps_as_decimal(text: str) -> str:
+    size = "length({digits}) + {exponent} <= 20 AND -({exponent}) <= 18".format(**_parts_of(text))
+    return (
+        f"(CASE WHEN {matches(text, _SHORT_DECIMAL)} THEN true WHEN {matches(text, _NUMBER)} THEN {size} "
+        f"ELSE false END AND TRY_CAST({text} AS {_DECIMAL}) IS NOT NULL)"
+    )
 
 
 def _parts_of(number: str) -> dict[str, str]:
@@ -264,9 +349,9 @@ def _digits_of(number: str) -> str:
     return "CASE WHEN {digits} = '' THEN '' ELSE {digits} || 'e' || ({exponent}) END".format(**parts)
 
 
-#: How values are compared with what a type would make of them, where it is not as in `_keeps_as`.
-_KEEPS: Mapping[str, Callable[[str], str]] = {
+#: How values are compared with what a type would make of them, where it is not as in `keeps_as`.
+_KEEPS: Mapping[str, Property] = {
     "BOOLEAN": lambda text: f"lower({text}) IN ('true', 'false')",
     "DOUBLE": keeps_as_double,
-    "DECIMAL": lambda text: _matches(text, _NUMBER),
+    _DECIMAL: _keeps_as_decimal,
 }

@@ -15,7 +15,7 @@ import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date, datetime, time, timedelta
 from functools import reduce
 from importlib import import_module
@@ -30,7 +30,7 @@ from datasources.sources.formats import UNNAMED, FileFormat, refuse_other_column
 from datasources.sources.pinned_file import PinnedFile
 from datasources.sources.scratch import too_large
 from datasources.sql import identifier, literal
-from runtimeconf.connectors.file_formats import EXCEL, NULL_SEPARATOR
+from runtimeconf.file_formats import EXCEL
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,9 @@ _ISO = re.compile(r"(?:\d{4}-\d\d-\d\d)?(?:T?\d\d:\d\d(?::\d\d(?:\.\d{1,6}0*)?)?
 #: The numbers of the formats of dates in Chinese, Japanese and Korean editions, which the library does not know.
 _ASIAN_DATES = frozenset([*range(27, 37), *range(50, 59)])
 
+#: The number of 1900-02-29 in Excel.
+_NO_DAY = 60
+
 #: Excel's integers are floating-point numbers, exact up to here. Other programs write more digits.
 _MAX_INTEGER = 2**53
 
@@ -82,6 +85,10 @@ _WIDER = {
     frozenset({"BIGINT", "HUGEINT"}): "HUGEINT",
     frozenset({"DATE", "TIMESTAMP"}): "TIMESTAMP",
 }
+
+
+class _NoDate(float):
+    """The number in a cell that has the format of a date, but that is none of the calendar."""
 
 
 class _Table:
@@ -119,6 +126,12 @@ class _Table:
                     raise SourceError(
                         f"'{self._shown}', row {number}: the number in the column '{self.names[index]}' exceeds what "
                         "Excel can hold: correct it, or write it as a text."
+                    )
+                if isinstance(value, _NoDate):
+                    raise SourceError(
+                        f"'{self._shown}', row {number}: the column '{self.names[index]}' has the date number "
+                        f"{value:.15g}, which is no day of the calendar from 1900-01-01 to 9999-12-31: correct it, or "
+                        "format the cell as a number."
                     )
                 type_, texts[index] = self._text(value)
                 if type_:
@@ -192,25 +205,25 @@ class Excel(FileFormat):
             for name, first in zip(table.names, table.first_types, strict=True)
             if types[name.lower()] != "VARCHAR"
         ]
-        if "csv_has_header" not in self.params and typed and not {"", "VARCHAR"} & set(typed):
+        if self.params.csv_has_header is None and typed and not {"", "VARCHAR"} & set(typed):
             logger.warning(HEADER_LOOKS_LIKE_DATA, self.files[0].shown)
 
     def _open(self, file: PinnedFile) -> tuple[_Table, Iterator[bytes]]:
         """Return the table of *file*, and its rows as lines of CSV, which complete the types of the table."""
         rows = self._rows(file)
         number, first = next(rows, (0, ()))
-        if "range" not in self.params:
+        if self.params.range is None:
             first = first[: max((at for at, value in enumerate(first, 1) if value is not None), default=0)]
         if not first:
             raise SourceError(f"'{file.shown}' has no data in it.")
-        nulls = frozenset(self.params.get("null_values", "").split(NULL_SEPARATOR))
-        has_header = self.params.get("csv_has_header", "true") == "true"
+        nulls = frozenset(self.params.null_values or [""])
+        has_header = self.params.csv_has_header is not False
         table = _Table(first, file.shown, nulls, has_header=has_header)
         return table, _lines(rows if has_header else chain([(number, first)], rows), table)
 
     def _rows(self, file: PinnedFile) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield the number and the values of each row that is not empty."""
-        skipped = int(self.params.get("skip_rows", 0))
+        skipped = self.params.skip_rows or 0
         with open(file.path, "rb") as raw, _explained(file):  # noqa: PTH123 - a descriptor's path
             self._refuse_excess(raw, file)
             book = _library(file).load_workbook(raw, read_only=True, data_only=True, keep_links=False)
@@ -219,7 +232,7 @@ class Excel(FileFormat):
             book._date_formats |= {at for at, style in styles if style.numFmtId in _ASIAN_DATES}  # noqa: SLF001
             sheet = self._sheet(book, file)
             sheet.reset_dimensions()  # Some programs write wrong ones.
-            area = _area(self.params["range"]) if "range" in self.params else {}
+            area = _area(self.params.range) if self.params.range is not None else {}
             top = area.get("min_row", 1)
             for number, row in enumerate(sheet.iter_rows(**area, values_only=True), top):
                 if number > _MAX_ROWS:
@@ -240,7 +253,7 @@ class Excel(FileFormat):
 
     def _sheet(self, book: Any, file: PinnedFile) -> Any:
         """Return the sheet that `sheet` names, else the first one that is visible."""
-        wanted = self.params.get("sheet")
+        wanted = self.params.sheet
         if not book.worksheets:
             raise SourceError(f"'{file.shown}' has no sheet: save it as Excel Workbook, not as Strict Open XML.")
         for sheet in book.worksheets:
@@ -271,7 +284,7 @@ def _typed(value: Any) -> tuple[str, str]:  # noqa: PLR0911 (a table of types)
         case time():
             return "TIME", str(value)
         case timedelta():
-            return "INTERVAL", f"{value.days} days {value.seconds} seconds {value.microseconds} microseconds"
+            return "INTERVAL", f"{value.days} days {value - timedelta(days=value.days)}"
         case _:
             return "", ""
 
@@ -282,20 +295,34 @@ def _library(file: PinnedFile) -> Any:
         raise SourceError(f"'{file.shown}' needs a library (the extra sources has it): {EXCEL.install_command}.")
     library = import_module(EXCEL.module)
     reader: Any = import_module("openpyxl.worksheet._reader")  # It has no option for this either.
-    reader.from_ISO8601 = _moment
+    reader.from_ISO8601, reader.from_excel = _moment, _date
     return library
 
 
+def _date(number: float, epoch: datetime, *, timedelta: bool = False) -> Any:
+    """Return the date, time or duration of a *number*. Of one without, the library makes another day or an error."""
+    calendar: Any = import_module("openpyxl.utils.datetime")
+    # Excel has 1900-02-29, a day that never was.
+    if not timedelta and epoch == calendar.WINDOWS_EPOCH and int(number) == _NO_DAY:
+        return _NoDate(number)
+    try:
+        return calendar.from_excel(number, epoch, timedelta=timedelta)
+    except (OverflowError, ValueError):
+        return _NoDate(number)
+
+
 def _moment(text: str) -> Any:
-    """Return the date or time in a cell of that type; the *text* itself if it has a zone or too many digits."""
-    if text.startswith("P"):
-        return import_module("openpyxl.utils.datetime").from_ISO8601(text)
-    if not _ISO.fullmatch(text):
-        return text
+    """Return the date or time in a cell of that type; the *text* itself if Python would change it or has none."""
     plain = text.removesuffix("Z")
-    if ":" not in plain:
-        return date.fromisoformat(plain)
-    return datetime.fromisoformat(plain) if "-" in plain else time.fromisoformat(plain.removeprefix("T"))
+    with suppress(ValueError):
+        if text.startswith("P"):
+            return import_module("openpyxl.utils.datetime").from_ISO8601(text)
+        if not _ISO.fullmatch(text):
+            return text
+        if ":" not in plain:
+            return date.fromisoformat(plain)
+        return datetime.fromisoformat(plain) if "-" in plain else time.fromisoformat(plain.removeprefix("T"))
+    return text
 
 
 def _unescaped(text: str) -> str:

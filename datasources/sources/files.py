@@ -22,7 +22,7 @@ from datasources.sources.formats import FileFormat
 from datasources.sources.pinned_file import SETTLED_S, Identity, PinnedFile, version_of
 from datasources.sources.scratch import ScratchSpace
 from datasources.sources.source import Load
-from runtimeconf.connectors.file_formats import KINDS, split_extension
+from runtimeconf.file_formats import KINDS, FileParams, split_extension
 from runtimeconf.model import DatasetConfig
 
 _FILE_TYPES = (
@@ -45,10 +45,10 @@ class _Found:
 class FileSource:
     """A file, the files below a directory, or those that match a glob; all of one format."""
 
-    def __init__(self, dataset: DatasetConfig) -> None:
+    def __init__(self, dataset: DatasetConfig, params: FileParams) -> None:
         self._path = dataset.location
         self._shown = re.sub(r"^file:(//)?", "", dataset.from_)
-        self._params = dataset.params
+        self._params = params
 
     @contextmanager
     def open(self, load: Load) -> Iterator[FileFormat]:

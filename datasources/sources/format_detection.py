@@ -11,7 +11,7 @@ from datasources.sources.csv_files import Csv
 from datasources.sources.excel import Excel
 from datasources.sources.formats import FileFormat, Parquet
 from datasources.sources.json_files import Json
-from runtimeconf.connectors.file_formats import KINDS, split_extension
+from runtimeconf.file_formats import KINDS, FileParams, split_extension
 
 #: By their kinds.
 _FORMATS: Mapping[str, type[FileFormat]] = {each.kind: each for each in (Parquet, Csv, Json, Excel)}
@@ -30,14 +30,14 @@ class DetectedFormat:
     compression: str
 
 
-def detect_format(files: Sequence[str], shown: str, params: Mapping[str, str]) -> DetectedFormat:
+def detect_format(files: Sequence[str], shown: str, params: FileParams) -> DetectedFormat:
     """
     Return the format of *files* by their names and the *params* of the dataset; *shown* names them in errors.
 
     Raises:
         SourceError: They have several formats, or an unknown one.
     """
-    file_format = params.get("file_format")
+    file_format = params.file_format
     found: dict[DetectedFormat, str] = {}
     for file in files:
         name, compression = split_extension(file)
@@ -66,16 +66,14 @@ def format_named(name: str) -> type[FileFormat]:
     return _FORMATS[KINDS[name]]
 
 
-def compressed(
-    format_: type[FileFormat], compression: str | None, params: Mapping[str, str], file: str
-) -> DetectedFormat:
+def compressed(format_: type[FileFormat], compression: str | None, params: FileParams, file: str) -> DetectedFormat:
     """
     Return *format_* with its *compression*, which `file_compression_type` of *params* overrides; None is none.
 
     Raises:
         SourceError: The format is compressed inside already; the sentence names *file*.
     """
-    found = params.get("file_compression_type") or compression or "UNCOMPRESSED"
+    found = params.file_compression_type or compression or "UNCOMPRESSED"
     if found != "UNCOMPRESSED" and format_.kind in {"parquet", "xlsx"}:
         raise SourceError(f"'{file}' is compressed twice: {format_.name} must not be compressed again.")
     return DetectedFormat(format_, found)

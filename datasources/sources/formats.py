@@ -19,7 +19,7 @@ from datasources.sources.scratch import ScratchSpace
 from datasources.sources.source import Scan, reason_for
 from datasources.sql import identifier, literals
 from queryengine.manifest import Column
-from runtimeconf.connectors.file_formats import misplaced
+from runtimeconf.file_formats import FileParams, misplaced
 
 #: The most digits of a decimal that the engine keeps exactly.
 _MAX_DECIMAL_DIGITS = 38
@@ -27,8 +27,9 @@ _MAX_DECIMAL_DIGITS = 38
 #: What becomes of an empty name in a header.
 UNNAMED = "a column without a name is called by its number, such as column1"
 
-#: The greatest number of microseconds since 1970 that can be counted in nanoseconds too.
-_MAX_COUNTED = 2**63 // 1000
+#: Types whose values mean another thing in other types than text, as the engine writes types; text comes last. It makes
+#: numbers of booleans, and moments of times without a zone.
+_KINDS = (r"\bBOOLEAN\b", r"\b(?:DATE|TIMESTAMP(?:_S|_MS|_NS)?)\b(?! WITH)", r"\bVARCHAR\b")
 
 #: Part of the engine's message about a file that was renamed since the load began, and our reason.
 _MOVED = ("file system operations are disabled", "it was moved while it was read; the next refresh reads it again")
@@ -51,7 +52,7 @@ class FileFormat(Scan):
     """
 
     name: ClassVar[str]
-    #: As in `runtimeconf.connectors.file_formats.KINDS`.
+    #: As in `runtimeconf.file_formats.KINDS`.
     kind: ClassVar[str]
     #: Our reasons, by a part of the engine's message, which may quote contents, paths and options.
     reasons: ClassVar[Mapping[str, str]]
@@ -63,13 +64,13 @@ class FileFormat(Scan):
         files: Sequence[PinnedFile],
         shown: str,
         space: ScratchSpace,
-        params: Mapping[str, str],
+        params: FileParams,
         *,
         compression: str,
         version: str | None,
         confirm: Callable[[], None] = lambda: None,
     ) -> None:
-        for name, problem in misplaced(params, self.kind).items():
+        for name, problem in misplaced(params.given, self.kind).items():
             raise SourceError(f"'{shown}': params.{name} {problem}.")
         self.use(files)
         self.version = version
@@ -195,10 +196,9 @@ class Parquet(FileFormat):
             for batches in zip(*(one.iter_batches(columns=[column.path]) for one in (exact, cut)), strict=True):
                 self.deadline.check()
                 nanoseconds, microseconds = (_leaf(batch.column(0)).cast("int64") for batch in batches)
-                # Years that nanoseconds cannot count from 1970 wrap around.
-                counted = compute.less(compute.abs(microseconds), _MAX_COUNTED)
+                # Both sides wrap around in the years that nanoseconds cannot count from 1970.
                 differs = compute.not_equal(compute.multiply(microseconds, 1000), nanoseconds)
-                first = compute.index(compute.and_(counted, differs), True).as_py()
+                first = compute.index(differs, True).as_py()
                 if first >= 0:
                     name, _, is_nested = column.path.partition(".")
                     place = f", row {row + first}" if not is_nested else ""
@@ -224,7 +224,7 @@ class Parquet(FileFormat):
             )
             kept = connection.execute(f"SELECT {checks} FROM read_parquet({literals([file.path])})").fetchone() or ()  # noqa: S608 - quoted by us
             for (name, type_, wide), is_kept in zip(others, kept, strict=True):
-                if is_kept is False:
+                if is_kept is False or _changes_meaning(type_, wide):
                     raise SourceError(
                         f"'{file.shown}': some values of the column '{name}' ({type_:.80}) would change as {wide:.80}, "
                         "its type in other files: write it with one type in all files."
@@ -235,6 +235,12 @@ class Parquet(FileFormat):
         line = re.sub(r"^[A-Z][A-Za-z ]+: ", "", text.partition("\n")[0])
         line = re.sub(rf"(?:\b(?:the )?file )?['\"]?{DESCRIPTORS}/\d+['\"]?", "the file", line).strip().rstrip(".")
         return f"the engine cannot read it as Parquet: {line[:300]}"
+
+
+def _changes_meaning(own: str, wide: str) -> bool:
+    """Return whether values of the type *own* mean another thing in the type *wide*, which others have."""
+    *lost, text = (len(re.findall(kind, own)) - len(re.findall(kind, wide)) for kind in _KINDS)
+    return any(number > max(0, -text) for number in lost)
 
 
 def _leaf(array: Any) -> Any:

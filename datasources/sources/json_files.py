@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import duckdb
 
 from datasources.errors import SourceError
-from datasources.sources.exact_types import CHECKED, ROUND_TRIP_DIGITS, TEXT, Found, Place, exact_types, keeps_as_double
+from datasources.sources.exact_types import CHECKED, TEXT, Found, Place, exact_types, keeps_as_double
 from datasources.sources.formats import FileFormat, refuse_repeated
 from datasources.sources.text_files import blocks, ends
 from datasources.sql import identifier, literal, literals
@@ -33,7 +33,7 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|-?\d[\d.]*(?:[eE][-+]?
 _LONG = 17
 
 #: Integers of JSON are exact in these types.
-_INTEGERS = frozenset({"BIGINT", "HUGEINT", "BOOLEAN"})
+_EXACT = frozenset({"BIGINT", "BOOLEAN"})
 
 _DUPLICATE = re.compile(r'Duplicate name "+(.*?)"+ in struct')
 _EMPTY_KEY = "an object has an empty key"
@@ -110,21 +110,27 @@ class Json(FileFormat):
             leaf: type_ for name, found in columns.items() for leaf, type_ in _leaves(Place(identifier(name)), found)
         }
         is_exact = {"DOUBLE", "JSON"}.isdisjoint(leaves.values()) or self._keep_digits(connection)
-        unchecked = _INTEGERS | {"DOUBLE"} if is_exact else _INTEGERS
-        checked = {leaf: type_ for leaf, type_ in leaves.items() if type_ in CHECKED - unchecked}
+        unchecked = _EXACT | {"DOUBLE"} if is_exact else _EXACT
+        # With -0 the engine proposes a longer type.
+        checked = {
+            leaf: "BIGINT" if type_ == "HUGEINT" else type_
+            for leaf, type_ in leaves.items()
+            if type_ in CHECKED - unchecked
+        }
         roots = {leaf.root for leaf in checked}
         texts = self._read(
             {name: found for name, found in columns.items() if identifier(name) in roots}, dict.fromkeys(checked, TEXT)
         )
         kept = exact_types(connection, texts, checked, words=False)
         direct = {leaf: type_ if type_ in _READ_BY_THE_ENGINE else TEXT for leaf, type_ in kept.items()}
-        casts = [
-            Found(_type(Place(identifier(name)), found, kept)).of(identifier(name)) + f" AS {identifier(name)}"
-            for name, found in columns.items()
-            if any(leaf.root == identifier(name) and direct[leaf] != type_ for leaf, type_ in kept.items())
-        ]
+        cast = {leaf.root for leaf, type_ in kept.items() if direct[leaf] != type_}
         relation = self._read(columns, direct)
-        return f"(SELECT * REPLACE ({', '.join(casts)}) FROM {relation})" if casts else relation  # noqa: S608 - quoted
+        # A list of all columns, because the engine takes long to replace many columns of a star.
+        selected = [
+            Found(_type(Place(quoted), found, kept)).of(quoted) + f" AS {quoted}" if quoted in cast else quoted
+            for quoted, found in ((identifier(name), found) for name, found in columns.items())
+        ]
+        return f"(SELECT {', '.join(selected)} FROM {relation})" if cast else relation  # noqa: S608 - quoted
 
     def _read(self, columns: Mapping[str, Any], types: Mapping[Place, str]) -> str:
         """Return a relation of *columns*, and their types, which have *types* at some places."""
@@ -180,10 +186,8 @@ def _is_rounded(token: bytes) -> bool:
     if not re.fullmatch(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", number) or number.lstrip("-").isdecimal():
         return False
     exact, kept = Decimal(number), float(number)
-    if len(exact.as_tuple().digits) <= ROUND_TRIP_DIGITS and exact == Decimal(f"{kept:.{ROUND_TRIP_DIGITS - 1}e}"):
-        return False
-    # Repr of an infinite double is no number of JSON.
-    return exact != Decimal(repr(kept))
+    # Repr of an infinite double is no number of JSON. Otherwise as `exact_types.keeps_as_double`.
+    return exact not in {Decimal(repr(kept)), Decimal(f"{kept:.{len(exact.as_tuple().digits) - 1}e}")}
 
 
 def _leaves(place: Place, type_: Any) -> Iterator[tuple[Place, str]]:

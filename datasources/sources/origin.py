@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Protocol, Self
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -25,16 +26,13 @@ from datasources.deadline import Deadline
 from datasources.errors import SourceError
 from datasources.sources.pinned_file import PinnedFile
 from datasources.sources.scratch import ScratchSpace, too_large
-from runtimeconf.connectors.downloads import is_near, parse_origin
 from runtimeconf.fields import InvalidValueError
+from runtimeconf.network import is_near, parse_origin
 
 _MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 _PORTS = {"http": 80, "https": 443}
-
-#: The default of `client_timeout`.
-_DEFAULT_SILENCE_S = 30.0
 
 
 class Body(Protocol):
@@ -108,8 +106,7 @@ class Origin:
         origin: As `parse_origin` gives it.
         shown: The name of the source in errors.
         deadline: The end of the load.
-        client_timeout: The parameter of that name: the longest silence of the server, and the longest time to connect,
-            in seconds; None for the default.
+        client_timeout_s: The longest silence of the server, and the longest time to connect.
         root_certificate_file: PEM file of the only roots to trust; None trusts the usual ones.
 
     Raises:
@@ -117,9 +114,9 @@ class Origin:
     """
 
     def __init__(
-        self, origin: str, shown: str, deadline: Deadline, client_timeout: str | None, root_certificate_file: str | None
+        self, origin: str, shown: str, deadline: Deadline, client_timeout_s: float, root_certificate_file: Path | None
     ) -> None:
-        self._silence_s = float(client_timeout or _DEFAULT_SILENCE_S)
+        self._silence_s = client_timeout_s
         self._origin = origin
         self._endpoint = _endpoint(origin)
         self._shown = shown
@@ -236,11 +233,11 @@ class Origin:
 class Downloads:
     """The downloads of a load into *space*; *max_size* is `max_download_size`, the most bytes of all together."""
 
-    def __init__(self, space: ScratchSpace, max_size: str | None) -> None:
+    def __init__(self, space: ScratchSpace, max_size: int | None) -> None:
         self._space = space
         self._left_bytes, self._limit = space.left_bytes, "query.temp_directory_limit"
-        if max_size is not None and int(max_size) < space.left_bytes:
-            self._left_bytes, self._limit = int(max_size), "params.max_download_size"
+        if max_size is not None and max_size < space.left_bytes:
+            self._left_bytes, self._limit = max_size, "params.max_download_size"
 
     def save(self, answer: Body, shown: str) -> PinnedFile:
         """
@@ -272,7 +269,7 @@ def _endpoint(origin: str) -> tuple[str, str, int]:
     return parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme]
 
 
-def tls_context(root_certificate_file: str | None) -> ssl.SSLContext:
+def tls_context(root_certificate_file: Path | None) -> ssl.SSLContext:
     """
     Return the context of a client that verifies servers by the roots in a PEM file; None stands for the usual ones.
 

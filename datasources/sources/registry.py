@@ -1,52 +1,34 @@
-"""
-The class for each connector.
-
-The module of a connector is imported on first use: several need an optional library.
-"""
+"""The class that reads a dataset: that of its connector, or that of materialized views."""
 
 import sys
-from collections.abc import Mapping
-from importlib import import_module
+from typing import Final
 
 from datasources.sources.source import Source
 from runtimeconf.model import DatasetConfig
+from runtimeconf.plugins import CONNECTORS, VIEW, imported
 
-#: The module and the class of each connector of `runtimeconf.connectors`, and of materialized views. The class takes
-#: the dataset.
-CLASSES: Mapping[str, tuple[str, str]] = {
-    **dict.fromkeys(("abfs", "abfss", "az"), ("datasources.sources.azure", "AzureSource")),
-    **dict.fromkeys(("gs", "gcs"), ("datasources.sources.gcs", "GcsSource")),
-    "delta": ("datasources.sources.delta", "DeltaSource"),
-    "delta_lake": ("datasources.sources.delta", "DeltaSource"),
-    "duckdb": ("datasources.sources.duckdb_file", "DuckdbFileSource"),
-    "file": ("datasources.sources.files", "FileSource"),
-    "flightsql": ("datasources.sources.flightsql", "FlightSqlSource"),
-    "graphql": ("datasources.sources.graphql", "GraphqlSource"),
-    "ftp": ("datasources.sources.ftp", "FtpSource"),
-    "sftp": ("datasources.sources.sftp", "SftpSource"),
-    "http": ("datasources.sources.http", "HttpSource"),
-    "https": ("datasources.sources.http", "HttpSource"),
-    "iceberg": ("datasources.sources.iceberg", "IcebergSource"),
-    "mssql": ("datasources.sources.mssql", "MssqlSource"),
-    "mysql": ("datasources.sources.mysql", "MysqlSource"),
-    "postgres": ("datasources.sources.postgres", "PostgresSource"),
-    "s3": ("datasources.sources.s3", "S3Source"),
-    "spark": ("cluster.source", "SparkSource"),
-    "sqlite": ("datasources.sources.sqlite", "SqliteSource"),
-    "view": ("datasources.sources.view", "ViewSource"),
-}
+_VIEW: Final = "datasources.sources.view:ViewSource"
 
 
 def import_source(connector: str) -> bool:
     """Import the module of *connector* and its library; return whether they were not imported yet."""
-    module, _ = CLASSES[connector]
-    is_new = module not in sys.modules
-    import_module(module)
+    where = _VIEW if connector == VIEW else CONNECTORS[connector].source
+    is_new = where.partition(":")[0] not in sys.modules
+    imported(where)
     return is_new
+
+
+def is_local(dataset: DatasetConfig) -> bool:
+    """Return whether *dataset* is read from files of this machine."""
+    return dataset.connector != VIEW and CONNECTORS[dataset.connector].is_local
 
 
 def source_of(dataset: DatasetConfig) -> Source:
     """Return the source that `from:` names."""
-    module, name = CLASSES[dataset.connector]
-    source: Source = getattr(import_module(module), name)(dataset)
+    source: Source
+    if dataset.connector == VIEW:
+        source = imported(_VIEW)(dataset)
+    else:
+        connector = CONNECTORS[dataset.connector]
+        source = imported(connector.source)(dataset, connector.params.of(dataset.params))
     return source

@@ -155,6 +155,18 @@ def without_lines(contents: Iterable[bytes], lines: int, shown: str) -> Iterator
     yield from rest
 
 
+def emptied(contents: Iterable[bytes], values: Iterable[str], delimiter: str) -> Iterator[bytes]:
+    """Yield *contents* without the fields that are one of *values*, unquoted."""
+    end = re.escape(delimiter.encode())
+    either = b"|".join(re.escape(value.encode()) for value in values)
+    field = re.compile(rb"(?:^|(?<=" + end + rb"))(?:" + either + rb")(?=" + end + rb"|\r?$)", re.MULTILINE)
+    unfinished = b""
+    for block in contents:
+        whole, newline, unfinished = (unfinished + block).rpartition(b"\n")
+        yield field.sub(b"", whole + newline)
+    yield field.sub(b"", unfinished)
+
+
 def _codec(encoding: str, beginning: bytes, shown: str) -> str:
     """Return the name of the codec. Without a byte order mark, zero bytes tell which order UTF-16 has."""
     if encoding != "utf-16" or marked_encoding(beginning) is not None:

@@ -1,1 +1,1 @@
-"""The commands, one per module; `COMMAND` is the command."""
+"""The commands; `COMMANDS` of each module has its own by name."""

@@ -8,10 +8,11 @@ from typing import NoReturn
 
 from runtimeclient import COMMANDS, SERVER_COMMANDS
 from runtimeclient.client import RuntimeClient
+from runtimeclient.connection import add_connection_options, connect
+from runtimeclient.distribution import version
 from runtimeclient.errors import UsageError
 from runtimeclient.output.console import Console
 from runtimeclient.output.formats import LIST_FORMATS
-from runtimeclient.profiles.connection import add_connection_options, connect
 
 PROG = "querykeep"
 
@@ -92,7 +93,7 @@ class Command:
 
 def load_command(name: str) -> Command:
     """Return the command of that name, importing only its module."""
-    command: Command = importlib.import_module(f"runtimeclient.commands.{name}").COMMAND
+    command: Command = importlib.import_module(COMMANDS[name]).COMMANDS[name]
     return command
 
 
@@ -104,9 +105,7 @@ def command_parser(command: Command, prog: str, kind: type[Parser] = Parser) -> 
 
 
 def program_parser(prog: str) -> Parser:
-    """Create the parser of all commands, for the help, the manual page and shell completion."""
-    from runtimeclient.distribution import version  # noqa: PLC0415 (importlib.metadata is slow to import)
-
+    """Create the parser of all commands, for the help and shell completion."""
     parser = Parser(
         prog=prog,
         description="Talk to a Querykeep runtime: run SQL, inspect datasets, and refresh data.",

@@ -7,7 +7,7 @@ from runtimeclient import SERVER_COMMANDS
 from runtimeclient.commands.base import Command, Invocation, program_parser
 
 
-def _call(invocation: Invocation) -> None:
+def _completion(invocation: Invocation) -> None:
     import shtab  # noqa: PLC0415 (slow to import; every --help imports this module)
 
     parser = program_parser(invocation.prog)
@@ -30,7 +30,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(command)
 
 
-COMMAND = Command(
+_COMPLETION = Command(
     name="completion",
     summary="print a shell completion script",
     description="Print a script that completes commands and options in a shell.",
@@ -40,6 +40,8 @@ COMMAND = Command(
         ("fish > ~/.config/fish/completions/querykeep.fish", "fish"),
     ),
     add_arguments=lambda parser: parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell"),
-    call=_call,
+    call=_completion,
     has_connection=False,
 )
+
+COMMANDS = {"completion": _COMPLETION}

@@ -1,21 +1,118 @@
-"""`login`: check the key of a runtime and store it."""
+"""`login` and `logout`: store the key of a runtime in a profile, and delete it."""
 
 import getpass
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation
+from runtimeclient.connection import ENDPOINT_VARIABLE, find_credential, timeouts
 from runtimeclient.errors import NotAuthorisedError, UsageError
-from runtimeclient.http.api_key import check_api_key
-from runtimeclient.http.endpoint import DEFAULT_ENDPOINT, parse_endpoint
-from runtimeclient.profiles.config import Profile
-from runtimeclient.profiles.connection import timeouts
-from runtimeclient.profiles.key_lookup import ENDPOINT_VARIABLE, find_credential
-from runtimeclient.profiles.keyrings import has_keyring
-from runtimeclient.profiles.profile_store import ProfileStore, profile_name
+from runtimeclient.files import check_replaceable, replace_file
+from runtimeclient.http.endpoint import DEFAULT_ENDPOINT, check_api_key, parse_endpoint
+from runtimeclient.profiles import (
+    DEFAULT_PROFILE,
+    KEY_SOURCES,
+    PROFILE_VARIABLE,
+    Profile,
+    check_profile_name,
+    config_directory,
+    find_profile,
+    has_keyring,
+    read_config,
+    remove_from_keyring,
+    store_in_keyring,
+)
 
 
-def _call(invocation: Invocation) -> None:
+def profile_name(named: str | None, environ: Mapping[str, str]) -> str:
+    """Return the name of the profile to change: *named*, else that of the environment, else `default`."""
+    return check_profile_name(environ.get(PROFILE_VARIABLE) or DEFAULT_PROFILE if named is None else named)
+
+
+class ProfileStore:
+    """
+    The profiles of a user. Changes keep the rest of the configuration file, including comments.
+
+    Every method raises UsageError if the file is invalid, and OutputError if it cannot be written.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._directory = config_directory(environ)
+        self._config = self._directory / "config.toml"
+
+    def find(self, name: str) -> Profile | None:
+        """Return the profile of that name, if there is one."""
+        return find_profile(name, self._environ) if name in read_config(self._config) else None
+
+    def save(self, profile: Profile, key: str, store: Literal["keyring", "file"]) -> str:
+        """Store a profile and its key. Return the location of the key, for people."""
+        before = self.find(profile.name)
+        # Check first: a key stored without its profile would be lost.
+        check_replaceable(self._config)
+        fields: dict[str, Any] = {"endpoint": profile.endpoint.url}
+        if profile.tls_root_certificate_file is not None:
+            fields["tls_root_certificate_file"] = str(profile.tls_root_certificate_file.absolute())
+        if store == "keyring":
+            store_in_keyring(profile, key)
+            fields["api_key_keyring"] = True
+            where = "the keyring"
+        else:
+            file = self._key_file(profile.name)
+            replace_file(file, f"{key}\n".encode())
+            fields["api_key_file"] = str(file.relative_to(self._directory))
+            where = str(file)
+        self._change(profile.name, fields)
+        # Remove an older key last: the profile worked with it until now.
+        if before is not None:
+            self._remove_key(before, kept=profile.keyring_user if store == "keyring" else self._key_file(profile.name))
+        return where
+
+    def delete_key(self, profile: Profile) -> None:
+        """Delete the key of a profile, and the keyring entry or file that `login` created for it."""
+        self._change(profile.name, {})
+        self._remove_key(profile, kept=None)
+
+    def _remove_key(self, profile: Profile, kept: str | Path | None) -> None:
+        """Delete the keyring entry or own file of a profile, unless it is the one to be kept."""
+        if profile.api_key_keyring and profile.keyring_user != kept:
+            remove_from_keyring(profile)
+        own = self._key_file(profile.name)
+        if profile.api_key_file == own != kept:
+            own.unlink(missing_ok=True)
+
+    def _key_file(self, name: str) -> Path:
+        return self._directory / "keys" / name
+
+    def _change(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Set *fields* of a profile, and remove other key fields."""
+        try:
+            text = self._config.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            text = "# Profiles of querykeep: endpoints, and where to find their API keys.\n"
+        try:
+            document = tomlkit.parse(text)
+        except TOMLKitError as exc:
+            raise UsageError(f"{self._config} is not valid TOML.") from exc
+        if "profiles" not in document:
+            document.add("profiles", tomlkit.table(is_super_table=True))
+        profiles: Any = document["profiles"]
+        if name not in profiles:
+            profiles.add(name, tomlkit.table())
+        for field in KEY_SOURCES:
+            if field not in fields:
+                profiles[name].pop(field, None)
+        profiles[name].update(fields)
+        replace_file(self._config, tomlkit.dumps(document).encode())
+
+
+def _login(invocation: Invocation) -> None:
     options, environ, console = invocation.options, invocation.environ, invocation.console
     name = profile_name(options.profile, environ)
     store = ProfileStore(environ)
@@ -58,7 +155,7 @@ def _check_key(invocation: Invocation, profile: Profile, key: str) -> None:
         console.warn(f"{endpoint.url} does not use https: the key is sent unencrypted.")
 
 
-COMMAND = Command(
+_LOGIN = Command(
     name="login",
     summary="store the key of a runtime",
     description=(
@@ -75,5 +172,37 @@ COMMAND = Command(
         choices=("keyring", "file"),
         help="where to store the key (default: the keyring if there is one, else a file)",
     ),
-    call=_call,
+    call=_login,
 )
+
+
+def _logout(invocation: Invocation) -> None:
+    name = profile_name(invocation.options.profile, invocation.environ)
+    store = ProfileStore(invocation.environ)
+    profile = store.find(name)
+    if profile is None:
+        raise UsageError(f"There is no profile {name}.")
+    store.delete_key(profile)
+    invocation.console.write_line(f"The profile {name} no longer has a key.")
+    kept = profile.api_key_variable or profile.api_key_file
+    if profile.api_key_variable or (profile.api_key_file and profile.api_key_file.exists()):
+        invocation.console.write_line(f"{kept} still holds the key: login did not create it.")
+
+
+_LOGOUT = Command(
+    name="logout",
+    summary="delete the stored key of a runtime",
+    description=(
+        "Delete the key of a profile, and the keyring entry or file that login created\n"
+        "for it. The endpoint stays. The runtime still accepts the key until its operator\n"
+        "revokes it."
+    ),
+    examples=(("", "the default profile"), ("--profile test", "another profile")),
+    add_arguments=lambda parser: parser.add_argument(
+        "--profile", metavar="NAME", help=f"the profile (default: {PROFILE_VARIABLE}, else {DEFAULT_PROFILE})"
+    ),
+    call=_logout,
+    has_connection=False,
+)
+
+COMMANDS = {"login": _LOGIN, "logout": _LOGOUT}

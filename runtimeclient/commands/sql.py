@@ -7,17 +7,16 @@ from itertools import chain
 from pathlib import Path
 
 from runtimeclient.commands.base import Command, Invocation
-from runtimeclient.errors import AnswerCutError, ClientError, RequestRefusedError, UsageError
-from runtimeclient.http.json_stream import JsonValue
+from runtimeclient.connection import STANDARD_INPUT
+from runtimeclient.errors import ClientError, IncompleteResultError, RequestRefusedError, UsageError
+from runtimeclient.http.results import JsonValue
+from runtimeclient.output.console import CHART_FORMATS, KINDS, TERMINAL_ROWS, ChartRequest, Style
 from runtimeclient.output.formats import FORMATS, format_of
-from runtimeclient.output.style import KINDS, PICTURES, TERMINAL_ROWS, ChartRequest, Style
-from runtimeclient.profiles.key_lookup import STANDARD_INPUT
-from runtimeclient.sql.parameters import parameters_of, parse_parameters
 from runtimeclient.sql.runner import StatementRunner
-from runtimeclient.sql.statements import Statement, read_statements, split_statements
+from runtimeclient.sql.statements import Statement, parameters_of, parse_parameters, read_statements, split_statements
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_sql_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", nargs="?", help="one SQL statement, sent unchanged")
     parser.add_argument(
         "-c",
@@ -54,7 +53,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--chart-file",
         metavar="FILE",
         type=Path,
-        help=f"draw the result to a file with the extension {', '.join(PICTURES)}",
+        help=f"draw the result to a file with the extension {', '.join(CHART_FORMATS)}",
     )
     group = parser.add_argument_group("output")
     group.add_argument(
@@ -87,7 +86,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-pager", action="store_true", help="do not use a pager for long results")
 
 
-def _call(invocation: Invocation) -> None:
+def _sql(invocation: Invocation) -> None:
     options, console = invocation.options, invocation.console
     given = [options.query is not None, bool(options.statements), options.file is not None]
     if sum(given) > 1:
@@ -127,8 +126,8 @@ def _check(options: argparse.Namespace, *, has_prompt: bool, reads_input: bool) 
         raise UsageError("Give only one of --chart-file and --output.")
     if options.chart is not None and options.output is not None and format_of(options.output) not in {None, "table"}:
         raise UsageError("A text chart needs an --output with the extension .txt or none.")
-    if options.chart_file is not None and options.chart_file.suffix.lower() not in PICTURES:
-        raise UsageError(f"A chart file has the extension {', '.join(PICTURES)}.")
+    if options.chart_file is not None and options.chart_file.suffix.lower() not in CHART_FORMATS:
+        raise UsageError(f"A chart file has the extension {', '.join(CHART_FORMATS)}.")
     if has_prompt and options.param:
         raise UsageError("--param needs a QUERY, -c or -f.")
 
@@ -146,7 +145,8 @@ def _run_script(runner: StatementRunner, invocation: Invocation, values: dict[st
         unused -= set(taken)
         try:
             runner.run(statement, taken)
-        except (RequestRefusedError, AnswerCutError) as exc:  # After any other, the next statement would fail too.
+        # After any other error, the next statement would fail too.
+        except (RequestRefusedError, IncompleteResultError) as exc:
             if not options.continue_on_error:
                 raise
             failures += 1
@@ -163,8 +163,8 @@ def _style(options: argparse.Namespace, style: Style) -> Style:
         max_rows = TERMINAL_ROWS if style.columns is not None else 0
     chart = None
     if options.chart is not None or options.chart_file is not None:
-        picture = PICTURES[options.chart_file.suffix.lower()] if options.chart_file is not None else None
-        chart = ChartRequest(kind=options.chart, x=options.x, y=tuple(options.y), picture=picture)
+        file_format = CHART_FORMATS[options.chart_file.suffix.lower()] if options.chart_file is not None else None
+        chart = ChartRequest(kind=options.chart, x=options.x, y=tuple(options.y), file_format=file_format)
     return replace(
         style,
         format=options.format or (options.output and format_of(options.output)) or "table",
@@ -182,7 +182,7 @@ def _row_count(text: str) -> int:
     return count
 
 
-COMMAND = Command(
+_SQL = Command(
     name="sql",
     summary="run SQL and show the rows",
     description=(
@@ -200,6 +200,8 @@ COMMAND = Command(
         ('-c "SELECT 1; SELECT 2"', "statements from the command line"),
         ("", "the interactive prompt"),
     ),
-    add_arguments=_add_arguments,
-    call=_call,
+    add_arguments=_add_sql_arguments,
+    call=_sql,
 )
+
+COMMANDS = {"sql": _SQL}

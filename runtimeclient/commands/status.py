@@ -1,4 +1,4 @@
-"""`status`: show the status of a runtime's components."""
+"""`status` and `top`: show the state of a runtime, once or live."""
 
 import argparse
 import math
@@ -8,20 +8,21 @@ from dataclasses import asdict
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation, add_list_format
+from runtimeclient.connection import seconds
 from runtimeclient.errors import ClientError, ConnectionFailedError, RequestRefusedError
 from runtimeclient.http.resources import ComponentStatus, DatasetStatus
 from runtimeclient.output.formats import write_list
-from runtimeclient.output.humanize import duration, plural
-from runtimeclient.output.terminal_text import one_line, visible
-from runtimeclient.profiles.connection import seconds
+from runtimeclient.output.text import duration, one_line, plural, visible
 
 _POLL_S = 0.25
 _FINE = {"Ready", "Disabled"}
 # Of the datasets in an error message.
 _MAX_NAMES = 5
+# Of `top`.
+_INTERVAL_S = 2.0
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
     add_list_format(parser)
     parser.add_argument(
         "--wait",
@@ -33,7 +34,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _call(invocation: Invocation) -> None:
+def _status(invocation: Invocation) -> None:
     console = invocation.console
     datasets: Sequence[DatasetStatus] = ()
     refusal: ClientError | None = None
@@ -123,7 +124,7 @@ def _problem(components: Iterable[ComponentStatus]) -> ClientError | None:
     return ClientError(f"Not ready: {', '.join(others)}.") if others else None
 
 
-COMMAND = Command(
+_STATUS = Command(
     name="status",
     summary="show the status of a runtime's components",
     description=(
@@ -136,6 +137,49 @@ COMMAND = Command(
         ("--format json --http-endpoint https://runtime.example:8090", "those of another runtime, as JSON"),
         ("--wait 60", "wait up to a minute for a runtime to start"),
     ),
-    add_arguments=_add_arguments,
-    call=_call,
+    add_arguments=_add_status_arguments,
+    call=_status,
 )
+
+
+def _add_top_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="print one screen and exit; so does a pipe or a file")
+    parser.add_argument(
+        "--interval",
+        metavar="SECONDS",
+        type=seconds,
+        default=_INTERVAL_S,
+        help=f"how often the runtime is asked; every {_INTERVAL_S:g} seconds by default",
+    )
+
+
+def _top(invocation: Invocation) -> None:
+    from runtimeclient.dashboard import live  # noqa: PLC0415 (slow to import)
+
+    console, options = invocation.console, invocation.options
+    with invocation.connect() as client:
+        if options.once or not console.is_interactive or console.is_dumb:
+            console.write_line(live.one_screen(client, console))
+        else:
+            live.show(client, console, options.interval)
+
+
+_TOP = Command(
+    name="top",
+    summary="show what runs, the workers, and the datasets, live",
+    description=(
+        "Show a screen of what a runtime does: its components, the statements of the same\n"
+        "key that run or wait, those that took longest, and the datasets. Arrow keys choose\n"
+        "a statement, c cancels it, q leaves. In a pipe, print one screen. Statements that have\n"
+        "ended have their text if the YAML has runtime.history: {sql: true}; else a digest."
+    ),
+    examples=(
+        ("", "the screen, asked for every 2 seconds"),
+        ("--once", "one screen"),
+        ("--interval 10", "fewer requests, for a key with requests_per_minute"),
+    ),
+    add_arguments=_add_top_arguments,
+    call=_top,
+)
+
+COMMANDS = {"status": _STATUS, "top": _TOP}

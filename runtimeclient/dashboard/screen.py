@@ -11,8 +11,7 @@ from rich.text import Text
 
 from runtimeclient.dashboard.snapshot import Snapshot
 from runtimeclient.http.resources import ActiveQuery, ComponentStatus, DatasetStatus, StatementStatistics
-from runtimeclient.output.humanize import age, duration, elapsed, size
-from runtimeclient.output.terminal_text import one_line, visible
+from runtimeclient.output.text import age, duration, elapsed, one_line, size, visible
 
 _COLORS = {"Ready": "green", "Refreshing": "cyan", "Initializing": "yellow", "Error": "bold red", "Disabled": "dim"}
 HELP = "↑ ↓ choose · c cancel · q leave"

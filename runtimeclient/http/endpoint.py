@@ -1,11 +1,22 @@
-"""The base URL of a runtime's HTTP API, validated."""
+"""The endpoint of a runtime: its URL, API key, TLS and time limits."""
 
 import ipaddress
+import json
+import os
 import re
 import socket
-from contextlib import suppress
+import ssl
+import string
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+import httpcore
 import httpx
 
 from runtimeclient.errors import UsageError
@@ -66,3 +77,165 @@ def _is_loopback(host: str) -> bool:
     mapped = getattr(address, "ipv4_mapped", None) or address
     # Connecting to 0.0.0.0 or [::] reaches this machine.
     return bool(mapped.is_loopback or mapped.is_unspecified)
+
+
+_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
+
+
+def check_api_key(key: str, where: str) -> str:
+    """
+    Return a key that a header can carry unchanged; *where* tells for the message where it comes from.
+
+    Raises:
+        UsageError: The key is empty, would be changed in transit, or has a typing error. The message contains no part
+            of it.
+    """
+    if not key:
+        raise UsageError(f"The API key {where} is empty.")
+    if key != key.strip():
+        raise UsageError(f"The API key {where} has leading or trailing white space.")
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError(f"The API key {where} has characters that a header cannot carry: use printable ASCII.")
+    if has_typing_error(key):
+        raise UsageError(f"The API key {where} has a typing error: its checksum does not fit.")
+    return key
+
+
+def has_typing_error(key: str) -> bool:
+    """
+    Return whether *key* begins like a key that the runtime generated, and is none.
+
+    The last 6 of its 42 characters are the CRC-32 of the others as a number in base62.
+    """
+    number = 0
+    for digit in key[-6:]:
+        number = number * len(_DIGITS) + _DIGITS.find(digit)
+    is_whole = len(key) == 42 and set(key[4:]) <= set(_DIGITS) and number == zlib.crc32(key[:-6].encode())
+    return key.startswith("qk1_") and not is_whole
+
+
+def masked(text: str, api_key: str | None) -> str:
+    """Replace the key in *text*: a server may echo it verbatim, JSON-escaped or percent-encoded."""
+    if api_key is not None:
+        for form in (api_key, json.dumps(api_key)[1:-1], quote(api_key, safe="")):
+            text = text.replace(form, "<secret>")
+    return text
+
+
+_ROOT_FILE, _ROOT_DIRECTORIES, _KEY_LOG = "SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE"
+
+
+def tls_context(root_certificate_file: Path | None) -> ssl.SSLContext:
+    """
+    Return a context that trusts the roots in a PEM file.
+
+    None stands for the file in SSL_CERT_FILE, else the directories in SSL_CERT_DIR, else the package certifi.
+
+    Raises:
+        UsageError: The file, or a variable of the environment, cannot be used.
+    """
+    if root_certificate_file is not None:
+        with _usage_errors(f"The root certificate file {root_certificate_file}"):
+            return ssl.create_default_context(cafile=root_certificate_file)
+    if file := os.environ.get(_ROOT_FILE):
+        with _usage_errors(f"The root certificate file {file}, named by {_ROOT_FILE},"):
+            return ssl.create_default_context(cafile=file)
+    if directories := os.environ.get(_ROOT_DIRECTORIES):
+        # OpenSSL ignores a directory that does not exist; without any, it would trust nobody.
+        if not any(map(os.path.isdir, directories.split(os.pathsep))):
+            raise UsageError(f"{_ROOT_DIRECTORIES} cannot be used: {directories} is not a directory.")
+        with _usage_errors(f"The directory {directories}, named by {_ROOT_DIRECTORIES},"):
+            return ssl.create_default_context(capath=directories)
+    with _usage_errors("The root certificate file of the package certifi"):
+        return httpx.create_ssl_context(trust_env=False)
+
+
+@contextmanager
+def _usage_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        log = os.environ.get(_KEY_LOG)
+        if log and exc.filename == log:  # Python opens this file when it creates a context.
+            raise UsageError(f"The file {log}, named by {_KEY_LOG}, cannot be written: {exc.strerror}.") from exc
+        reason = exc.strerror if exc.errno and not isinstance(exc, ssl.SSLError) else "it is not a PEM certificate"
+        raise UsageError(f"{what} cannot be used: {reason}.") from exc
+
+
+#: A response with a lower average rate over a whole time-out counts as silent.
+MIN_BYTES_PER_S = 100
+
+
+def limit_response_time(client: httpx.Client) -> None:
+    """Apply the read time-out of each request to its whole response; `allow_streaming` exempts rows."""
+    # httpx cannot pass on a network backend, which httpcore supports: https://www.encode.io/httpcore/network-backends
+    for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001
+        if isinstance(transport, httpx.HTTPTransport):
+            transport._pool._network_backend = _Backend()  # noqa: SLF001
+
+
+def allow_streaming(response: httpx.Response) -> None:
+    """Allow the body of *response* any time, as long as enough of it arrives within each read time-out."""
+    stream = response.extensions.get("network_stream")
+    if isinstance(stream, _Stream):
+        stream.allow_streaming()
+
+
+class _Backend(httpcore.SyncBackend):
+    """Opens connections whose reads share one time limit."""
+
+    def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+        """Connect."""
+        return _Stream(super().connect_tcp(*args, **kwargs))
+
+
+class _Stream(httpcore.NetworkStream):
+    """
+    A connection whose time-out starts when a request was last written.
+
+    While rows stream, only the time spent waiting counts: the consumer may be slow.
+    """
+
+    def __init__(self, stream: httpcore.NetworkStream) -> None:
+        self._stream = stream
+        self._written_at = time.monotonic()
+        self._is_streaming = False
+
+    def allow_streaming(self) -> None:
+        """Start to measure the rate."""
+        self._is_streaming = True
+        self._waited_s, self._received = 0.0, 0
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Read the next bytes. Raises httpcore.ReadTimeout if the response as a whole takes too long."""
+        if timeout is None:
+            return self._stream.read(max_bytes)
+        start = time.monotonic()
+        left_s = timeout - (self._waited_s if self._is_streaming else start - self._written_at)
+        if left_s <= 0:
+            raise httpcore.ReadTimeout
+        content = self._stream.read(max_bytes, left_s)
+        if self._is_streaming:
+            self._waited_s += time.monotonic() - start
+            self._received += len(content)
+            if self._received >= MIN_BYTES_PER_S * timeout:
+                self._waited_s, self._received = 0.0, 0
+        return content
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Write a part of a request; the time-out of its response starts here."""
+        self._stream.write(buffer, timeout)
+        self._is_streaming = False
+        self._written_at = time.monotonic()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._stream.close()
+
+    def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
+        """Encrypt the connection."""
+        return _Stream(self._stream.start_tls(*args, **kwargs))
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return information about the connection."""
+        return self._stream.get_extra_info(info)

@@ -11,7 +11,7 @@ from runtimeclient.commands.base import Command, Invocation, Parser, command_par
 from runtimeclient.errors import ClientError
 from runtimeclient.main import run
 from runtimeclient.output.console import Console, Streams
-from runtimeclient.output.terminal_text import one_line
+from runtimeclient.output.text import one_line
 
 
 class DjangoParser(Parser):

@@ -11,8 +11,8 @@ from contextlib import closing
 from typing import IO, Any
 
 from runtimeclient.distribution import install_command
-from runtimeclient.errors import AnswerCutError, OutputError, UsageError
-from runtimeclient.http.answers import SqlAnswer
+from runtimeclient.errors import IncompleteResultError, OutputError, UsageError
+from runtimeclient.http.results import SqlResult
 
 try:
     import pyarrow as pa
@@ -31,12 +31,12 @@ _ROW_GROUP_BYTES = 64 << 20
 _SCHEMA, _DICTIONARY, _RECORDS = 1, 2, 3
 
 
-def write_arrow_answer(answer: SqlAnswer, format_: str, stream: IO[bytes]) -> None:
+def write_arrow_result(answer: SqlResult, format_: str, stream: IO[bytes]) -> None:
     """
     Write the rows of an Arrow answer to *stream* as `arrow` (an IPC file, also called Feather 2) or `parquet`.
 
     Raises:
-        AnswerCutError: The answer is incomplete, or not an Arrow stream that can be read safely.
+        IncompleteResultError: The answer is incomplete, or not an Arrow stream that can be read safely.
         OutputError: The file cannot be written, or the format does not support a type.
     """
     with closing(_CheckedStream(answer.chunks())) as checked:
@@ -50,11 +50,11 @@ def write_arrow_answer(answer: SqlAnswer, format_: str, stream: IO[bytes]) -> No
         except pa.ArrowNotImplementedError as exc:
             raise OutputError(f"This answer cannot be written as {format_}: {_first_line(exc)}") from exc
         except (pa.ArrowException, EOFError) as exc:
-            raise AnswerCutError(f"The answer is not a valid Arrow stream: {_first_line(exc)}") from exc
+            raise IncompleteResultError(f"The answer is not a valid Arrow stream: {_first_line(exc)}") from exc
         checked.end()
 
 
-def _batches(reader: Any, answer: SqlAnswer) -> Iterator[Any]:
+def _batches(reader: Any, answer: SqlResult) -> Iterator[Any]:
     for batch in reader:
         # Detect offsets outside a buffer here; the writer would crash.
         batch.validate(full=True)
@@ -114,7 +114,7 @@ class _CheckedStream:
         return given
 
     def end(self) -> None:
-        """Check that the answer is complete and nothing follows. Raises AnswerCutError."""
+        """Check that the answer is complete and nothing follows. Raises IncompleteResultError."""
         if next(self._messages, None) or self._received or any(self._chunks):
             raise _malformed("data follows its end")
 
@@ -149,8 +149,8 @@ class _CheckedStream:
         return True
 
 
-def _malformed(reason: str) -> AnswerCutError:
-    return AnswerCutError(f"The answer is not a valid Arrow stream: {reason}.")
+def _malformed(reason: str) -> IncompleteResultError:
+    return IncompleteResultError(f"The answer is not a valid Arrow stream: {reason}.")
 
 
 class _Table:

@@ -1,16 +1,20 @@
-"""The data of a chart: the columns of a result and how to read them. Drawing is elsewhere."""
+"""Charts of a result: the columns of one and how to read them, drawn as text or as Vega-Lite to a file."""
 
+import importlib
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from runtimeclient.errors import ClientError
-from runtimeclient.http.json_stream import JsonValue, Number
-from runtimeclient.output.style import ChartRequest, Kind
+from runtimeclient.distribution import install_command
+from runtimeclient.errors import ClientError, UsageError
+from runtimeclient.http.results import JsonValue, Number
+from runtimeclient.output.console import ChartFormat, ChartRequest, Kind, Style
 from runtimeclient.output.tables import cell
+from runtimeclient.output.text import plural, visible, width
 
 #: A chart of more points cannot be read, and they would only take memory.
 MAX_POINTS = 20_000
@@ -134,3 +138,200 @@ def _moment(value: JsonValue) -> float | None:
     except ValueError:
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+_COLUMNS, _LINES = 80, 18
+_MAX_LABEL = 30
+# Distance between two axis labels, and their maximum length.
+_TICK_SPACING, _MAX_TICK = 16, 14
+# Eighths of a character.
+_PARTS = " ▏▎▍▌▋▊▉"
+# Distinguish the series when there are no colours.
+_MARKS = "●x+o◆*▲#"
+# Of the 256-colour palette: readable on black and on white.
+_COLORS = (33, 208, 35, 170, 37, 160, 99, 136)
+_PLAIN = "\x1b[0m"
+# Of a drawing in a file, in pixels.
+_WIDTH, _HEIGHT = 640, 360
+_LETTER_WIDTH = 8
+# The policy blocks all network access. Vega compiles expressions, which needs unsafe-eval.
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:">
+<title>Chart</title>
+<script>{bundle}</script>
+</head>
+<body>
+<div id="chart"></div>
+<script>vegaEmbed("#chart", {spec}, {{renderer: "svg", actions: {{editor: false}}}});</script>
+</body>
+</html>
+"""
+
+
+def draw_text(chart: Chart, style: Style) -> Iterator[str]:
+    """Yield the lines of a chart, with line breaks, no wider than the terminal, and the number of rows."""
+    columns = style.columns or _COLUMNS
+    yield from _bars(chart, columns, style) if chart.kind == "bar" else _plot(chart, columns, style)
+    if not style.is_quiet:
+        left_out = f", {chart.left_out:,} without a value left out" if chart.left_out else ""
+        yield f"({plural(len(chart.xs), 'row')}{left_out})\n"
+
+
+def _bars(chart: Chart, columns: int, style: Style) -> Iterator[str]:
+    labels = [_cut(label) for label in chart.labels]
+    values = [value for numbers in chart.series.values() for value in numbers if value is not None]
+    texts = {value: f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}" for value in values}
+    low, high = min(0.0, *values), max(0.0, *values)
+    label_width = max(width(chart.x_name), *map(width, labels))
+    room = max(columns - label_width - max(map(len, texts.values())) - 5, 8)
+    scale = room / (high - low or 1)
+    zero = round(-low * scale)
+    names = list(chart.series)
+    yield f"{_right(visible(chart.x_name), label_width)} │ {_legend(names, style)}\n"
+    for index, label in enumerate(labels):
+        for number, name in enumerate(names):
+            value = chart.series[name][index]
+            head = _right("" if number else label, label_width)
+            if value is None:
+                yield f"{head} │\n"
+                continue
+            bar = _bar(value * scale, zero, room, _MARKS[number] if len(names) > 1 and not style.is_colored else "")
+            color = f"\x1b[38;5;{_COLORS[number]}m" if style.is_colored else ""
+            yield f"{head} │{color}{bar}{_PLAIN if color else ''} {texts[value]}\n"
+
+
+def _bar(length: float, zero: int, room: int, mark: str) -> str:
+    """Draw one bar; a negative value extends to the left of the column *zero*."""
+    if length < 0:
+        size = min(max(round(-length), 1), zero)
+        return " " * (zero - size) + (mark or "█") * size
+    whole = min(int(length), room - zero)
+    part = "" if mark else _PARTS[int((length - int(length)) * 8)].strip()
+    return " " * zero + ((mark or "█") * whole + part or (mark or _PARTS[1]) * (length > 0))
+
+
+def _plot(chart: Chart, columns: int, style: Style) -> Iterator[str]:
+    plotext: Any = importlib.import_module("plotext")  # slow to import, and without types
+    plotext.clear_figure()
+    plotext.limit_size(False, False)
+    plotext.plot_size(columns, _LINES)
+    plotext.theme("clear")
+    draw = plotext.plot if chart.kind == "line" else plotext.scatter
+    is_single = len(chart.series) == 1
+    for number, numbers in enumerate(chart.series.values()):
+        points = [(x, y) for x, y in zip(chart.xs, numbers, strict=True) if y is not None]
+        marker = "braille" if chart.kind == "line" and (is_single or style.is_colored) else _MARKS[number]
+        color = _COLORS[number] if style.is_colored else "default"
+        draw([x for x, _ in points], [y for _, y in points], marker=marker, color=color)
+    plotext.xticks(*_ticks(chart, max(columns // _TICK_SPACING, 2)))
+    text: str = plotext.build()
+    yield f" {_legend(list(chart.series), style)}\n"
+    for line in (text if style.is_colored else plotext.uncolorize(text)).splitlines():
+        yield line.rstrip() + "\n"
+    name = visible(chart.x_name)
+    yield " " * max((columns - width(name)) // 2, 0) + name + "\n"
+
+
+def _legend(names: Sequence[str], style: Style) -> str:
+    if style.is_colored:
+        return "  ".join(f"\x1b[38;5;{_COLORS[n]}m{visible(name)}{_PLAIN}" for n, name in enumerate(names))
+    if len(names) == 1:
+        return visible(names[0])
+    return "  ".join(f"{_MARKS[n]} {visible(name)}" for n, name in enumerate(names))
+
+
+def _ticks(chart: Chart, count: int) -> tuple[Sequence[float], Sequence[str]]:
+    """Choose axis positions and their labels: plotext only handles numbers."""
+    if chart.scale == "text":
+        step = -(-len(chart.xs) // count)
+        return list(chart.xs[::step]), [_cut(label, _MAX_TICK) for label in chart.labels[::step]]
+    low, high = min(chart.xs), max(chart.xs)
+    positions = [low + (high - low) * n / (count - 1) for n in range(count)] if high > low else [low]
+    if chart.scale == "time":
+        return positions, [_tick(position, high - low) for position in positions]
+    return positions, [f"{position:,.6g}" for position in positions]
+
+
+def _tick(seconds: float, span_s: float) -> str:
+    """Format a time with the precision that the span of the chart needs."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    if span_s > 4 * 86_400:
+        return f"{moment:%Y-%m-%d}"
+    return f"{moment:%m-%d %H:%M}" if span_s > 300 else f"{moment:%H:%M:%S}"
+
+
+def _cut(label: str, longest: int = _MAX_LABEL) -> str:
+    # Measuring a label of megabytes would be slow. An emoji may consist of eight characters.
+    start = label[: 8 * longest]
+    if label == start and width(label) <= longest:
+        return label
+    while width(start) > longest - 1:
+        start = start[:-1]
+    return start + "…"
+
+
+def _right(text: str, columns: int) -> str:
+    return " " * (columns - width(text)) + text
+
+
+def file_drawer(file_format: ChartFormat) -> Callable[[Chart], bytes]:
+    """Return a function that draws a chart as SVG, PNG, or a self-contained HTML page. Raises UsageError."""
+    try:
+        vl_convert = importlib.import_module("vl_convert")
+    except ImportError as exc:
+        raise UsageError(f"A chart in a file needs vl-convert: {install_command('charts')}") from exc
+
+    def draw(chart: Chart) -> bytes:
+        spec = vega_lite(chart)
+        if file_format == "png":
+            return bytes(vl_convert.vegalite_to_png(spec, scale=2, allowed_base_urls=[]))  # sharp on dense screens
+        if file_format == "svg":
+            return str(vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])).encode()
+        # In a script element, "<" may end the script or start a comment, even inside quotes.
+        text = json.dumps(spec).replace("<", "\\u003c")
+        return _PAGE.format(bundle=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"), spec=text).encode()
+
+    return draw
+
+
+def vega_lite(chart: Chart) -> dict[str, Any]:
+    """Describe a chart in Vega-Lite 6. Fields do not use column names, which Vega may parse as paths."""
+    is_bar = chart.kind == "bar"
+    names = list(chart.series)
+    # Vega uses milliseconds.
+    times = [x * 1000 for x in chart.xs] if chart.scale == "time" else chart.xs
+    xs = chart.labels if is_bar or chart.scale == "text" else times
+    values = [
+        {"x": x, "y": y, "series": name}
+        for name, numbers in chart.series.items()
+        for x, y in zip(xs, numbers, strict=True)
+    ]
+    kind = "nominal" if is_bar else {"number": "quantitative", "time": "temporal", "text": "nominal"}[chart.scale]
+    x: dict[str, Any] = {"field": "x", "title": chart.x_name, "type": kind}
+    y = {"field": "y", "title": names[0] if len(names) == 1 else None, "type": "quantitative"}
+    if kind == "nominal":
+        # Horizontal if they fit: rotated labels are hard to read.
+        fits = sum(map(len, chart.labels)) * _LETTER_WIDTH < _WIDTH
+        x |= {"sort": None, "axis": {"labelAngle": 0 if fits else -40}}  # in the order of the rows
+    else:
+        # The runtime uses UTC; do not convert to the viewer's time zone.
+        x["scale"] = {"type": "utc"} if kind == "temporal" else {"zero": False}
+    tooltip = [{"field": "x", "title": chart.x_name, "type": kind}, {"field": "y", "type": "quantitative"}]
+    encoding: dict[str, Any] = {"x": x, "y": y, "tooltip": tooltip}
+    if len(names) > 1:
+        encoding["color"] = {"field": "series", "type": "nominal", "title": None, "sort": names}
+        if is_bar:
+            encoding["xOffset"] = {"field": "series", "type": "nominal", "sort": names}
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "data": {"values": values},
+        "mark": {"bar": "bar", "line": "line", "scatter": "point"}[chart.kind],
+        "encoding": encoding,
+    }

@@ -2,18 +2,126 @@
 
 import argparse
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NamedTuple, TextIO
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Literal, NamedTuple, TextIO, TypeAlias
 
+from runtimeclient.connection import KEY_VARIABLE
 from runtimeclient.errors import ClientError, ErrorPosition
-from runtimeclient.http.api_key import masked
-from runtimeclient.output.pager import PagedStream, pager_command
-from runtimeclient.output.progress import progress_line
-from runtimeclient.output.style import Style
-from runtimeclient.output.terminal_text import one_line, visible, width
+from runtimeclient.http.endpoint import masked
+from runtimeclient.output.programs import PagedStream, pager_command
+from runtimeclient.output.text import one_line, visible, width
 from runtimeclient.output.writer import Output, TextStream
-from runtimeclient.profiles.key_lookup import KEY_VARIABLE
+
+Expanded: TypeAlias = Literal["auto", "on", "off"]
+Kind: TypeAlias = Literal["bar", "line", "scatter"]
+ChartFormat: TypeAlias = Literal["svg", "png", "html"]
+
+#: Default maximum number of table rows on a terminal.
+TERMINAL_ROWS = 1000
+KINDS: tuple[Kind, ...] = ("bar", "line", "scatter")
+#: Chart file formats, by file name extension.
+CHART_FORMATS: Mapping[str, ChartFormat] = {".svg": "svg", ".png": "png", ".html": "html"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartRequest:
+    """The chart that the user asked for."""
+
+    kind: Kind | None = None  # None lets the columns decide
+    x: str | None = None  # a column; None takes the first that fits
+    y: tuple[str, ...] = ()  # columns; none takes all other numeric columns, for a scatter chart the first of them
+    file_format: ChartFormat | None = None  # None draws text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What to type to see all rows or all columns, or to name a file: options, or commands of the prompt."""
+
+    all_rows: str
+    all_columns: str
+    file: str
+
+
+OPTIONS = Hints(all_rows="--max-rows 0", all_columns="--expanded on", file="--output")
+DOT_COMMANDS = Hints(all_rows=".maxrows 0", all_columns=".expanded on", file=".output")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """
+    How results are shown. The prompt changes it with `dataclasses.replace`.
+
+    An expanded table shows each row as a record, one line per column. `auto` does so if the table is wider than
+    `columns`; with `elides`, only if leaving out middle columns is not enough.
+    """
+
+    format: str = "table"  # one of `formats.FORMATS`
+    expanded: Expanded = "auto"
+    max_rows: int | None = None  # of a table; None shows all
+    elides: bool = False  # a table that is too wide may leave out columns in the middle
+    hints: Hints = OPTIONS
+    is_quiet: bool = False  # no row count below a table
+    is_colored: bool = False
+    columns: int | None = None  # width of the terminal; None if the output is not a terminal
+    chart: ChartRequest | None = None  # draw results as this chart, whatever the format
+
+
+_SIGNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_PERIOD_S = 0.1
+_DELAY_S = 0.5
+_ERASE_LINE = "\r\x1b[K"
+
+
+@contextmanager
+def progress_line(
+    terminal: TextStream, text: Callable[[float], str], size: Callable[[], tuple[int, int]]
+) -> Iterator[Callable[[], None]]:
+    """
+    Show a progress line if the block takes longer than a moment, and erase it at the end.
+
+    Args:
+        text: Returns the text, given the seconds since the start. Called from the thread that draws the line.
+        size: Returns the current columns and lines of the terminal.
+
+    Yields:
+        A function that erases the line for good; it may be called at any time.
+    """
+    is_over = threading.Event()
+
+    def draw() -> None:
+        start = time.monotonic()
+        if is_over.wait(_DELAY_S):
+            return
+        try:
+            for sign in cycle(_SIGNS):
+                line = f"{sign} {text(time.monotonic() - start)}"
+                # A line that wraps could not be erased.
+                terminal.write(_ERASE_LINE + line[: max(size()[0] - 1, 1)])
+                terminal.flush()
+                if is_over.wait(_PERIOD_S):
+                    break
+            terminal.write(_ERASE_LINE)
+            terminal.flush()
+        except OSError:
+            return  # The terminal is gone; the operation may continue.
+
+    thread = threading.Thread(target=draw, daemon=True)
+
+    def clear() -> None:
+        is_over.set()
+        thread.join()
+
+    thread.start()
+    try:
+        yield clear
+    finally:
+        clear()
+
 
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 # The size of a terminal that does not report one.

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from runtimeclient.errors import UsageError
-from runtimeclient.http.answers import ARROW, CSV, JSON, JSON_WITH_SCHEMA, SqlAnswer
-from runtimeclient.http.json_stream import JsonValue, Number
-from runtimeclient.output.style import PICTURES, Style
+from runtimeclient.http.results import ARROW, CSV, JSON, JSON_WITH_SCHEMA, JsonValue, Number, SqlResult
+from runtimeclient.output.charts import draw_text, make_chart
+from runtimeclient.output.console import CHART_FORMATS, Style
 from runtimeclient.output.tables import markdown, table
 from runtimeclient.output.writer import Output, TextStream
 
@@ -51,29 +51,27 @@ def format_of(path: Path) -> str | None:
     name = path.name.lower()
     found = next((format_ for format_, it in FORMATS.items() if name.endswith(it.suffixes)), None)
     if found is None and path.suffix:
-        chart = " The option --chart-file of sql draws a chart to a file." if path.suffix.lower() in PICTURES else ""
+        is_chart = path.suffix.lower() in CHART_FORMATS
+        hint = " The option --chart-file of sql draws a chart to a file." if is_chart else ""
         known = ", ".join(suffix for format_ in FORMATS.values() for suffix in format_.suffixes)
-        raise UsageError(f"{path.name} has an unknown extension: the known ones are {known}.{chart}")
+        raise UsageError(f"{path.name} has an unknown extension: the known ones are {known}.{hint}")
     return found
 
 
-def write_answer(answer: SqlAnswer, style: Style, output: Output) -> None:
+def write_result(answer: SqlResult, style: Style, output: Output) -> None:
     """
     Write the answer to a statement as it arrives, in bounded memory, in a text format.
 
     json and csv are exactly what the runtime sent (json with a line break at the end); ndjson has one row per line.
 
     Raises:
-        AnswerCutError: The answer is incomplete. The output shows it: json lacks the closing bracket, a table its
-            number of rows.
+        IncompleteResultError: The answer is incomplete. The output shows it: json lacks the closing bracket, a table
+            its number of rows.
         ClientError: `style.chart` is set and the result cannot be drawn.
         OutputError: The output cannot be written.
     """
     pieces = _flushed(answer.pieces(), output)
     if style.chart is not None:
-        from runtimeclient.output.charts import make_chart  # noqa: PLC0415 (plotext is slow to import)
-        from runtimeclient.output.text_charts import draw_text  # noqa: PLC0415
-
         lines: Iterable[str] = draw_text(make_chart(*read_rows(answer, pieces), style.chart), style)
     elif style.format == "csv":
         lines = pieces
@@ -93,9 +91,9 @@ def write_answer(answer: SqlAnswer, style: Style, output: Output) -> None:
 
 
 def read_rows(
-    answer: SqlAnswer, pieces: Iterator[str] | None = None
+    answer: SqlResult, pieces: Iterator[str] | None = None
 ) -> tuple[tuple[str, ...], Iterator[list[JsonValue]]]:
-    """Return the columns of an answer with a schema, and its rows as lists in that order. Raises AnswerCutError."""
+    """Return the columns of a result with a schema, and its rows in that order. Raises IncompleteResultError."""
     rows = answer.rows(pieces)
     # The columns are known after the first row, or at the end of an empty answer.
     first = list(islice(rows, 1))

@@ -6,9 +6,9 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from runtimeclient.errors import OutputError
-from runtimeclient.http.json_stream import JsonValue, Number, as_json
-from runtimeclient.output.style import Style
-from runtimeclient.output.terminal_text import visible, width
+from runtimeclient.http.results import JsonValue, Number, as_json
+from runtimeclient.output.console import Style
+from runtimeclient.output.text import visible, width
 
 NULL = "NULL"
 #: Replaces columns that are left out.

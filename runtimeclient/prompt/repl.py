@@ -14,19 +14,16 @@ from typing import Any, TextIO
 
 from prompt_toolkit.history import History, InMemoryHistory
 
+from runtimeclient.connection import KEY_VARIABLE, seconds
 from runtimeclient.errors import ClientError, OutputError, UsageError
 from runtimeclient.files import parse_path
+from runtimeclient.output.console import DOT_COMMANDS, KINDS, ChartRequest
 from runtimeclient.output.formats import FORMATS, format_of
-from runtimeclient.output.humanize import duration
 from runtimeclient.output.programs import NOT_STARTED, start_program, wait_for_program
-from runtimeclient.output.style import DOT_COMMANDS, KINDS, ChartRequest
-from runtimeclient.profiles.connection import seconds
-from runtimeclient.profiles.key_lookup import KEY_VARIABLE
-from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
-from runtimeclient.prompt.completion import PromptCompleter, quoted
+from runtimeclient.output.text import duration
+from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog, PromptCompleter, quoted
 from runtimeclient.prompt.dot_commands import Call, find_command, help_text, parse_input
-from runtimeclient.prompt.history import FileHistory, history_path
-from runtimeclient.prompt.line_editor import LineEditor
+from runtimeclient.prompt.line_editor import FileHistory, LineEditor, history_path
 from runtimeclient.sql.runner import StatementRunner
 from runtimeclient.sql.statements import Statement, read_statements
 

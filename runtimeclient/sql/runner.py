@@ -1,5 +1,6 @@
 """Run statements and show their results: shared by `sql` with a statement, scripts and the prompt."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -8,16 +9,61 @@ from functools import partial
 from pathlib import Path
 
 from runtimeclient.client import RuntimeClient
-from runtimeclient.errors import RequestRefusedError, UsageError
-from runtimeclient.http.answers import SqlAnswer
-from runtimeclient.http.json_stream import JsonValue
-from runtimeclient.output.console import Console
-from runtimeclient.output.formats import FORMATS, write_answer
-from runtimeclient.output.humanize import duration, plural, size
-from runtimeclient.output.style import Style
+from runtimeclient.errors import ErrorPosition, RequestRefusedError, UsageError
+from runtimeclient.http.results import JsonValue, SqlResult
+from runtimeclient.output.charts import file_drawer, make_chart
+from runtimeclient.output.console import Console, Style
+from runtimeclient.output.formats import FORMATS, read_rows, write_result
+from runtimeclient.output.text import duration, plural, size, width
 from runtimeclient.output.writer import Output, OutputFile, output_file
-from runtimeclient.sql.error_positions import find_position
 from runtimeclient.sql.statements import Statement
+
+# The last two lines of a message: a line of the statement, truncated on both sides if long, and a caret below it.
+# At most nine digits: no statement has more lines, and Python refuses to parse very long numbers.
+_EXCERPT = re.compile(r"LINE (?P<line>[0-9]{1,9}): (?P<text>.*)\n(?P<space>[ ]*)\^[\^~ ]*")
+_POSITION = re.compile(r" ?\(line (?P<line>[0-9]{1,9}), column (?P<column>[0-9]{1,9})\)")
+_CUT = "..."
+
+
+def find_position(message: str, statement: Statement) -> tuple[str, ErrorPosition | None]:
+    """
+    Split the error position off a message.
+
+    Returns:
+        The message without the position, and the position in the script. If the message has no position, or one that is
+        not in the statement: the message unchanged and None.
+    """
+    lines = statement.text.split("\n")
+    # Split by lines; a regex search would backtrack for hours on the spaces a hostile server can send.
+    before, excerpt, caret_line = ["", "", *message.rstrip().rsplit("\n", 2)][-3:]
+    if found := _EXCERPT.fullmatch(f"{excerpt}\n{caret_line}"):
+        number, text = int(found["line"]), found["text"]
+        caret = _index_at(text, len(found["space"]) - len(f"LINE {number}: "))
+        is_cut = text.startswith(_CUT)
+        core = text.removeprefix(_CUT).removesuffix(_CUT)
+        if 1 <= number <= len(lines) and (at := lines[number - 1].find(core)) >= 0:
+            column = at + caret - (len(_CUT) if is_cut else 0)
+            return before.rstrip(), _position(statement, lines, number, column + 1)
+    elif (found := _POSITION.search(message)) and 1 <= int(found["line"]) <= len(lines):
+        position = _position(statement, lines, int(found["line"]), int(found["column"]))
+        return message[: found.start()] + message[found.end() :], position
+    return message, None
+
+
+def _index_at(text: str, columns: int) -> int:
+    """Return the index of the character at a terminal column: the engine counts wide characters as two."""
+    for index, character in enumerate(text):
+        if columns <= 0:
+            return index
+        columns -= width(character)
+    return len(text)
+
+
+def _position(statement: Statement, lines: list[str], number: int, column: int) -> ErrorPosition:
+    text = lines[number - 1].rstrip("\r")
+    text_column = statement.column if number == 1 else 1
+    column = text_column + min(max(column, 1), len(text) + 1) - 1
+    return ErrorPosition(statement.line + number - 1, column, text, statement.source, text_column)
 
 
 class StatementRunner:
@@ -71,16 +117,16 @@ class StatementRunner:
         Raises:
             UsageError: The format cannot be written to this output.
             RequestRefusedError: With `position` if the runtime reports where in the statement the error is.
-            NotAuthorisedError, ConnectionFailedError, AnswerCutError, OutputError: See `RuntimeClient.sql`.
+            NotAuthorisedError, ConnectionFailedError, IncompleteResultError, OutputError: See `RuntimeClient.sql`.
         """
         chart = self.style.chart
         # A chart is drawn from the rows of a table, which have columns even if there are none.
         format_ = FORMATS["table" if chart else self.style.format]
         # Before sending anything: the writer may need a package that is not installed.
-        write_file = self._file_writer() if format_.is_binary or (chart and chart.picture) else None
+        write_file = self._file_writer() if format_.is_binary or (chart and chart.file_format) else None
         start = time.monotonic()
         elapsed_s = 0.0
-        answer: SqlAnswer | None = None
+        answer: SqlResult | None = None
         with ExitStack() as stack:
             clear = stack.enter_context(self.console.progress(lambda elapsed_s: _progress_text(answer, elapsed_s)))
             output = self._output(stack, clear, pages=pages)
@@ -93,13 +139,13 @@ class StatementRunner:
                 else:
                     if self._separates_results and self._results and format_.is_layout:
                         output.write("\n")
-                    write_answer(answer, self._current_style(), output)
+                    write_result(answer, self._current_style(), output)
             finally:
                 elapsed_s = time.monotonic() - start - (output.waited_s - waited_s)
         self._results += 1
         return elapsed_s
 
-    def _send(self, statement: Statement, media_type: str, parameters: Mapping[str, JsonValue]) -> SqlAnswer:
+    def _send(self, statement: Statement, media_type: str, parameters: Mapping[str, JsonValue]) -> SqlResult:
         # Send names 1, 2, ... as positions, for `?` and `$1`: not every runtime accepts them as names.
         positions = [str(number) for number in range(1, len(parameters) + 1)]
         by_position = [parameters[position] for position in positions] if set(positions) == set(parameters) else None
@@ -125,26 +171,25 @@ class StatementRunner:
             return replace(self.style, columns=None, is_colored=False, max_rows=None)
         return replace(self.style, columns=self.console.size()[0] if self.console.is_stdout_terminal else None)
 
-    def _file_writer(self) -> Callable[[SqlAnswer], None]:
+    def _file_writer(self) -> Callable[[SqlResult], object]:
         """Choose the writer of a binary file. Raises UsageError."""
         chart = self.style.chart
-        format_ = chart.picture if chart and chart.picture else self.style.format
+        format_ = chart.file_format if chart and chart.file_format else self.style.format
         if self.file is None:
             raise UsageError(f"The format {format_} needs a file: name one with {self.style.hints.file}.")
         if self.file.stream.isatty():
             raise UsageError(f"The format {format_} cannot be written to a terminal.")
         if self._results:
             raise UsageError(f"A {format_} file can hold the result of one statement only.")
-        if chart and chart.picture:
-            from runtimeclient.output.chart_files import write_picture  # noqa: PLC0415 (an extra, slow to import)
+        if chart and chart.file_format:
+            draw, stream = file_drawer(chart.file_format), self.file.stream
+            return lambda result: stream.write(draw(make_chart(*read_rows(result), chart)))
+        from runtimeclient.output.arrow_files import write_arrow_result  # noqa: PLC0415 (an extra, slow to import)
 
-            return partial(write_picture, chart=chart, stream=self.file.stream)
-        from runtimeclient.output.arrow_files import write_arrow_answer  # noqa: PLC0415 (an extra, slow to import)
-
-        return partial(write_arrow_answer, format_=format_, stream=self.file.stream)
+        return partial(write_arrow_result, format_=format_, stream=self.file.stream)
 
 
-def _progress_text(answer: SqlAnswer | None, elapsed_s: float) -> str:
+def _progress_text(answer: SqlResult | None, elapsed_s: float) -> str:
     if answer is None:
         return duration(elapsed_s)
     rows = f", {plural(answer.rows_read, 'row')}" if answer.rows_read else ""

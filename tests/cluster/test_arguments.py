@@ -6,11 +6,12 @@ import pytest
 
 from cluster.arguments import arguments
 from queryengine.errors import ParameterError
+from tests.corpus import each
 
 PLUS_TWO = dt.timezone(dt.timedelta(hours=2))
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "field", "content"),
     [
         (True, "boolean", True),

@@ -20,10 +20,10 @@ from tests.datasources.support import accelerated, configure, finished, served, 
 
 @contextmanager
 def quick_leases() -> Iterator[None]:
-    """Renew leases all the time, and take them after a second."""
+    """Renew leases all the time, and take them after 4 s. A node of a busy machine may wait for one second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "RENEWAL_S", 0.1)
-        patch.setattr(lease, "EXPIRY_S", 1.0)
+        patch.setattr(lease, "EXPIRY_S", 4.0)
         yield
 
 

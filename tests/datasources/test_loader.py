@@ -172,13 +172,13 @@ def test_s27_an_unexpected_error_is_logged_without_secrets_and_ends_the_process(
     process: LoaderProcess, tmp_path: Path
 ) -> None:
     # An error of the interpreter that repeats a value, which is a secret too here.
-    params = {"client_timeout": "p%ss wörd", "http_bearer_token": "p%ss wörd"}
-    dataset = replace(declare(tmp_path, "a.csv"), connector="http", location="//127.0.0.1:9/a.csv", params=params)
+    params = {"http_port": "p%ss wörd", "http_bearer_token": "p%ss wörd"}
+    dataset = replace(declare(tmp_path, "a.csv"), connector="http", location="http://127.0.0.1/a.csv", params=params)
 
     with pytest.raises(LoaderFaultError, match=r"(?s)^Traceback .*snapshots/snapshot\.py") as caught:
         loaded(process, dataset, None, deadline())
 
-    assert str(caught.value).endswith("ValueError: could not convert string to float: '<secret>'\n")
+    assert str(caught.value).endswith("ValueError: Port could not be cast to integer value as '<secret>'\n")
     assert children() == set()
     assert files_below(tmp_path) == []
     assert loaded(process, declare(tmp_path, "a.csv"), None, deadline()).rows == 2

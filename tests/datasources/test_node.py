@@ -23,6 +23,8 @@ from tests.datasources.sources.test_files import put
 from tests.datasources.support import accelerated, deadline, declare, finished, served, wait_for
 from tests.file_limit import file_limit
 
+pytestmark = pytest.mark.plugin
+
 
 def test_one_node_loads_and_all_serve_the_same_file(fleet: Fleet) -> None:
     fleet.loaded("a")

@@ -12,6 +12,8 @@ from tests.datasources.nodes import Fleet
 from tests.datasources.support import accelerated, wait_for
 from tests.datasources.test_snapshot import flip
 
+pytestmark = pytest.mark.plugin
+
 
 @pytest.mark.exhaustive
 def test_a_snapshot_that_was_damaged_in_the_storage_or_is_gone_is_not_taken(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,7 +42,7 @@ def counted(events: list[Event]) -> list[str]:
 def events() -> Iterator[list[Event]]:
     """What is reported to the counters."""
     reported: list[Event] = []
-    telemetry.state.deliver_to(reported.append, dict)
+    telemetry.state.deliver_to(reported.append, lambda _: None)
     yield reported
     telemetry.state.disconnect()
 
@@ -86,6 +86,22 @@ def test_a_guarded_dataset_keeps_its_rows_until_there_are_others(
         assert (served(tmp_path), state(refresher).status) == ([(3, "z")], "Ready")
     telemetry.state.flush()
     assert counted(events) == []
+
+
+@pytest.mark.parametrize("on_empty", ["accept", "fail"])
+@pytest.mark.parametrize("content", ["a,b\n", "a,b"])
+def test_a_file_with_a_header_only_has_no_rows_and_no_other_types(
+    tmp_path: Path, begin: Start, content: str, on_empty: Literal["accept", "fail"]
+) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,2024-01-05\n2,\n")
+    refresher = begin(declare(tmp_path, "a.csv", on_empty=on_empty))
+    (tmp_path / "a.csv").write_text(content)
+
+    run = finished(refresher, refresher.request_refresh("d"))
+
+    assert run.error == (REFUSAL if on_empty == "fail" else None)
+    types = served(tmp_path, sql="SELECT column_type FROM (DESCRIBE d)")
+    assert (len(served(tmp_path)), types) == (2 if on_empty == "fail" else 0, [("BIGINT",), ("DATE",)])
 
 
 class LoaderProcesses:

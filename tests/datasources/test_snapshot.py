@@ -17,7 +17,7 @@ from datasources.errors import SchemaChangedError, SnapshotError, SourceError
 from datasources.loading.columns import refuse_changes
 from datasources.snapshots.snapshot import Order, Verifier, fingerprint
 from queryengine.manifest import Column, Snapshot, snapshot_path
-from runtimeconf.model import AccelerationConfig, IndexConfig
+from runtimeconf.model import AccelerationConfig, DatasetConfig, IndexConfig
 from system.wallclock import utc_now
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import (
@@ -419,6 +419,13 @@ def test_changed_columns_are_refused_with_what_changed(new: dict[str, str], said
 
 
 INDEXES = (BY_A, IndexConfig(columns=("a",), unique=True), IndexConfig(columns=("b",)))
+
+
+def test_a_fingerprint_is_that_of_earlier_releases() -> None:
+    params = {"csv_has_header": False, "skip_rows": 3, "null_values": ("NA", "n/a"), "file_compression_type": "ZSTD"}
+    dataset = DatasetConfig(name="d", from_="file:/data/a.csv", location="/data/a.csv", params=params)
+
+    assert fingerprint(dataset) == "2cedd32ac529f96e0640f40b762781b97caace7b037ea6250d4ebc9a7e2dd1b1"
 
 
 def test_other_settings_have_another_fingerprint(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from flightapi.authentication import HANDSHAKE, Accepted, authenticate_call
 from flightapi.protocol.messages import PATHS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import HttpConfig, RuntimeConfig
+from tests.corpus import each
 from tests.flightapi.endpoint import LOCKED, OPEN, Endpoint, Metadata, bearer, serving
 from tests.system.harness import K1, K2, WRONG
 
@@ -58,7 +59,7 @@ def every(endpoint: Endpoint, metadata: Metadata) -> set[tuple[str, str]]:
     return {(refused.status, refused.message) for refused in refusals}
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each("name", REFUSED)
 def test_every_method_needs_a_key(endpoint: Endpoint, name: str) -> None:
     metadata, sentence = REFUSED[name]
 

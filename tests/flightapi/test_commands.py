@@ -19,6 +19,7 @@ from flightapi.errors import (
 )
 from flightapi.protocol import messages
 from flightapi.protocol.messages import pack
+from tests.corpus import each
 from tests.flightapi.endpoint import descriptor
 from tests.flightapi.endpoint import ticket as serialised_ticket
 
@@ -67,13 +68,13 @@ def put(message: Any) -> bytes:
     return bytes(messages.FlightData(flight_descriptor=described, data_header=b"x").SerializeToString())
 
 
-@pytest.mark.parametrize(("message", "plan"), COMMANDS, ids=lambda value: type(value).__name__)
+@each(("message", "plan"), COMMANDS)
 def test_a_command_becomes_a_plan_in_a_descriptor_and_as_a_ticket(message: Any, plan: Plan) -> None:
     assert commands.plan_descriptor(descriptor(pack(message))) == plan
     assert commands.plan_ticket(serialised_ticket(pack(message))) == plan
 
 
-@pytest.mark.parametrize(("message", "error"), REFUSED)
+@each(("message", "error"), REFUSED)
 def test_unsupported_commands_are_refused(message: Any, error: type[FlightApiError]) -> None:
     with pytest.raises(error):
         commands.plan_descriptor(descriptor(pack(message)))
@@ -142,7 +143,7 @@ def test_a_command_that_was_cut_is_not_run_as_text() -> None:
             commands.plan_descriptor(descriptor(whole[:kept]))
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
         pytest.param(b"\xff", id="no descriptor"),
@@ -170,7 +171,7 @@ def test_a_ticket_holds_its_plan(plan: Plan) -> None:
     assert wrapped.type_url == "type.googleapis.com/arrow.flight.protocol.sql.TicketStatementQuery"
 
 
-@pytest.mark.parametrize("command", METADATA, ids=lambda command: type(command).__name__)
+@each("command", METADATA)
 def test_a_metadata_command_is_its_own_ticket(command: Any) -> None:
     assert commands.ticket(MetadataCommand(command), TICKET_ID) == pack(command)
 
@@ -220,7 +221,7 @@ def test_do_put_binds_parameters() -> None:
     assert bound.prepared_statement_handle == b"h2"
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "error"),
     [
         pytest.param(b"\xff", MalformedMessageError, id="no FlightData"),

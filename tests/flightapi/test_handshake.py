@@ -11,6 +11,7 @@ from flightapi.handshake import ANONYMOUS_TOKEN, MAX_MESSAGE_BYTES, MAX_READING,
 from flightapi.protocol import messages
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
+from tests.corpus import each
 from tests.flightapi.endpoint import OPEN, Answer, Endpoint, Metadata, Refused, Silent, bearer, serving
 from tests.queryengine.publishing import wait_until
 from tests.system.harness import K1, K2, WRONG
@@ -40,7 +41,7 @@ def test_the_answer_holds_the_key(endpoint: Endpoint, metadata: Metadata) -> Non
         assert answer.initial["authorization"] == f"Bearer {K1}"
 
 
-@pytest.mark.parametrize(
+@each(
     ("metadata", "reason"),
     [
         pytest.param(basic(f"user:{WRONG}"), "not valid", id="a wrong password"),
@@ -67,7 +68,7 @@ def test_the_classic_handshake(endpoint: Endpoint) -> None:
     assert endpoint.works("ListActions", b"", metadata=(("auth-token-bin", token),)).messages
 
 
-@pytest.mark.parametrize(
+@each(
     "requests",
     [
         pytest.param((), id="no message"),

@@ -13,6 +13,7 @@ from flightapi.metadata import Relation
 from flightapi.protocol import messages
 from flightapi.protocol.messages import CommandGetDbSchemas, CommandGetTables
 from runtimeconf.model import Documentation
+from tests.corpus import each
 from tests.flightapi.endpoint import schema_of
 
 MAX_STATEMENT_BYTES = 1000
@@ -55,7 +56,7 @@ KEY_FIELDS = [
 TABLES = [("Flights", "TABLE"), ("flightsX2", "VIEW"), ("flights_2", "VIEW"), ("trips", "TABLE")]
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "fields", "rows"),
     [
         ("CommandGetCatalogs", ["catalog_name"], [("runtime",)]),
@@ -80,7 +81,7 @@ def test_each_command_has_its_columns_and_rows(name: str, fields: list[str], row
     assert [tuple(row.values()) for row in table.to_pylist()] == rows
 
 
-@pytest.mark.parametrize(
+@each(
     ("command", "is_shown"),
     [
         (CommandGetDbSchemas(catalog="runtime", db_schema_filter_pattern="main"), True),
@@ -96,7 +97,7 @@ def test_there_is_one_schema(command: Any, is_shown: bool) -> None:
     assert answer(command).num_rows == is_shown
 
 
-@pytest.mark.parametrize(
+@each(
     ("command", "found"),
     [
         (CommandGetTables(table_name_filter_pattern="flights"), ["Flights"]),

@@ -3,13 +3,13 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pytest
 
 from flightapi import sql_info
 from flightapi.protocol.messages import enum_values
 from flightapi.sql_info import VERSION
 from queryengine.gate.functions import Place, check
 from queryengine.gate.gate import Gate
+from tests.corpus import each
 from tests.system.harness import REPOSITORY
 
 MAX_STATEMENT_BYTES = 1_048_576
@@ -74,7 +74,7 @@ def test_facts_about_this_server() -> None:
     assert known[NUMBERS["SQL_MAX_STATEMENT_LENGTH"]] == 1_048_576
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "kind"),
     [
         ("FLIGHT_SQL_SERVER_TRANSACTION", "int32_bitmask"),  # as ADBC reads it
@@ -99,9 +99,7 @@ def test_the_keywords_equal_those_of_the_engine() -> None:
     assert set(sql_info.KEYWORDS) == {name for (name,) in reserved.fetchall()}
 
 
-@pytest.mark.parametrize(
-    "name", [*sql_info.NUMERIC_FUNCTIONS, *sql_info.STRING_FUNCTIONS, *sql_info.DATETIME_FUNCTIONS]
-)
+@each("name", [*sql_info.NUMERIC_FUNCTIONS, *sql_info.STRING_FUNCTIONS, *sql_info.DATETIME_FUNCTIONS])
 def test_listed_functions_can_be_called(name: str) -> None:
     check(name, Place.EXPRESSION)
 
@@ -115,7 +113,7 @@ def test_system_functions_can_be_called() -> None:
     assert sql_info.SYSTEM_FUNCTIONS == ("coalesce", "ifnull", "nullif", "typeof")
 
 
-@pytest.mark.parametrize("source", TYPES)
+@each("source", TYPES)
 def test_the_listed_conversions_are_exactly_those_that_work(source: str) -> None:
     said = {target for sources, targets in sql_info.CASTS if source in sources for target in targets}
     works = set()

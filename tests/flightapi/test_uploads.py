@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from flightapi.errors import FlightApiError, MalformedMessageError, UploadError, UploadTooLargeError
 from flightapi.protocol import messages
 from flightapi.protocol.uploads import MAX_MESSAGES, MAX_VALUES, read_row
+from tests.corpus import each
 from tests.flightapi.endpoint import as_upload, ipc_stream
 
 LIMIT = 16 * 1024 * 1024
@@ -56,7 +57,7 @@ def upload(*columns: pa.Array, **options: Any) -> list[bytes]:
     return as_upload(ipc_stream(pa.table(list(columns), names=[str(n) for n in range(len(columns))]), **options))
 
 
-@pytest.mark.parametrize("column", [pytest.param(column, id=name) for name, column in TAKEN.items()])
+@each("column", [pytest.param(column, id=name) for name, column in TAKEN.items()])
 def test_a_row_of_each_supported_type(column: pa.Array) -> None:
     row = read_row(upload(column), LIMIT)
 
@@ -96,7 +97,7 @@ def test_a_body_may_be_longer_than_its_header_states() -> None:
     assert read_row([schema, edited(batch, data_body=body + bytes(24))], LIMIT).to_pylist() == [{"0": 1}]
 
 
-@pytest.mark.parametrize(
+@each(
     "column",
     [
         pytest.param(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), id="map"),
@@ -145,7 +146,7 @@ def test_messages_are_counted_even_when_they_are_empty() -> None:
         read_row(itertools.repeat(b"", MAX_MESSAGES + 1), LIMIT)
 
 
-@pytest.mark.parametrize(
+@each(
     "sent",
     [
         pytest.param([], id="nothing"),
@@ -227,7 +228,7 @@ HUGE = 2**31 - 1
 OFFSETS = struct.pack("<ii", 0, HUGE)
 
 
-@pytest.mark.parametrize(
+@each(
     ("array", "old", "new"),
     [
         pytest.param(pa.array(["ab"]), struct.pack("<ii", 0, 2), struct.pack("<ii", 2, 0), id="a negative length"),
@@ -364,7 +365,7 @@ def zoned(fields: int, characters: int) -> bytes:
     return schema_of([{2: b"\x0a", 3: {1: "n" * characters}}] * fields)
 
 
-@pytest.mark.parametrize(
+@each(
     "head",
     [
         pytest.param(nested(100, 8), id="fields in fields"),

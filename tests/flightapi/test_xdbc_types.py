@@ -3,6 +3,7 @@ import pyarrow as pa
 import pytest
 
 from flightapi import xdbc_types
+from tests.corpus import each
 
 ROWS = xdbc_types.answer(None).to_pylist()
 SAMPLES = {
@@ -39,7 +40,7 @@ def test_types_can_be_filtered(data_type: int, names: list[str]) -> None:
     assert xdbc_types.answer(data_type)["type_name"].to_pylist() == names
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=row["type_name"]) for row in ROWS])
+@each("row", [pytest.param(row, id=row["type_name"]) for row in ROWS])
 def test_a_type_is_one_of_the_engine_and_its_literals_work(row: dict[str, str]) -> None:
     name = row["type_name"]
 
@@ -64,7 +65,7 @@ def test_the_size_of_an_integer_is_its_digits(name: str, bits: int) -> None:
         assert duckdb.execute(f"SELECT {greatest}::{type_name}").fetchall() == [(greatest,)]
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),

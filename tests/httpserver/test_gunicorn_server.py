@@ -59,6 +59,14 @@ def test_a_worker_that_checks_large_bodies_may_be_silent_for_longer() -> None:
     assert heartbeat_timeout(config) == 74
 
 
+def test_a_stop_while_the_application_is_loaded_is_no_error(tmp_path: Path) -> None:
+    settings = {"worker_class": "tests.httpserver.web_server.HastyThreads", "workers": 1, "threads": 2}
+    with WebTier(tmp_path, settings=settings) as server, server.connection() as client:
+        assert client.get("/pid").status == 200
+    assert (tmp_path / "stopped").exists()
+    assert "Traceback" not in server.output()
+
+
 @pytest.mark.exhaustive
 def test_a_connection_that_stays_silent_does_not_last_as_long_as_an_idle_one(tmp_path: Path) -> None:
     """gunicorn itself gives both the same time."""

@@ -8,6 +8,7 @@ connections and answers. OPTIONS is a JSON object with settings of gunicorn that
 import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -22,8 +23,9 @@ from gunicorn.app.base import BaseApplication
 from httpserver import gevent_worker, gunicorn_server
 from httpserver.gevent_worker import GeventWebWorker
 from runtimeconf.state import get_config, set_config
-from sqlapi import body, disconnects
+from sqlapi import disconnects
 from sqlapi.errors import AnswerCutError, SqlApiError
+from sqlapi.request_bodies import read_body
 from supervisor import startup
 
 
@@ -72,6 +74,17 @@ class ImpatientThreads(gunicorn_server.WebWorker):
         super().run()
 
 
+class HastyThreads(gunicorn_server.WebWorker):
+    """The threaded worker. The first one is told to stop while it loads the application."""
+
+    def load_wsgi(self) -> None:
+        mark = Path(os.environ["RUNTIME_CONFIG"]).with_name("stopped")
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().load_wsgi()
+
+
 class StumblingWorker(GeventWebWorker):
     """The worker of the web tier, whose first accept raises an error that no socket raises."""
 
@@ -90,7 +103,7 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     path = environ["PATH_INFO"]
     if path == "/body":
         try:
-            text = f"{len(body.read_body(environ, 1 << 24))}"
+            text = f"{len(read_body(environ, 1 << 24))}"
         except SqlApiError as error:
             text = error.code
         return _whole(start_response, text)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from queryengine.cancellation import CancelSource
 from queryengine.engine import ACTIVE_SQL_CHARACTERS, ArrowParameters, Description, Parameters, Query, QueryEngine
 from queryengine.errors import ParameterError, QueryCancelledError, QueryTimeoutError, SqlError, StatementError
+from tests.corpus import each
 from tests.queryengine.asking import ask, begin, error_of, rows
 from tests.queryengine.conftest import StartEngine
 from tests.queryengine.publishing import ENDLESS, ENDLESS_ROWS, PATIENCE_S, SLOW_TO_DESCRIBE, wait_until
@@ -80,7 +81,7 @@ NEVER_ENDING: dict[str, Callable[[QueryEngine, Query, CancelSource], object]] = 
 
 
 @pytest.mark.parametrize("by", ["token", "id"])
-@pytest.mark.parametrize("call", NEVER_ENDING.values(), ids=NEVER_ENDING)
+@each("call", NEVER_ENDING.values())
 def test_a_statement_without_a_row_yet_is_cancelled(engine: QueryEngine, call: Callable[..., object], by: str) -> None:
     cancel = CancelSource()
     running = begin(lambda: call(engine, Query(sql="", query_id="slow", fingerprint="mine"), cancel))
@@ -130,7 +131,7 @@ def described(engine: QueryEngine, sql: str, parameters: Parameters | None = Non
     return pa.ipc.read_schema(pa.BufferReader(schema))
 
 
-@pytest.mark.parametrize(
+@each(
     "sql",
     [
         "SELECT id, id FROM few",

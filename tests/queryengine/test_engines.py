@@ -9,6 +9,7 @@ import pytest
 
 from queryengine.engine import Encoding, Query, QueryEngine
 from queryengine.errors import ParameterError, QueryError, SqlError, StatementError
+from tests.corpus import each
 from tests.queryengine.asking import ask, rows
 from tests.queryengine.conftest import StartEngine
 from tests.queryengine.publishing import Publisher, wait_until
@@ -121,7 +122,7 @@ def test_s24_information_schema_lists_what_is_declared(engine: QueryEngine) -> N
 # Errors.
 
 
-@pytest.mark.parametrize("sql", FAILING)
+@each("sql", FAILING)
 def test_s27_an_error_is_about_the_callers_own_sql(engine: QueryEngine, state_dir: Path, sql: str) -> None:
     with pytest.raises(StatementError) as caught:
         ask(engine, sql)
@@ -240,7 +241,7 @@ def test_both_engines_give_the_same_bytes(both: list[QueryEngine], encoding: Enc
         assert one == other
 
 
-@pytest.mark.parametrize(("check", "sql"), REFUSED, ids=[f"{check}: {sql[:60]}" for check, sql in REFUSED])
+@each(("check", "sql"), dict(REFUSED).items())  # One of each check: the gate judges them all.
 def test_both_engines_refuse_alike_to_run_and_to_describe(
     both: list[QueryEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: str, sql: str
 ) -> None:

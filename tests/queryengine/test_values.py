@@ -17,6 +17,7 @@ from queryengine.values import (
     select_list,
     unique_names,
 )
+from tests.corpus import each
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "values.md"
 
@@ -29,13 +30,13 @@ def test_the_table_has_every_type_of_the_engine_and_no_other(connection: duckdb.
     assert {name for (name,) in rows} == set(TABLE)
 
 
-@pytest.mark.parametrize("kind", ["INTEGER", "DECIMAL(18,3)", "TIMESTAMP WITH TIME ZONE", '"NULL"', "STRUCT", "JSON"])
+@each("kind", ["INTEGER", "DECIMAL(18,3)", "TIMESTAMP WITH TIME ZONE", '"NULL"', "STRUCT", "JSON"])
 def test_a_type_that_arrow_holds_exactly_is_selected_as_it_is(kind: str) -> None:
     for written in (kind, f"{kind}[]", f"STRUCT(a {kind}, b ENUM('x'))"):
         assert exact_type(parse_type(written)) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "target"),
     [
         ("UHUGEINT", "VARCHAR"),
@@ -112,7 +113,7 @@ def test_a_tree_names_its_members() -> None:
     assert tree.children[1].sql == "TUPLE(BIT, MAP(VARCHAR, UHUGEINT))"
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "unique"),
     [
         pytest.param(["a", "b"], ("a", "b"), id="nothing repeats"),

@@ -202,13 +202,13 @@ def test_a_spicepod_gets_a_table_of_what_becomes_of_its_fields(
 
     assert "models: is not available here" in fault
     assert capsys.readouterr().out.splitlines() == [
-        "Not to be had:",
+        "Unsupported:",
         "  models (line 2)",
         "      is not available here: Remove it, and let your application call the model: there are none",
         "      here.",
-        "Taken with another meaning:",
+        "Supported, different meaning:",
         "  datasets[].acceleration.mode (lines 5, 6, 7, 8, 9, ...)",
         "      Every dataset is a DuckDB snapshot on disk, in runtime.state_dir.",
-        "Taken:",
+        "Supported:",
         "  datasets[].from, datasets[].name, kind, runtime.query.memory_limit, runtime.query.workers",
     ]

@@ -17,7 +17,7 @@ def test_our_commands_are_listed_first_and_none_needs_a_database() -> None:
 
     listed = listed_commands()
 
-    assert list(listed) == ["server", "client", "django"]
+    assert list(listed)[:3] == ["server", "client", "django"]
     assert {"serve", "check", "runserver", "runrefresh", "runengine", "runweb", "runflight"} <= set(listed["server"])
     assert listed["client"] == sorted(CLIENT_COMMANDS)
     assert listed["django"] == ["diffsettings", "shell", "test"]
@@ -30,7 +30,8 @@ def test_help_shows_the_list(tmp_path: Path) -> None:
     done = run_program(MANAGE, "help", cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("[")] == ["[server]", "[client]", "[django]"]
+    headings = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert headings[:3] == ["[server]", "[client]", "[django]"]
     assert "dbshell" not in done.stdout
     assert run_program(MANAGE, "--help", cwd=tmp_path).stdout == run_program(MANAGE, cwd=tmp_path).stdout == done.stdout
 

@@ -7,6 +7,7 @@ import pytest
 
 from runtimeclient import argv
 from runtimeclient.argv import hide_api_keys
+from tests.corpus import each
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import MANAGE, clean_environment, run_python
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, Request, refuse_other_keys
@@ -75,7 +76,7 @@ def test_x01_a_misspelt_option_does_not_show_the_key(arguments: list[str]) -> No
     assert API_KEY not in done.err
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "hidden"),
     [
         (["manage.py", "sql", "--api-key", "K1"], ["K1"]),

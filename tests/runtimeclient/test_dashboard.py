@@ -5,12 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runtimeclient.dashboard.live import Dialogue
+from runtimeclient.dashboard.live import DOWN, UP, Dialogue
 from runtimeclient.dashboard.screen import View, render
 from runtimeclient.dashboard.snapshot import Snapshot
-from runtimeclient.dashboard.terminal import DOWN, UP
 from runtimeclient.http.resources import ActiveQuery, ComponentStatus, DatasetStatus, StatementStatistics
-from runtimeclient.output.terminal_text import width
+from runtimeclient.output.text import width
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 

@@ -7,6 +7,7 @@ import pytest
 from runtimeconf.addresses import ADDRESS, ALLOWED_HOST
 from runtimeconf.fields import Field
 from system.addresses import Address
+from tests.corpus import each
 from tests.runtimeconf.test_fields import plain, quoted, read
 
 VALID: dict[Field[Any], dict[str, Any]] = {
@@ -48,12 +49,12 @@ INVALID: dict[Field[Any], dict[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("write", [plain, quoted])
-@pytest.mark.parametrize(("field", "text"), [(field, text) for field, values in VALID.items() for text in values])
+@each(("field", "text"), [(field, text) for field, values in VALID.items() for text in values])
 def test_values(write: Any, field: Field[Any], text: str) -> None:
     assert read(field, write(text)) == (VALID[field][text], [])
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "hint", "text"),
     [(field, hint, text) for field, hints in INVALID.items() for hint, texts in hints.items() for text in texts],
 )

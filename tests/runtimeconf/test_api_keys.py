@@ -10,6 +10,7 @@ import pytest
 from runtimeconf.key_texts import MAX_LENGTH, is_trivial
 from runtimeconf.model import AuthConfig, RuntimeConfig
 from runtimeconf.secret import Secret
+from tests.corpus import each
 from tests.runtimeconf.configurations import KEY, Fault, Faults, Load, env_places, with_keys
 
 KEYS = "runtime.auth.api-key.keys"
@@ -85,7 +86,7 @@ UNCHANGED = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("written", "key"),
     [
         *(pytest.param(text, text, id=f"C14 {text[:20]}") for text in UNCHANGED),
@@ -105,15 +106,13 @@ def test_c14_a_key_is_its_source_text(load_text: Load, written: str, key: str) -
     assert revealed(config) == [key]
 
 
-@pytest.mark.parametrize(
-    "item", ["", "~", "null", "Null", "NULL", "''", '""', "'   '", '" \\t "', "'null'", '"~"', "'Null '", "nUlL"]
-)
+@each("item", ["", "~", "null", "Null", "NULL", "''", '""', "'   '", '" \\t "', "'null'", '"~"', "'Null '", "nUlL"])
 @pytest.mark.parametrize("others", [pytest.param("", id="alone"), pytest.param(f"\n- {KEY}", id="beside another")])
 def test_c06_an_empty_blank_or_null_item_is_a_fault(fault: Fault, item: str, others: str) -> None:
     assert fault(with_keys(f"- {item}{others}")).startswith(f"6: {KEYS}[0]: is empty, blank or null: write a key")
 
 
-@pytest.mark.parametrize(
+@each(
     "item",
     [
         *("${secrets:}", "${ secret:x }", "${unknown:x}", "${ secrets:x", "$ {secrets:x}", "${}", "'${{ secrets:x }}'"),
@@ -149,7 +148,7 @@ UNSENDABLE = {
 UNSENDABLE_SECRETS = UNSENDABLE | {"   ": "is blank", "\udce9": "holds a character outside ASCII"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("item", "value", "enabled"),
     [
         *((json.dumps(value), value, enabled) for value in UNSENDABLE for enabled in ("true", "false")),
@@ -165,7 +164,7 @@ def test_a_key_that_cannot_be_sent_is_a_fault(fault: Fault, item: str, value: st
     assert "canary" not in found
 
 
-@pytest.mark.parametrize("enabled", ['"false"', '"true"', "1", "0", "ture", '""', "yes", "on", "[true]", "{}"])
+@each("enabled", ['"false"', '"true"', "1", "0", "ture", '""', "yes", "on", "[true]", "{}"])
 def test_c22_enabled_must_be_a_boolean(fault: Fault, enabled: str) -> None:
     assert fault(with_keys(f"- {KEY}", enabled=enabled)).startswith(
         "4: runtime.auth.api-key.enabled: must be true or false; found "
@@ -189,7 +188,7 @@ def test_all_keys_at_fault_are_named_at_once(faults: Faults) -> None:
     assert [fault.yaml_path for fault in found] == [f"{KEYS}[{index}]" for index in range(5)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "start"),
     [
         pytest.param("runtime:\n  auth:\n", "2: runtime.auth: is empty", id="auth null"),
@@ -251,7 +250,7 @@ INSTEAD = (
 LITERAL = "holds a literal key and other users can read the file: chmod 600 it, or use secret references"
 
 
-@pytest.mark.parametrize(
+@each(
     ("items", "mode", "expected"),
     [
         (
@@ -294,7 +293,7 @@ UNCOMMON = (
 )
 
 
-@pytest.mark.parametrize("text", [*COMMON, *UNCOMMON])
+@each("text", [*COMMON, *UNCOMMON])
 def test_c26_common_keys_are_trivial(text: str) -> None:
     assert is_trivial(text) is (text in COMMON)
 

@@ -7,8 +7,10 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from runtimeconf.connectors.connector import Package
+from runtimeconf.connector import Package
 from tests.runtimeconf.configurations import KEY, Fault, Load, with_keys
+
+pytestmark = pytest.mark.plugin
 
 REGION = "eu-central-1"
 

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from runtimeconf import handover
-from runtimeconf.connectors.connector import Package
+from runtimeconf.connector import Package
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import ClusterConfig, RuntimeConfig
 from system.addresses import Address
 from tests.runtimeconf.configurations import Load
+
+pytestmark = pytest.mark.plugin
 
 TOKEN = "token-Zq8vT3mN6bX9cL2pR5sW7yD0fG4h"
 

@@ -8,6 +8,7 @@ from runtimeconf.fields import DurationField
 from runtimeconf.loader import load
 from runtimeconf.model import AccelerationConfig
 from runtimeconf.references import MalformedReferenceError
+from tests.corpus import each
 from tests.runtimeconf.configurations import Fault, Faults, Load, env_places, fault_cases
 
 
@@ -29,7 +30,7 @@ def test_brackets_in_the_directory_of_the_yaml_are_literal(tmp_path_factory: pyt
     assert plain.location == f"{directory}/b.csv"
 
 
-@pytest.mark.parametrize("name", ["a", "_", "A1_b", "x" * 63, "select", "_s", "_s1x", "taxi.trips", "A.select"])
+@each("name", ["a", "_", "A1_b", "x" * 63, "select", "_s", "_s1x", "taxi.trips", "A.select"])
 def test_names(load_text: Load, name: str) -> None:
     config = load_text(f"datasets: [{{from: 'file:a', name: {name}}}]\nviews: [{{name: v, sql: x}}]\n")
 
@@ -60,7 +61,7 @@ RESERVED = {
 }
 
 
-@pytest.mark.parametrize("name", [*INVALID, *RESERVED])
+@each("name", [*INVALID, *RESERVED])
 @pytest.mark.parametrize("section", ["datasets: [{from: 'file:a', name: %s}]", "views: [{sql: x, name: %s}]"])
 def test_invalid_and_reserved_names(fault: Fault, name: str, section: str) -> None:
     message = fault(section % name)
@@ -196,7 +197,7 @@ FAULTS = FAULTS.replace("DURATION", DurationField("100ms", "365d").expected)
 FAULTS = FAULTS.replace("INTERVAL", DurationField("1s", "365d").expected)
 
 
-@pytest.mark.parametrize(("fields", "expected"), fault_cases(FAULTS))
+@each(("fields", "expected"), fault_cases(FAULTS))
 def test_faults_of_a_dataset(fault: Fault, yaml_file: Path, fields: str, expected: list[str]) -> None:
     expected = [line.replace("PLACES", env_places(yaml_file.parent, "absent")) for line in expected]
 
@@ -216,7 +217,7 @@ OFF = "acceleration.enabled: is false, so these have no effect: refresh_sql, ref
 NO_JITTER = "acceleration.refresh_jitter_max: has no effect without refresh_jitter_enabled: true"
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "warning"),
     [
         ("time_column: t", NO_TIME),

@@ -155,5 +155,5 @@ def test_the_table_of_check_shows_what_a_dependency_cannot_have(tmp_path: Path) 
 
     verdicts = {use.path: use.verdict for use in survey(examination)}
 
-    assert verdicts["spicepods/spiceai/quickstart/spicepod.yaml: models"] == "not to be had"
-    assert verdicts["dependencies"] == "taken"
+    assert verdicts["spicepods/spiceai/quickstart/spicepod.yaml: models"] == "unsupported"
+    assert verdicts["dependencies"] == "supported"

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-import pytest
-
 from runtimeconf.key_texts import KeyField
 from runtimeconf.model import DEFAULT_STATE_DIR, RuntimeConfig
 from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, ROOT, SOCKET_NAME_BYTES
 from runtimeconf.yaml_reader import MAX_FILE_BYTES
+from tests.corpus import each
 from tests.runtimeconf.configurations import KEY, Load
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -40,7 +39,7 @@ def test_each_row_shows_the_expected_value() -> None:
     assert [path for path, field in ROOT.walk("") if f"| {field.expected} |" not in ROWS[path]] == []
 
 
-@pytest.mark.parametrize("block", range(len(BLOCKS)))
+@each("block", range(len(BLOCKS)))
 def test_every_example_loads(load_text: Load, block: int) -> None:
     load_text(BLOCKS[block], {"API_KEY": KEY, "PREFIX": "a", "ID": KEY})
 

@@ -10,12 +10,13 @@ from runtimeconf.errors import ConfigError
 from runtimeconf.exposure import check_listener, check_this_process
 from runtimeconf.model import AuthConfig
 from system.addresses import Address
+from tests.corpus import each
 
 FILE = Path("/srv/runtime.yaml")
 OPEN = Address("0.0.0.0", 8000)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "0", "", "::", "10.0.0.1", "example.org", "127.1"])
+@each("host", ["0.0.0.0", "0", "", "::", "10.0.0.1", "example.org", "127.1"])
 def test_an_open_address_is_refused_without_an_explicit_word(host: str) -> None:
     with pytest.raises(
         ConfigError, match=r"^/srv/runtime\.yaml: runtime\.http: listens on .*api-key: {enabled: false}"

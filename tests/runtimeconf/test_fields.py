@@ -19,6 +19,7 @@ from runtimeconf.fields import (
 )
 from runtimeconf.validation import Validation, YamlPath
 from runtimeconf.yaml_reader import Entry, Mapping, Node, Scalar, Sequence
+from tests.corpus import each
 from tests.runtimeconf.configurations import NO_REFERENCE
 
 
@@ -60,12 +61,12 @@ PLAIN: dict[Field[Any], dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("write", [plain, quoted])
-@pytest.mark.parametrize(("field", "text"), [(field, text) for field, values in VALID.items() for text in values])
+@each(("field", "text"), [(field, text) for field, values in VALID.items() for text in values])
 def test_values(write: Any, field: Field[Any], text: str) -> None:
     assert read(field, write(text)) == (VALID[field][text], [])
 
 
-@pytest.mark.parametrize(("field", "text"), [(field, text) for field, values in PLAIN.items() for text in values])
+@each(("field", "text"), [(field, text) for field, values in PLAIN.items() for text in values])
 def test_c22_values_that_quotes_make_a_text(field: Field[Any], text: str) -> None:
     assert read(field, plain(text)) == (PLAIN[field][text], [])
     assert read(field, quoted(text)) == (None, [f"must be {field.expected}; found {text!r} (without quotes)"])
@@ -105,7 +106,7 @@ INVALID: dict[Field[Any], dict[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "hint", "text"),
     [(field, hint, text) for field, hints in INVALID.items() for hint, texts in hints.items() for text in texts],
 )
@@ -116,7 +117,7 @@ def test_c19_c22_invalid_values(field: Field[Any], hint: str, text: str) -> None
     assert (value, message) == (None, f"must be {field.expected}; found {shown}{hint and ' '}{hint}")
 
 
-@pytest.mark.parametrize(
+@each(
     ("node", "found"),
     [
         pytest.param(plain(""), "is empty: it must be true or false, or be left out", id="nothing"),
@@ -143,7 +144,7 @@ def test_a_fault_shows_the_value_found(node: Node, found: str) -> None:
     assert read(BooleanField(), node) == (None, [found])
 
 
-@pytest.mark.parametrize(
+@each(
     ("node", "found"),
     [
         (plain("12"), "a number"),

@@ -14,6 +14,8 @@ from runtimeconf.loader import load
 from tests.runtimeconf.configurations import KEY, with_keys
 from tests.runtimeconf.vault_server import Handler, VaultServer, vault_server
 
+pytestmark = pytest.mark.plugin
+
 TOKEN = "eyJ.canary.token"
 VALUES = {"api_key": KEY.encode() + b"\n", "other": b"\xff\xfe", "empty": b""}
 SECRET = {"kind": "Secret", "data": {name: base64.b64encode(value).decode() for name, value in VALUES.items()}}

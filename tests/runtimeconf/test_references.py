@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeconf.references import MalformedReferenceError, check, expand, holds_reference
+from tests.corpus import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expanded"),
     [
         pytest.param("plain", "plain", id="no reference"),
@@ -31,7 +32,7 @@ def test_references_are_found_in_their_text(text: str, expanded: str) -> None:
     assert holds_reference(text) is (expanded != text)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         pytest.param("${secrets:}", id="C09 no name"),

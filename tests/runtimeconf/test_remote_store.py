@@ -7,6 +7,8 @@ import pytest
 from runtimeconf.remote_store import RemoteStore
 from runtimeconf.secret_stores import SecretError, SecretStores
 
+pytestmark = pytest.mark.plugin
+
 
 def test_the_server_is_asked_once_whatever_it_answers() -> None:
     asked: list[str] = []

@@ -26,6 +26,7 @@ from runtimeconf.model import (
 )
 from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, SOCKET_NAME_BYTES
 from system.addresses import Address
+from tests.corpus import each
 from tests.runtimeconf.configurations import KEY, Fault, Faults, Load, fault_cases
 
 NO_SNOWFLAKE = "the connector snowflake is not supported; export the table to Parquet, and write file: or s3:"
@@ -244,7 +245,7 @@ runtime: {http: {"a b\\n": x}}
 )
 
 
-@pytest.mark.parametrize(("text", "expected"), fault_cases(FAULTS))
+@each(("text", "expected"), fault_cases(FAULTS))
 def test_faults_of_single_fields(faults: Faults, text: str, expected: list[str]) -> None:
     assert [f"{fault.line}: {fault.yaml_path}: {fault.message}" for fault in faults(text)] == expected
 
@@ -299,7 +300,7 @@ views:
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("http", "flight", "is_fault"),
     [
         ("127.0.0.1:8090", "127.0.0.1:8090", True),
@@ -326,7 +327,7 @@ def test_c35_http_and_flight_need_two_ports(
     load_text(text.replace("{bind", "{enabled: false, bind").replace("http: {enabled: false, ", "http: {"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("address", "is_open"),
     [
         ("127.0.0.1:1", False),
@@ -405,7 +406,7 @@ NOT_PEM = f"{KEY_FILE} and the certificate cannot be used: one of them is not va
 
 
 @pytest.mark.usefixtures("tls_files")
-@pytest.mark.parametrize(
+@each(
     ("cert", "key", "message"),
     [
         ("absent.crt", "a.key", f"{CERTIFICATE} cannot be read: there is no such file ('absent.crt')"),

@@ -7,6 +7,7 @@ import pytest
 from runtimeconf.fields import Section
 from runtimeconf.model import AccelerationConfig, FlightConfig, HistoryConfig, ResultsCacheConfig
 from runtimeconf.schema import ROOT
+from tests.corpus import each
 from tests.runtimeconf.configurations import Fault, Faults
 from tests.runtimeconf.test_documents import ROWS
 
@@ -26,7 +27,7 @@ ON_BY_DEFAULT: dict[str, FlightConfig | HistoryConfig | AccelerationConfig | Res
 DATASET = "datasets:\n  - from: file:a.csv\n    name: a\n"
 
 
-@pytest.mark.parametrize("path", SWITCHED)
+@each("path", SWITCHED)
 def test_enabled_is_required_unless_the_documented_default_is_on(path: str) -> None:
     if SWITCHED[path].is_required:
         assert "| required |" in ROWS[f"{path}.enabled"]
@@ -35,7 +36,7 @@ def test_enabled_is_required_unless_the_documented_default_is_on(path: str) -> N
         assert "| `true` |" in ROWS[f"{path}.enabled"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message"),
     [
         *(
@@ -77,7 +78,7 @@ def test_a_misplaced_top_level_field_gets_a_hint(faults: Faults) -> None:
     }
 
 
-@pytest.mark.parametrize("name", sorted({path.rpartition(".")[2].removesuffix("[]") for path, _ in ROOT.walk("")}))
+@each("name", sorted({path.rpartition(".")[2].removesuffix("[]") for path, _ in ROOT.walk("")}))
 def test_no_hint_suggests_the_refused_field_itself(faults: Faults, name: str) -> None:
     texts = (f"{name}: x\n", f"runtime:\n  {name}: x\n", f"{DATASET}    {name}: x\n", f"views: [{{{name}: x}}]\n")
 

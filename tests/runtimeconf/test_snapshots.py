@@ -3,7 +3,7 @@
 import pytest
 
 from runtimeconf import handover, snapshots
-from runtimeconf.connectors.connector import Package
+from runtimeconf.connector import Package
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import SnapshotsConfig
 from tests.runtimeconf.configurations import Load
@@ -24,7 +24,7 @@ def test_all_fields(load_text: Load) -> None:
 
     config = load_text(text, {"S": SECRET})
 
-    params = {"s3_endpoint": "https://minio.example:9000", "s3_key": "a", "s3_secret": SECRET, "client_timeout": "5.0"}
+    params = {"s3_endpoint": "https://minio.example:9000", "s3_key": "a", "s3_secret": SECRET, "client_timeout": 5.0}
     assert config.snapshots == SnapshotsConfig(location="s3://lake/a/b", role="follower", params=params, poll_s=0.5)
     assert SECRET not in repr(config)
     assert handover.rebuilt(SnapshotsConfig, handover.plain(config.snapshots)) == config.snapshots

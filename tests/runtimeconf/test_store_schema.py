@@ -1,7 +1,6 @@
 """The settings of stores that are servers; no server is asked."""
 
-import pytest
-
+from tests.corpus import each
 from tests.runtimeconf.configurations import Faults
 
 KINDS = "env, file, keyring, kubernetes:NAME, vault:PATH or aws_secrets_manager:NAME"
@@ -9,7 +8,7 @@ FROM = f"secrets[0].from: must be {KINDS}; found a text "
 PARAMS = "secrets[0].params"
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "meant"),
     [
         ("hashicorp_vault:canary/a", "the store hashicorp_vault is called vault here: write vault: and the path"),
@@ -30,7 +29,7 @@ def test_from_names_the_secret(faults: Faults, source: str, meant: str) -> None:
     assert "canary" not in fault.message
 
 
-@pytest.mark.parametrize(
+@each(
     ("params", "expected"),
     [
         (

@@ -55,16 +55,16 @@ def uses(path: Path, text: str) -> tuple[Use, ...]:
 def test_each_field_is_taken_or_has_a_reason(tmp_path: Path) -> None:
     found = uses(tmp_path, SPICEPOD)
 
-    assert {use.path for use in found if use.verdict == "taken"} == {
+    assert {use.path for use in found if use.verdict == "supported"} == {
         *("version", "kind", "name", "runtime.flight.max_message_size", "datasets[].from", "datasets[].name"),
         *("secrets[].from", "secrets[].name", "runtime.auth.api-key.enabled", "runtime.auth.api-key.keys"),
         *("datasets[].description", "datasets[].acceleration.retention_check_enabled"),
     }
-    assert {(use.path, use.lines) for use in found if use.verdict == "taken with another meaning"} == {
+    assert {(use.path, use.lines) for use in found if use.verdict == "supported, different meaning"} == {
         ("datasets[].acceleration.engine", (15, 18)),
         ("datasets[].acceleration.params", (15,)),
     }
-    assert {(use.path, use.lines, use.remark[:12]) for use in found if use.verdict == "not to be had"} == {
+    assert {(use.path, use.lines, use.remark[:12]) for use in found if use.verdict == "unsupported"} == {
         ("models", (5,), "is not avail"),
         ("runtime.task_history", (9,), "is not avail"),
         ("datasets[].acceleration", (15,), "lacks the fi"),
@@ -97,15 +97,17 @@ runtime:
 def test_the_fields_of_authentication_and_secrets_are_listed_without_what_may_be_a_key(tmp_path: Path) -> None:
     found = uses(tmp_path, SENSITIVE)
 
-    assert {(use.path, use.lines) for use in found if use.verdict == "taken"} == {
+    assert {(use.path, use.lines) for use in found if use.verdict == "supported"} == {
         *(("version", (1,)), ("kind", (2,)), ("name", (3,))),
         *(("secrets[].name", (5, 6)), ("secrets[].from", (6,)), ("secrets[].params.directory", (6,))),
         *(("runtime.auth.api_key.enabled", (11,)), ("runtime.auth.api_key.keys", (12,))),
     }
-    assert {(use.path, use.lines, use.remark[:21]) for use in found if use.verdict == "taken with another meaning"} == {
+    assert {
+        (use.path, use.lines, use.remark[:21]) for use in found if use.verdict == "supported, different meaning"
+    } == {
         ("runtime.auth.api_key.keys[]", (12,), "Spice takes the suffi"),
     }
-    assert {(use.path, use.lines, use.remark[:13]) for use in found if use.verdict == "not to be had"} == {
+    assert {(use.path, use.lines, use.remark[:13]) for use in found if use.verdict == "unsupported"} == {
         *(("secrets[].from", (5,), "must be env, "), ("secrets[].params", (6,), "unknown field")),
         *(("secrets[]", (7,), "unknown field"), ("secrets[]", (7,), "lacks the fie")),
         *(("runtime.auth.api_key", (13, 14), "unknown field"), ("runtime.auth", (15,), "unknown field")),
@@ -118,7 +120,7 @@ def test_what_is_no_spicepod_lists_only_the_fields_with_another_meaning(tmp_path
         tmp_path, "models: []\ndatasets: [{from: 'file:a.csv', name: a, acceleration: {engine: arrow, x: 1}}]\n"
     )
 
-    assert (only.path, only.verdict) == ("datasets[].acceleration.engine", "taken with another meaning")
+    assert (only.path, only.verdict) == ("datasets[].acceleration.engine", "supported, different meaning")
     assert uses(tmp_path, "name: a\n") == ()
     assert uses(tmp_path, "kind: [Spicepod]\n") == ()
     assert uses(tmp_path, "{") == ()

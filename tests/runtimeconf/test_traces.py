@@ -3,7 +3,7 @@
 import pytest
 
 from runtimeconf import handover
-from runtimeconf.connectors.connector import Package
+from runtimeconf.connector import Package
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import TracesConfig
 from tests.runtimeconf.configurations import Load

@@ -16,6 +16,8 @@ from tests.runtimeconf.configurations import KEY, Fault, Load, with_keys
 from tests.runtimeconf.vault_server import JWT, ROLE_ID, SECRET_ID, TOKEN, Handler, VaultServer, vault_server
 from tests.system.harness import wait_for
 
+pytestmark = pytest.mark.plugin
+
 
 @pytest.fixture
 def vault() -> Iterator[VaultServer]:

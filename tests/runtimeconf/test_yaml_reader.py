@@ -22,6 +22,7 @@ from runtimeconf.yaml_reader import (
     _TreeBuilder,
     read_document,
 )
+from tests.corpus import each
 from tests.runtimeconf.configurations import Faults
 
 NAMES = frozenset({"runtime", "auth", "api-key", "enabled", "keys", "datasets"})
@@ -54,7 +55,7 @@ def test_keeps_source_text_lines_and_quoting(yaml_file: Path) -> None:
     assert [node.is_null for node in (plain(1, "~"), quoted(1, "~"), plain(1, "x"))] == [True, False, False]
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         pytest.param("\ufeffa: 1\n", id="a UTF-8 byte order mark"),
@@ -91,7 +92,7 @@ NO_MAPPING = "must be a mapping such as `version: v1`; found"
 SECOND = "2: : a second document begins here: one file holds one document"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         pytest.param("", EMPTY, id="C23 empty file"),
@@ -127,7 +128,7 @@ def test_a_document_without_a_tree_has_one_fault_without_its_text(yaml_file: Pat
     assert "canary" not in faults[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "expected"),
     [
         pytest.param("a: 1\n".encode("utf-16"), "is UTF-16, not UTF-8", id="UTF-16 with its mark"),
@@ -194,7 +195,7 @@ def test_c18_tags_are_refused_and_nothing_runs(
 ESCAPE = "a quoted text holds an escape for a NUL or for half a character"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         pytest.param(
@@ -284,7 +285,7 @@ def bomb(levels: int, width: int) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         pytest.param(bomb(10, 9), "more than 300,000 values", id="C19 nine to the tenth"),

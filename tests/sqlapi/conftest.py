@@ -16,7 +16,7 @@ from datasources.refresh.service import DatasetService
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import AccelerationConfig, AuthConfig, DatasetConfig, Documentation, QueryConfig, RuntimeConfig
 from runtimeconf.secret import Secret
-from telemetry.aggregates import Memory
+from telemetry.memory import Memory
 from tests.datasources.support import wait_for
 from tests.system.harness import K1, K2
 
@@ -78,8 +78,8 @@ def runtime(config: RuntimeConfig, service: DatasetService, engine: InProcessEng
 @pytest.fixture
 def memory(runtime: RuntimeConfig) -> Iterator[Memory]:
     """The whole runtime, which remembers the statements of the test."""
-    remembered = Memory(runtime)
-    telemetry.state.deliver_to(remembered.take, remembered.answer)
+    remembered = Memory(runtime.history)
+    telemetry.state.deliver_to(remembered.put, remembered.answer)
     yield remembered
     telemetry.state.disconnect()
 

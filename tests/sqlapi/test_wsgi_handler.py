@@ -10,7 +10,7 @@ from django.urls import path as django_path
 
 from sqlapi.urls import ROUTES
 from sqlapi.wsgi_handler import ApiHandler
-from tests.sqlapi.harness import WITH_KEY, call, sql
+from tests.sqlapi.harness import call, sql
 
 pytestmark = pytest.mark.usefixtures("idle")
 
@@ -37,18 +37,6 @@ def test_a_project_may_have_the_routes_elsewhere() -> None:
         found = ApiHandler().resolve_request(request)
 
     assert found.url_name == "sql"
-
-
-def test_requests_to_one_path_share_nothing() -> None:
-    assert call("GET", "/v1/catalogs", WITH_KEY).status == 200
-    assert call("GET", "/v1/catalogs").status == 401
-    assert call("POST", "/v1/catalogs", WITH_KEY).status == 405
-    assert call("GET", "/v1/catalogs", WITH_KEY).status == 200
-
-
-@pytest.mark.parametrize("content_type", ["text/plain; charset=nope", "application/json; charset=", "\xff", ";;;"])
-def test_django_never_sees_the_content_type(content_type: str) -> None:
-    assert call("GET", "/health", ("Content-Type", content_type)).status == 200
 
 
 def requests_in_memory() -> list[HttpRequest]:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -107,3 +108,23 @@ def test_refresh_that_fails_in_a_reload_does_not_end_as_a_part_that_cannot_start
         refresh._refresh(config, {"reports": -1}, [LoaderProcess(SnapshotBuilder.of(config))])
 
     assert ended.value.code == 1
+
+
+def test_refresh_that_is_restarted_after_a_reload_has_the_environment_of_the_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped:
+        def wait(self) -> int:
+            return signal.SIGTERM
+
+    for name in ("start", "stop"):
+        monkeypatch.setattr(DatasetService, name, lambda *_: None)
+    monkeypatch.setattr(LoaderProcess, "start", lambda _: None)
+    monkeypatch.setattr(refresh, "_give_way", lambda: None)
+    monkeypatch.setattr(refresh, "StopSignal", Stopped)
+    monkeypatch.setenv("HTTPS_PROXY", "http://former")
+    config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path)
+
+    refresh.serve(config, {"environ": {"HTTPS_PROXY": "http://proxy"}})
+
+    assert os.environ["HTTPS_PROXY"] == "http://proxy"

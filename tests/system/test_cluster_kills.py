@@ -32,7 +32,7 @@ from tests.system.test_cluster import server_on
 def times(some: int) -> list[object]:
     """Return how often each of them dies or is stopped: in `make test-all`, and in `make soak`."""
     return [
-        pytest.param(some, marks=pytest.mark.exhaustive, id="some"),
+        pytest.param(some, marks=pytest.mark.alone, id="some"),
         pytest.param(int(os.environ.get("CLUSTER_KILLS", "20")), marks=pytest.mark.soak, id="many"),
     ]
 

@@ -94,7 +94,7 @@ def test_a_statement_that_no_interrupt_stops_ends_in_time_and_disturbs_nobody(li
     assert median(seconds) < TIMEOUT_S
 
 
-@pytest.mark.exhaustive
+@pytest.mark.alone
 def test_all_workers_hostile_at_once_stay_within_their_memory_and_give_it_back(limited: Server) -> None:
     base = pss_bytes(limited.process.pid)
     with peak_pss(limited.process.pid) as peak, ThreadPoolExecutor(WORKERS) as pool:

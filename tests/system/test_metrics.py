@@ -8,11 +8,10 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from flightapi.protocol import messages
-from supervisor.project import project
+from supervisor.version import version
 from system.process_usage import usage_of
 from tests.clients.runtime import FlightServer, endpoint_of
 from tests.flightapi.endpoint import Endpoint, Refused, descriptor, ticket_of
@@ -156,62 +155,28 @@ def ask(server: FlightServer, truth: Truth, statements: int, seed: int) -> None:
                 truth.flight(endpoint, sql)
 
 
-@contextmanager
-def killing_workers(server: FlightServer, kills: int, pause_s: float) -> Iterator[Callable[[], int]]:
-    """Kill engine workers one after the other; the function waits for the end, and returns how many were killed."""
-    over = threading.Event()
-
-    def kill() -> int:
-        killed = 0
-        while killed < kills:
-            workers = engine_workers(server.process.pid)
-            if workers and not over.is_set():
-                victim = random.choice(workers)
-                with suppress(ProcessLookupError):
-                    os.kill(victim, signal.SIGKILL)
-                    killed += 1
-                wait_for(lambda victim=victim: not is_alive(victim), "its end")  # type: ignore[misc]
-            elif over.is_set():
-                break
-            time.sleep(pause_s)
-        return killed
-
-    with ThreadPoolExecutor(1) as pool:
-        killing = pool.submit(kill)
-
-        def finish() -> int:
-            return killing.result()
-
-        try:
-            yield finish
-        finally:
-            over.set()
+def kill_workers(server: FlightServer, kills: int, over: threading.Event) -> int:
+    """Kill engine workers one after the other, and return how many were killed."""
+    killed = 0
+    while killed < kills and not over.wait(0.2):
+        if workers := engine_workers(server.process.pid):
+            victim = random.choice(workers)
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+                killed += 1
+            wait_for(lambda victim=victim: not is_alive(victim), "its end")  # type: ignore[misc]
+    return killed
 
 
-@contextmanager
-def never_falling(server: FlightServer) -> Iterator[None]:
-    """Scrape all the time, and fail if a counter falls or goes away."""
-    over = threading.Event()
-
-    def scrape() -> int:
-        before: Values = {}
-        scrapes = 0
-        while not over.wait(0.05):
-            now = counters_in(values_of(server))
-            fallen = {
-                labels: (value, now.get(labels)) for labels, value in before.items() if now.get(labels, -1) < value
-            }
-            assert not fallen
-            before, scrapes = now, scrapes + 1
-        return scrapes
-
-    with ThreadPoolExecutor(1) as pool:
-        scraping = pool.submit(scrape)
-        try:
-            yield
-        finally:
-            over.set()
-        assert scraping.result() > 2
+def scrape(server: FlightServer, over: threading.Event) -> int:
+    """Scrape all the time and return how often; fail if a counter falls or goes away."""
+    before: Values = {}
+    scrapes = 0
+    while not over.wait(0.05):
+        now = counters_in(values_of(server))
+        assert {labels: value for labels, value in before.items() if now.get(labels, -1) < value} == {}
+        before, scrapes = now, scrapes + 1
+    return scrapes
 
 
 def counted(server: FlightServer, truth: Truth, before: Values, killed: int) -> None:
@@ -258,18 +223,19 @@ def counted(server: FlightServer, truth: Truth, before: Values, killed: int) -> 
 
 def load(server: FlightServer, statements: int, kills: int, callers: int = 4) -> None:
     """Send statements of twelve kinds while workers are killed, and compare."""
-    truth, before = Truth(), values_of(server)
-    with (
-        never_falling(server),
-        killing_workers(server, kills, 0.2) as finished,
-        ThreadPoolExecutor(callers) as pool,
-    ):
+    truth, before, over = Truth(), values_of(server), threading.Event()
+    with ThreadPoolExecutor(callers + 2) as pool:
+        scraping = pool.submit(scrape, server, over)
+        killing = pool.submit(kill_workers, server, kills, over)
         asking = [pool.submit(ask, server, truth, statements // callers, seed) for seed in range(callers)]
-        killed = finished()
-        for one in asking:
-            one.result()
-    assert killed == kills
-    counted(server, truth, before, killed)
+        try:
+            for one in asking:
+                one.result()
+            assert killing.result() == kills
+        finally:
+            over.set()
+        assert scraping.result() > 2
+    counted(server, truth, before, kills)
 
 
 @pytest.mark.exhaustive
@@ -292,7 +258,7 @@ def test_counters_equal_what_callers_counted(tmp_path: Path) -> None:
             assert values["querykeep_process_resident_memory_bytes", part] > 1e7
         assert values["querykeep_state_directory_used_bytes",] > 1000
         assert K1 not in page_of(server)
-        assert f'version="{project()[0]}"' in page_of(server)
+        assert f'version="{version()}"' in page_of(server)
         promtool("check", "metrics", stdin=page_of(server, "text/plain"))
     assert "Traceback" not in server.output()
 
@@ -433,7 +399,7 @@ def test_a_scrape_with_many_datasets_and_keys_takes_little_processor_time(tmp_pa
 
         assert answer.text.count("querykeep_key_expires_timestamp_seconds{") == count
         assert answer.text.count("querykeep_dataset_age_seconds{") == count
-        assert used_s / 100 < 0.05, "`benchmarks.watched` shows the time that it takes"
+        assert used_s / 100 < 0.0005 * count, "it takes 0.2 s with 1,000; `benchmarks.watched` shows the time"
 
 
 @pytest.mark.exhaustive

@@ -36,7 +36,7 @@ from authkeys.principal import Principal
 from django.contrib.auth.models import User
 from django.test import TestCase
 from rest_framework.test import APIClient, APIRequestFactory, force_authenticate
-from sqlapi.views import DatasetsView
+from sqlapi.datasets import DatasetsView
 
 
 class Users(TestCase):

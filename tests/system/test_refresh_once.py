@@ -50,7 +50,8 @@ def once(directory: Path, *names: str) -> tuple[int, list[str], str]:
 
 def history(directory: Path) -> dict[str, list[dict[str, Any]]]:
     """Return the runs of each dataset as the file has them, newest first."""
-    first, *lines = (directory / ".runtime" / "refreshes.json").read_text().splitlines()
+    written, _, _ = (directory / ".runtime" / "refreshes.json").read_text().rpartition("\n")
+    first, *lines = written.splitlines()  # The last line may have been half there.
     found: dict[str, list[dict[str, Any]]] = json.loads(first)["datasets"]
     for change in map(json.loads, lines):
         others = [run for run in found.get(change["dataset"], []) if run["id"] != change["run"]["id"]]

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from tests.system.harness import (
     taken_port,
     wait_for,
 )
-from tests.system.processes import contents, family, is_alive
+from tests.system.processes import family, is_alive
 from tests.system.test_serve import Activated
 
 
@@ -188,17 +187,6 @@ def test_c35_a_port_that_is_taken_is_named(tmp_path: Path, mode: Mode) -> None:
         assert "Traceback" not in server.output()
 
 
-@pytest.mark.exhaustive
-def test_a_second_runtime_on_the_same_state_is_refused(serve: Server, tmp_path: Path) -> None:
-    second = Server(tmp_path, changes={"runtime": {"state_dir": str(serve.directory / ".runtime")}})
-
-    code, output = second.refuses_to_start()
-
-    assert code == 1
-    assert f"in use by process {serve.process.pid}" in output
-    assert serve.rows("SELECT count(*) AS n FROM orders") == [{"n": 1000}]
-
-
 def test_a_state_directory_with_something_else_in_it_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "orders-0000000000000000.duckdb").touch()
@@ -211,16 +199,6 @@ def test_a_state_directory_with_something_else_in_it_is_named(tmp_path: Path) ->
     assert "Traceback" not in output
     assert "snapshots is a symbolic link: remove it." in output
     assert (tmp_path / "mine" / "orders-0000000000000000.duckdb").exists()
-
-
-def test_state_files_are_private_and_hold_no_key(serve: Server) -> None:
-    state = serve.directory / ".runtime"
-
-    for path, found, content in contents(state):
-        assert stat.S_IMODE(found.st_mode) == (0o700 if stat.S_ISDIR(found.st_mode) else 0o600), path
-        assert K1.encode() not in content
-        assert K2.encode() not in content
-    assert K1 not in serve.output()
 
 
 def test_gunicorn_refuses_what_cannot_work(tmp_path: Path) -> None:

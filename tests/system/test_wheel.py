@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime_site.doctor.examining import write
 from tests.system.harness import REPOSITORY, clean_environ, free_port, run_program, wait_for, write_orders
 
 #: What the tests use has everything that the wheel requires.
@@ -179,18 +178,6 @@ def test_every_command_works(installed: Installed, tmp_path: Path, command: str)
     done = installed.run("querykeep", *command.split(), cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.exhaustive
-def test_doctor_asks_sources(installed: Installed, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("id,name\n1,a\n")
-    file = write(tmp_path, "datasets: [{from: 'file:a.csv', name: a}]\n")
-
-    done = installed.run("querykeep", "doctor", "--config", str(file), cwd=tmp_path)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "ok       dataset a: The source answers with 2 columns; the dataset was never loaded." in done.stdout
-    assert f"querykeep {PROJECT['version']}" in done.stdout
 
 
 @IN_A_CLONE

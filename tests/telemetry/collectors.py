@@ -15,8 +15,9 @@ class Collector(ThreadingHTTPServer):
     """
     A collector on a port of 127.0.0.1.
 
-    `delay_s` passes before each answer, whose status is `status` and whose body is `body`. If it `is_endless`, the body
-    is sent again and again, with pauses of `pause_s`. `spans` are those of the requests that it accepted.
+    `delay_s` passes before each answer, unless it must `hurry`. The status of an answer is `status`, and its body is
+    `body`; if it `is_endless`, the body is sent again and again, with pauses of `pause_s`. `spans` are those of the
+    requests that it accepted.
     """
 
     daemon_threads = True
@@ -24,6 +25,7 @@ class Collector(ThreadingHTTPServer):
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.delay_s = 0.0
+        self.hurry = threading.Event()
         self.status = 200
         self.location = ""
         self.body = b""
@@ -59,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = gzip.decompress(self.rfile.read(int(self.headers["Content-Length"])))
         server = self.server
         server.requests.append({"path": self.path} | {name.lower(): value for name, value in self.headers.items()})
-        time.sleep(server.delay_s)
+        server.hurry.wait(server.delay_s)
         if server.status == 200:
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 server.services |= {one.value.string_value for one in resource.resource.attributes}

@@ -8,7 +8,7 @@ from tests.telemetry.events_of import statement
 
 
 def ids(history: History, key: str, limit: int = 1000) -> list[int]:
-    return [int(row["id"], 16) for row in history.answer({"key": key, "limit": limit})]
+    return [int(row["id"], 16) for row in history.answer(key, limit)]
 
 
 def test_an_entry_says_when_how_long_and_how_it_ended() -> None:
@@ -81,4 +81,4 @@ def test_a_smaller_size_and_no_text_hold_at_once() -> None:
     history.forget_sql()
 
     assert ids(history, "aa") == [9, 8, 7]
-    assert "secret" not in str(history.answer({"key": "aa", "limit": 10}))
+    assert "secret" not in str(history.answer("aa", 10))

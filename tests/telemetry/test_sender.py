@@ -5,17 +5,16 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from subprocess import PIPE, Popen
-from typing import Any
 
 import pytest
 from msgspec.structs import astuple, replace
 
+import telemetry.collector
 import telemetry.state
-from telemetry import questions, sender
+from telemetry import sender
 from telemetry.collector import Collector
 from telemetry.errors import TelemetryUnavailableError
 from telemetry.events import (
@@ -23,6 +22,7 @@ from telemetry.events import (
     DroppedEvent,
     EmptiedEvent,
     Event,
+    Question,
     RefreshEvent,
     RequestsEvent,
     StatementEvent,
@@ -31,13 +31,13 @@ from telemetry.events import (
     decode_all,
     encode,
 )
-from telemetry.questions import ask_at
 from telemetry.sender import WATCH_SOCKET, Sender, SocketLink
-from tests.system.harness import REPOSITORY, wait_for
+from tests.system.harness import PATIENCE_S, REPOSITORY, wait_for
 
 STATEMENT = StatementEvent(
     "q1", "r1", "http", "f1", "app", "ok", 1.5, 10.0, 1.0, 2.0, 3.0, 0.5, 7, 700, "miss", "s1", 'SELECT "\n"', "t1"
 )
+QUESTION = Question("history", "f1", 10)
 EVENTS: list[Event] = [
     STATEMENT,
     RequestsEvent("/v1/sql", 200, 0.5, [1] + [0] * 15),
@@ -73,7 +73,12 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def collector(tmp_path: Path, recorder: Recorder) -> Iterator[Collector]:
-    made = Collector(tmp_path / WATCH_SOCKET, [Faulty(), recorder], {"sum": lambda asked: sum(asked["of"])})
+    def answer(question: Question) -> list[str]:
+        if question.about != "history":
+            raise LookupError
+        return [event.query_id for event in recorder.events if isinstance(event, StatementEvent)][: question.limit]
+
+    made = Collector(tmp_path / WATCH_SOCKET, [Faulty(), recorder], answer)
     made.start()
     yield made
     made.stop()
@@ -142,7 +147,7 @@ def test_events_of_every_kind_arrive_in_order_though_another_aggregate_fails(
     for event in EVENTS * 100:
         link.put(event)
 
-    wait_for(lambda: len(recorder.events) >= 600, "the events")
+    wait_for(lambda: len(recorder.events) >= len(EVENTS) * 100, "the events")
     assert recorder.events == EVENTS * 100
     link.close()
 
@@ -209,7 +214,7 @@ def test_events_wait_for_a_collector_that_starts_later_or_again(tmp_path: Path) 
 
     for _ in range(2):
         recorder = Recorder()
-        collector = Collector(tmp_path / WATCH_SOCKET, [recorder], {})
+        collector = Collector(tmp_path / WATCH_SOCKET, [recorder], lambda _: None)
         collector.start()
         link.flush()
         wait_for(lambda events=recorder.events: events, "the event")  # type: ignore[misc]
@@ -223,51 +228,59 @@ def test_events_wait_for_a_collector_that_starts_later_or_again(tmp_path: Path) 
     link.close()
 
 
-def test_a_collector_that_does_not_read_costs_a_bound_and_the_rest_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    """The socket of a collector that reads when the test does."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tmp_path / WATCH_SOCKET))
+        made.listen()
+        yield made
+
+
+@pytest.fixture
+def link(tmp_path: Path, listener: socket.socket) -> Iterator[SocketLink]:
+    made = SocketLink(tmp_path / WATCH_SOCKET)
+    yield made
+    made.close()
+
+
+def test_what_has_no_room_is_kept_up_to_a_bound_and_the_rest_is_counted(
+    link: SocketLink, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "MAX_UNSENT_BYTES", 4096)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / WATCH_SOCKET))
-        listener.listen()
-        link = SocketLink(tmp_path / WATCH_SOCKET)
-        connection, _ = listener.accept()
-        sent = 0
-        while link._dropped < 10:
-            link.put(STATEMENT)
-            sent += 1
-        assert len(link._unsent) <= 4096
+    connection, _ = listener.accept()
+    connection.setblocking(False)
+    events: list[Event] = []
+    while link._dropped < 10:
+        link.put(STATEMENT)
+        events.append(STATEMENT)
+    assert len(link._unsent) <= 4096
 
-        connection.setblocking(False)
-        received = b""
-        while link._unsent or link._dropped:
+    events[-10:] = [DroppedEvent(10), STATEMENT]
+    received = b""
+    with connection:
+        while received.count(b"\n") < len(events):
             try:
                 received += connection.recv(1 << 20)
             except BlockingIOError:
-                link.flush()
-        link.close()
-        connection.setblocking(True)
-        while data := connection.recv(1 << 20):
-            received += data
-        connection.close()
+                if link._unsent or link._dropped:
+                    link.flush()
+                else:
+                    link.put(STATEMENT)
 
-    events = list(decode_all(received))
-    assert events == [*([STATEMENT] * (sent - 10)), DroppedEvent(10)]
+    assert list(decode_all(received)) == events
 
 
-def test_what_was_kept_goes_with_the_next_event_once_there_is_room(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / WATCH_SOCKET))
-        listener.listen()
-        link = SocketLink(tmp_path / WATCH_SOCKET)
-        connection, _ = listener.accept()
-        sent = 0
-        while len(link._unsent) < 10_000:
-            link.put(STATEMENT)
-            sent += 1
+def test_what_was_kept_goes_with_the_next_event_once_there_is_room(link: SocketLink, listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    connection.setblocking(False)
+    sent = 0
+    while len(link._unsent) < 10_000:
+        link.put(STATEMENT)
+        sent += 1
 
-        connection.setblocking(False)
-        received = b""
+    received = b""
+    with connection:
         while received.count(b"\n") < sent:
             try:
                 received += connection.recv(1 << 20)
@@ -275,31 +288,25 @@ def test_what_was_kept_goes_with_the_next_event_once_there_is_room(tmp_path: Pat
                 assert link._dropped == 0, "kept, and not sent"
                 link.put(STATEMENT)
                 sent += 1
-        link.close()
-        connection.close()
 
     assert list(decode_all(received)) == [STATEMENT] * sent
 
 
-def test_a_line_that_was_cut_by_the_end_of_a_connection_is_sent_again(tmp_path: Path) -> None:
-    long = replace(STATEMENT, sql="x" * 1000)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / WATCH_SOCKET))
-        listener.listen()
-        link = SocketLink(tmp_path / WATCH_SOCKET)
-        first, _ = listener.accept()
-        while not link._unsent:
-            link.put(long)
-        link.put(STATEMENT)
-        kept = bytes(link._unsent)
-        first.close()
-        link.flush()  # finds out
-        link.flush()  # connects and sends
-        second, _ = listener.accept()
+def test_a_line_that_was_cut_by_the_end_of_a_connection_is_sent_again(
+    link: SocketLink, listener: socket.socket
+) -> None:
+    first, _ = listener.accept()
+    while not link._unsent:
+        link.put(replace(STATEMENT, sql="x" * 1000))
+    link.put(STATEMENT)
+    kept = bytes(link._unsent)
+    first.close()
+    link.flush()  # finds out
+    link.flush()  # connects and sends
+    second, _ = listener.accept()
 
+    with second:
         assert second.recv(1 << 20) == kept
-        second.close()
-        link.close()
 
 
 def test_without_a_receiver_nothing_happens(tmp_path: Path) -> None:
@@ -311,54 +318,51 @@ def test_without_a_receiver_nothing_happens(tmp_path: Path) -> None:
     assert not telemetry.state.is_on()
     assert not telemetry.state.keeps_sql()
     with pytest.raises(TelemetryUnavailableError):
-        telemetry.state.ask("sum", of=[1])
+        telemetry.state.ask(QUESTION)
 
 
-def test_questions_are_answered(tmp_path: Path, collector: Collector) -> None:
+def test_questions_are_answered_with_what_was_sent_before(tmp_path: Path, collector: Collector) -> None:
     telemetry.state.connect(tmp_path)
 
-    assert telemetry.state.ask("sum", of=[1, 2]) == 3
-    assert telemetry.state.ask("sum", of=[1] * 5000) == 5000
-    for what, of in (("product", [1]), ("sum", "x"), ("sum", None)):
+    for number in range(3):
+        telemetry.state.send(replace(STATEMENT, query_id=str(number)))
+        assert telemetry.state.ask(replace(QUESTION, limit=number + 1)) == [str(one) for one in range(number + 1)]
+    for unknown in (Question("statistics", "f1", 1), Question("history", "f1", -1), replace(QUESTION, limit="x")):
         with pytest.raises(TelemetryUnavailableError):
-            telemetry.state.ask(what, of=of)
+            telemetry.state.ask(unknown)
 
 
-def test_questions_whose_answers_nobody_reads_end_the_connection(tmp_path: Path) -> None:
-    asked = []
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_long_answer_waits_for_its_reader_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read: bool
+) -> None:
+    monkeypatch.setattr(telemetry.collector, "ANSWER_S", PATIENCE_S if is_read else 0.1)
+    text = "\n\x85\u2028\U0001f600" + "x" * (12 * 1024 * 1024)
+    asked: list[Question] = []
 
-    def answer(question: Any) -> str:
+    def answer(question: Question) -> str:
         asked.append(question)
-        return "x" * 1_000_000
+        return text
 
-    made = Collector(tmp_path / WATCH_SOCKET, [], {"long": answer})
+    made = Collector(tmp_path / WATCH_SOCKET, [], answer)
     made.start()
     with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(PATIENCE_S)
         client.connect(str(tmp_path / WATCH_SOCKET))
-        client.sendall(b'{"ask":1,"what":"long"}\n' * 1000)
-        wait_for(lambda: not made._clients, "the end of the connection")
+        client.sendall(encode(QUESTION) * 1000)
+        wait_for(lambda: asked, "the question")
+        if not is_read:
+            wait_for(lambda: "answer" not in {thread.name for thread in threading.enumerate()}, "the end of its time")
+        received = b"".join(iter(lambda: client.recv(1 << 20), b""))
     made.stop()
 
-    assert len(asked) <= 17, "an answer that has no room is not made"
-
-
-def test_a_long_answer_takes_no_pause_for_each_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "TIMEOUT_S", 60.0)  # This machine may have other work.
-    text = "\n\x85\u2028\U0001f600" + "x" * (12 * 1024 * 1024)
-    collector = Collector(tmp_path / WATCH_SOCKET, [], {"text": lambda _: text})
-    collector.start()
-    try:
-        began = time.monotonic()
-        assert ask_at(tmp_path / WATCH_SOCKET, {"what": "text"}) == text
-        # The buffer of a socket holds a few hundred KiB. With a pause for each it would take 8 s at least.
-        assert time.monotonic() - began < 8
-    finally:
-        collector.stop()
+    assert (received == json.dumps(text, ensure_ascii=False).encode()) == is_read
+    assert asked == [QUESTION]
 
 
 def test_a_single_process_counts_and_answers_itself(recorder: Recorder) -> None:
-    def answer(question: object) -> object:
-        assert question == {"what": "sum", "of": [1]}
+    def answer(question: Question) -> object:
+        assert question == QUESTION
         raise LookupError
 
     telemetry.state.deliver_to(lambda event: recorder.take([event]), answer)
@@ -369,12 +373,12 @@ def test_a_single_process_counts_and_answers_itself(recorder: Recorder) -> None:
 
     assert recorder.events == [STATEMENT, AuthenticationFailuresEvent("missing_key", 1)]
     with pytest.raises(TelemetryUnavailableError):
-        telemetry.state.ask("sum", of=[1])
+        telemetry.state.ask(QUESTION)
 
 
 def test_many_threads_lose_and_mix_nothing(tmp_path: Path, collector: Collector, recorder: Recorder) -> None:
     link = SocketLink(tmp_path / WATCH_SOCKET)
-    sums = Sender(link.put)
+    sums = Sender(link, has_thread=False)
 
     def work(number: int) -> None:
         for _ in range(200):
@@ -388,7 +392,6 @@ def test_many_threads_lose_and_mix_nothing(tmp_path: Path, collector: Collector,
     for thread in threads:
         thread.join()
     sums.flush()
-    link.flush()
 
     wait_for(lambda: len(recorder.events) >= 802, "the events")
     ids = [event.query_id for event in recorder.events if isinstance(event, StatementEvent)]

@@ -10,7 +10,7 @@ from tests.telemetry.events_of import statement
 
 
 def rows(statistics: Statistics, key: str = "aa", limit: int = 1000) -> list[dict[str, Any]]:
-    return list(statistics.answer({"key": key, "limit": limit})["statements"])
+    return list(statistics.answer(key, limit)["statements"])
 
 
 def test_statements_of_one_digest_are_counted_together_for_each_key() -> None:
@@ -100,8 +100,8 @@ def test_many_digests_of_one_key_push_out_its_own_least_recently_used() -> None:
 
     assert [row["statement"] for row in rows(statistics, "quiet")] == ["0", "1", "2"]
     assert {row["statement"] for row in rows(statistics)} == {"kept", *map(str, range(994, 1000))}
-    assert statistics.answer({"key": "aa", "limit": 1})["evicted"] == 994
-    assert statistics.answer({"key": "quiet", "limit": 1})["evicted"] == 0
+    assert statistics.answer("aa", 1)["evicted"] == 994
+    assert statistics.answer("quiet", 1)["evicted"] == 0
 
 
 def test_the_text_can_be_forgotten() -> None:

@@ -95,17 +95,17 @@ def _place(line: str) -> tuple[bool, str, int]:
 
 
 def _table(uses: Sequence[Use]) -> Iterator[str]:
-    """Yield the lines that tell what becomes of each field of a Spicepod, those that need attention first."""
-    for verdict in ("not to be had", "taken with another meaning"):
+    """Yield the compatibility report: the fields of a Spicepod, those that need attention first."""
+    for verdict in ("unsupported", "supported, different meaning"):
         those = sorted((use.path, use.remark, use.lines) for use in uses if use.verdict == verdict)
         yield from [f"{verdict.capitalize()}:"] if those else []
         for path, remark, lines in those:
             shown = ", ".join(map(str, lines[:MAX_SHOWN_LINES])) + (", ..." if len(lines) > MAX_SHOWN_LINES else "")
             yield f"  {path} (line{'s' if len(lines) > 1 else ''} {shown})"
             yield from textwrap.wrap(remark, WIDTH, initial_indent="      ", subsequent_indent="      ")
-    taken = sorted({use.path for use in uses if use.verdict == "taken"})
-    yield from ["Taken:"] if taken else []
-    yield from textwrap.wrap(", ".join(taken), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    supported = sorted({use.path for use in uses if use.verdict == "supported"})
+    yield from ["Supported:"] if supported else []
+    yield from textwrap.wrap(", ".join(supported), WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:

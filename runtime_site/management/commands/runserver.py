@@ -16,7 +16,7 @@ from httpserver.truncation_guard import GuardedChunks
 from runtime_site.management.base import add_config_option, use_config
 from runtimeconf.errors import ConfigError
 from runtimeconf.exposure import check_listener
-from sqlapi.body import MAX_SKIPPED_BYTES, must_close
+from sqlapi.request_bodies import MAX_SKIPPED_BYTES, must_close
 from supervisor import startup
 from system.addresses import Address, wait_until_bindable
 from system.lock import PREDECESSOR_WAIT_S

@@ -1,5 +1,1 @@
-"""`manage.py queries`."""
-
-from runtimeclient.management.django_command import DjangoCommand
-
-Command = DjangoCommand
+from runtimeclient.management.django_command import DjangoCommand as Command

@@ -7,6 +7,7 @@ from sqlglot import exp
 
 from cluster.gate.node_kinds import FORMS, TYPES, known
 from queryengine.errors import StatementNotAllowedError
+from tests.corpus import each
 
 _REVIEWED = dict(
     line.split(": ", 1)
@@ -25,7 +26,7 @@ def test_every_class_of_sqlglot_is_reviewed() -> None:
     assert _classes(exp.Expr) - ours == set(_REVIEWED["classes"].split()) - ours
 
 
-@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
+@each("kind", FORMS)
 def test_every_argument_of_an_allowed_class_is_reviewed(kind: type[exp.Expr]) -> None:
     assert " ".join(sorted(kind.arg_types)) == _REVIEWED[kind.__name__]
     assert FORMS[kind].parts | FORMS[kind].options <= kind.arg_types.keys()

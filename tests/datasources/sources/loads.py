@@ -23,8 +23,11 @@ from datasources.sources.registry import source_of
 from datasources.sources.source import Bound, Wanted
 from queryengine.manifest import Snapshot, snapshot_path
 from runtimeconf import loader
-from runtimeconf.connectors import CONNECTORS
+from runtimeconf.connector import Params
+from runtimeconf.fields import ScalarField
 from runtimeconf.model import DatasetConfig
+from runtimeconf.plugins import CONNECTORS
+from runtimeconf.yaml_reader import Scalar
 from tests.datasources.support import builder, deadline, files_below, new_load, refusal, rows, wait_for
 
 # --- datasets ---------------------------------------------------------------------------------------------------------
@@ -34,11 +37,23 @@ def table(directory: Path, from_: str, *, name: str = "d", **more: Any) -> Datas
     """Declare a dataset as a YAML in *directory* would; *more* are params and fields of the dataset."""
     connector, _, rest = from_.partition(":")
     fields = {key: more.pop(key) for key in ("acceleration", "on_schema_change") if key in more}
-    location = CONNECTORS[connector].locate(rest, directory)
-    assert CONNECTORS[connector].check(location, more) is None
+    params = CONNECTORS[connector].params
+    location = CONNECTORS[connector].locate(connector, rest, directory)
+    values = typed(params, more)
+    assert params.of(values).problem(location) is None
     return DatasetConfig(
-        name=name, from_=from_, connector=connector, location=location, params=more, yaml_path="x", line=1, **fields
+        name=name, from_=from_, connector=connector, location=location, params=values, yaml_path="x", line=1, **fields
     )
+
+
+def typed(params: type[Params], texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a YAML with these *texts* would give."""
+    values = dict(texts)
+    for name, text in texts.items():
+        field = params.declared[name].field
+        if not params.declared[name].is_path and isinstance(field, ScalarField):
+            values[name] = field.convert(Scalar(line=1, text=str(text), is_plain=True))
+    return values
 
 
 def build(directory: Path, dataset: DatasetConfig, limit: Deadline | None = None) -> Snapshot:

@@ -210,8 +210,8 @@ def test_types_of_dates_and_numbers_are_those_that_were_described(tmp_path: Path
 
     found = types_of(tmp_path, declared(tmp_path, "file:t.csv", params))
 
-    texts = dict.fromkeys(("iso", "short", "code", "ip", "pointed", "small", "uneven"), "VARCHAR")
-    assert found == {"us": "DATE", "grouped": "DOUBLE", "whole": "BIGINT", "plain": "BIGINT"} | texts
+    texts = dict.fromkeys(("short", "code", "ip", "pointed", "small", "uneven"), "VARCHAR")
+    assert found == {"us": "DATE", "iso": "DATE", "grouped": "DOUBLE", "whole": "BIGINT", "plain": "BIGINT"} | texts
 
 
 # --- errors and warnings ----------------------------------------------------------------------------------------------
@@ -287,21 +287,59 @@ def test_a_described_date_is_read_as_described_or_not_at_all(tmp_path: Path) -> 
     assert found == [(date(2026, 4, 3), "infinity", "05/06/26"), (date(2026, 12, 31), "03/04/26", "epoch")]
 
 
+@pytest.mark.parametrize("params", [{}, {"date_format": "%d/%m/%Y"}])
+def test_each_column_has_a_date_format_of_its_own(tmp_path: Path, params: dict[str, str]) -> None:
+    put(
+        tmp_path,
+        "t.csv",
+        "day;iso;at;until\n31/12/2024;2024-01-05;2024-01-05T10:00:00Z;infinity\n01/02/2024;;;2024-01-05\n",
+    )
+
+    found = types_of(tmp_path, declared(tmp_path, "file:t.csv", params))
+
+    assert found == {"day": "DATE", "iso": "DATE", "at": "TIMESTAMP WITH TIME ZONE", "until": "DATE"}
+
+
+def test_a_value_behind_the_rows_that_the_engine_looks_at_counts(tmp_path: Path) -> None:
+    put(tmp_path, "t.csv", "a;b;c;d\n" + "1;;2024-01-05;\n" * 21_000 + "1.5;7;x;31/12/2024\n")
+
+    found = types_of(tmp_path, declared(tmp_path, "file:t.csv", {}))
+
+    assert found == {"a": "DOUBLE", "b": "BIGINT", "c": "VARCHAR", "d": "DATE"}
+
+
+def test_one_warning_tells_of_all_columns_of_a_wide_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    put(tmp_path, "t.csv", ";".join(f"c{at}" for at in range(1200)) + "\n" + ";".join(["05/01/2024", "1,5", "7"] * 400))
+
+    with caplog.at_level(logging.WARNING):
+        read(tmp_path, declared(tmp_path, "file:t.csv", {}))
+
+    dates, numbers = caplog.messages
+    assert dates.startswith("The column 'c0' and 399 more of 't.csv' looks like dates")
+    assert numbers.startswith("The column 'c1' and 399 more of 't.csv' looks like numbers with a comma")
+
+
 def test_files_in_any_order_of_columns_have_one_type_for_each(tmp_path: Path) -> None:
     put(tmp_path, "d/a.csv", "n,at\n9007199254740993,2026-01-01 00:00:00.123456789\n")
     put(tmp_path, "d/b.csv", "AT,n\n2026-01-02 00:00:00,1.5\n")
 
     found = types_of(tmp_path, declared(tmp_path, "file:d", {}))
 
-    assert found == {"n": "DECIMAL(38,1)", "at": "TIMESTAMP_NS"}
+    assert found == {"n": "DECIMAL(38,18)", "at": "TIMESTAMP_NS"}
 
 
 @pytest.mark.parametrize(
     ("value", "params", "type_", "text"),
     [
-        ("1,23456789012345678901", {"decimal_separator": ","}, "DECIMAL(38,20)", "1.23456789012345678901"),
+        ("1,23456789012345678901", {"decimal_separator": ","}, "VARCHAR", "1,23456789012345678901"),
         ("1.234.567.890.123.456.789.012", {"thousands_separator": ".", "decimal_separator": ","}, "HUGEINT", None),
-        ("1.234.567.890.123.456,75", {"thousands_separator": ".", "decimal_separator": ","}, "DECIMAL(38,2)", None),
+        ("1,234567890123456789", {"decimal_separator": ","}, "DECIMAL(38,18)", "1.234567890123456789"),
+        (
+            "1.234.567.890.123.456,77",
+            {"thousands_separator": ".", "decimal_separator": ","},
+            "DECIMAL(38,18)",
+            "1234567890123456.770000000000000000",
+        ),
         ("1.234,50", {"thousands_separator": ".", "decimal_separator": ","}, "DOUBLE", "1234.5"),
     ],
 )

@@ -19,8 +19,8 @@ from openpyxl.utils.datetime import CALENDAR_MAC_1904
 
 from datasources.errors import SourceError
 from datasources.sources.registry import source_of
-from runtimeconf.connectors.connector import Package
-from runtimeconf.connectors.file_formats import EXCEL
+from runtimeconf.connector import Package
+from runtimeconf.file_formats import EXCEL
 from tests.datasources.sources.loads import build, declared, load_in_process
 from tests.datasources.sources.test_files import put
 from tests.datasources.sources.test_formats import read, refusal_of
@@ -349,6 +349,7 @@ def test_escapes_of_texts_are_decoded_once(tmp_path: Path, written: str, text: s
         (["<v>2026-02-01T10:00Z</v>"], "TIMESTAMP", ["2026-02-01 10:00:00"]),
         (["<v>10:00:00.5</v>"], "TIME", ["10:00:00.5"]),
         (["<v>PT1H</v>"], "INTERVAL", ["01:00:00"]),
+        *(([f"<v>{text}</v>"], "VARCHAR", [text]) for text in ("24:00:00", "2026-02-30", "P1D", "PT1.1234567S")),
     ],
 )  # fmt: skip
 def test_cells_of_other_programs_keep_their_digits(
@@ -361,3 +362,25 @@ def test_cells_of_other_programs_keep_their_digits(
 
     assert snapshot.columns[0].type == type_
     assert rows(tmp_path, snapshot, "SELECT v::VARCHAR FROM d") == [(text,) for text in texts]
+
+
+def dates(*numbers: float, is_1904: bool = False) -> bytes:
+    content = io.BytesIO()
+    with xlsxwriter_book(content, date_1904=is_1904) as book:
+        format_ = book.add_format({"num_format": 22})
+        book.add_worksheet().write_column(0, 0, ["v", *numbers], format_)
+    return content.getvalue()
+
+
+def test_days_around_one_that_never_was_are_told_apart(tmp_path: Path) -> None:
+    first, second = date(1900, 2, 28), date(1900, 3, 1)
+
+    assert found(tmp_path, dates(59, 61)) == [(first,), (second,)]
+    assert found(tmp_path, dates(60, is_1904=True)) == [(date(1904, 3, 1),)]
+
+
+@pytest.mark.parametrize("number", [60, 60.25, 2_958_466, 1e300])
+def test_a_number_without_a_day_is_refused_with_its_row(tmp_path: Path, number: float) -> None:
+    assert refusal(tmp_path, dates(1, number)).startswith(
+        f"'t.xlsx', row 3: the column 'v' has the date number {number:.15g}, which is no day of the calendar"
+    )

@@ -218,7 +218,7 @@ def test_r08_a_revoked_permission_is_reported(tmp_path: Path) -> None:
     texts = ("data/a.csv", "data", "data/*.csv", "tree", "tree/")
     script = f"""
 import os, threading
-import datasources.sources.files
+import datasources.sources.files, runtimeconf.files
 from pathlib import Path
 from datasources.sources.registry import source_of
 from datasources.sources.source import Load

@@ -9,7 +9,7 @@ from datasources.errors import SnapshotError, SourceError
 from datasources.loading.loading_engine import LoadingEngine
 from datasources.snapshots.snapshot import Order
 from datasources.sources.streams import StreamScan
-from tests.datasources.sources.delta_tables import HandMade, field
+from tests.connectors.delta.delta_tables import HandMade, field
 from tests.datasources.sources.loads import table
 from tests.datasources.support import MIB, builder, deadline, new_load, rows
 

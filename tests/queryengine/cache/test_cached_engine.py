@@ -15,6 +15,7 @@ from queryengine.errors import QueryCancelledError, QueryError, QueryTimeoutErro
 from queryengine.manifest import manifest_path
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import MIB
+from tests.corpus import each
 from tests.queryengine.asking import ask_cached as ask
 from tests.queryengine.cache.conftest import StartCached, cached_config
 from tests.queryengine.publishing import Publisher
@@ -92,7 +93,7 @@ def test_results_for_parameters_that_are_not_json_are_not_cached(engine: CachedE
         engine.run(Query(sql="SELECT $1", parameters=ArrowParameters(b"no stream"), cache="use"))
 
 
-@pytest.mark.parametrize("sql", [sql for sql in READS if "flights" not in sql][:150])
+@each("sql", [sql for sql in READS if "flights" not in sql][:150])
 def test_a_cached_result_is_the_first_result(engine: CachedEngine, sql: str) -> None:
     try:
         first = ask(engine, sql)

@@ -11,13 +11,14 @@ from queryengine.encoders.arrow import answer_schema
 from queryengine.engine import Encoding
 from queryengine.errors import SqlError
 from queryengine.values import TABLE, Carrier
+from tests.corpus import each
 from tests.queryengine.encoders.answers import answer, declared, encode, from_arrow, result, strict_json
 from tests.queryengine.encoders.value_samples import SAMPLES, engine_texts, values_of
 
 # Arrow
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@each("name", SAMPLES)
 def test_arrow_is_what_the_engine_exports_or_its_text(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     table = pa.ipc.open_stream(answer(connection, values_of(name), "arrow")).read_all()
 
@@ -89,7 +90,7 @@ def field(name: str, data_type: object, *, nullable: bool = True) -> dict[str, o
     return {"name": name, "data_type": data_type, "nullable": nullable, "dict_id": 0, "dict_is_ordered": False}
 
 
-@pytest.mark.parametrize("kind", VND_TYPES)
+@each("kind", VND_TYPES)
 def test_vnd_names_the_type_and_has_the_rows_of_json(connection: duckdb.DuckDBPyConnection, kind: str) -> None:
     body = strict_json(answer(connection, f"SELECT NULL::{kind} AS v FROM range(3)", "vnd"))
 
@@ -130,8 +131,8 @@ def test_an_empty_result_has_its_schema(connection: duckdb.DuckDBPyConnection) -
     assert pa.ipc.open_stream(answer(connection, EMPTY, "arrow")).read_all().equals(schema.empty_table())
 
 
-@pytest.mark.parametrize("encoding", ENCODERS)
-@pytest.mark.parametrize("kind", ["UHUGEINT", "TIMETZ", "BIT", "BIGNUM", "INTERVAL", "VARIANT", "STRUCT(a UHUGEINT)"])
+@each("encoding", ENCODERS)
+@each("kind", ["UHUGEINT", "TIMETZ", "BIT", "BIGNUM", "INTERVAL", "VARIANT", "STRUCT(a UHUGEINT)"])
 def test_a_value_that_arrow_cannot_hold_is_refused(
     connection: duckdb.DuckDBPyConnection, kind: str, encoding: Encoding
 ) -> None:

@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 from queryengine.encoders import ENCODERS
 from queryengine.values import TABLE
+from tests.corpus import each
 from tests.queryengine.encoders.answers import answer, strict_json
 from tests.queryengine.encoders.value_samples import COMPOSITES, NESTINGS, SAMPLES, engine_texts, tokens, values_of
 
@@ -22,7 +23,7 @@ def test_every_type_of_the_table_has_samples() -> None:
     assert set(SAMPLES) | COMPOSITES == set(TABLE)
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@each("name", SAMPLES)
 def test_json_has_the_text_of_the_engine(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     oracle = SAMPLES[name][2]
 
@@ -32,8 +33,8 @@ def test_json_has_the_text_of_the_engine(connection: duckdb.DuckDBPyConnection, 
     assert [row["v"] for row in rows] == [Decimal(repr(v)) if isinstance(v, float) else v for v in expected]
 
 
-@pytest.mark.parametrize("nesting", NESTINGS)
-@pytest.mark.parametrize("name", SAMPLES)
+@each("nesting", NESTINGS)
+@each("name", SAMPLES)
 def test_a_nested_value_is_written_like_any_other(
     connection: duckdb.DuckDBPyConnection, name: str, nesting: str
 ) -> None:
@@ -46,7 +47,7 @@ def test_a_nested_value_is_written_like_any_other(
     assert inside == [around.replace("%s", token) for token in alone]
 
 
-@pytest.mark.parametrize("name", sorted(set(SAMPLES) - {"NULL"}))
+@each("name", sorted(set(SAMPLES) - {"NULL"}))
 def test_a_value_is_a_key_by_its_plain_text(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     where = "v IS NOT NULL"
     fields = csv_rows(answer(connection, f"SELECT v FROM ({values_of(name)}) WHERE {where}", "csv"))[1:]
@@ -56,7 +57,7 @@ def test_a_value_is_a_key_by_its_plain_text(connection: duckdb.DuckDBPyConnectio
     assert [row["m"] for row in rows] == [{field[0]: 1} for field in fields]
 
 
-@pytest.mark.parametrize(
+@each(
     ("sql", "token"),
     [
         pytest.param("[]::INTEGER[]", "[]", id="empty list"),
@@ -157,7 +158,7 @@ S30 = {
 }
 
 
-@pytest.mark.parametrize(("sql", "expected"), [pytest.param(*case, id=f"S30 {name}") for name, case in S30.items()])
+@each(("sql", "expected"), [pytest.param(*case, id=f"S30 {name}") for name, case in S30.items()])
 def test_s30_json_is_valid(connection: duckdb.DuckDBPyConnection, sql: str, expected: str) -> None:
     body = answer(connection, sql)
 
@@ -199,7 +200,7 @@ def csv_rows(body: bytes) -> list[list[str]]:
     return list(csv.reader(io.StringIO(body.decode(), newline=""), strict=True))
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@each("name", SAMPLES)
 def test_csv_has_the_texts_of_json(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     sql = f"SELECT 1 AS n, v FROM ({values_of(name)})"
     found = [json.loads(token, parse_int=str, parse_float=str) for token in tokens(connection, values_of(name))]
@@ -278,7 +279,7 @@ def nested(value: str, token: str, levels: int) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("value", ODD)
+@each("value", ODD)
 def test_odd_types_in_each_other(connection: duckdb.DuckDBPyConnection, value: str) -> None:
     columns = list(nested(value, ODD[value], 2))
     selected = [f"CASE WHEN i <> 1 THEN {sql} END AS c{position}" for position, (sql, _) in enumerate(columns)]
@@ -311,9 +312,7 @@ def _json_of(field: str) -> str:
     return str(json.loads(field)) if field.startswith('"') else field
 
 
-@pytest.mark.parametrize(
-    "key", ["row()", "struct_pack()", "[]", "MAP {}", "MAP {'k': MAP {}}", "{'a': union_value(u := 1)}"]
-)
+@each("key", ["row()", "struct_pack()", "[]", "MAP {}", "MAP {'k': MAP {}}", "{'a': union_value(u := 1)}"])
 def test_odd_types_as_keys(connection: duckdb.DuckDBPyConnection, key: str) -> None:
     ((row,), (own,)) = (strict_json(answer(connection, f"SELECT {sql} AS v")) for sql in (f"MAP {{{key}: 1}}", key))
 

@@ -13,6 +13,7 @@ from queryengine.encoders import small_rows
 from queryengine.engine import Encoding
 from queryengine.manifest import Column
 from queryengine.values import TABLE
+from tests.corpus import each
 from tests.queryengine.encoders.answers import answer, encode, result
 
 _WIDE = Context(prec=80)
@@ -108,7 +109,7 @@ def each_result(name: str, check: Callable[[str], None]) -> None:
     run()
 
 
-@pytest.mark.parametrize("name", sorted(LITERALS))
+@each("name", sorted(LITERALS))
 def test_each_type_is_written_as_from_batches(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     def check(sql: str) -> None:
         for encoding in small_rows.ENCODINGS:
@@ -123,7 +124,7 @@ def test_each_type_is_written_as_from_batches(connection: duckdb.DuckDBPyConnect
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", sorted(LITERALS))
+@each("name", sorted(LITERALS))
 def test_each_type_becomes_the_batch_that_duckdb_exports(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     # Others leave results unread on theirs.
     own = connection.cursor()
@@ -167,7 +168,7 @@ def test_names_and_rows_are_written_as_from_batches(connection: duckdb.DuckDBPyC
     check()
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         "DATE 'infinity'",
@@ -181,7 +182,7 @@ def test_names_and_rows_are_written_as_from_batches(connection: duckdb.DuckDBPyC
         "TIME '24:00:00'",
     ],
 )
-@pytest.mark.parametrize("encoding", sorted(small_rows.ENCODINGS))
+@each("encoding", sorted(small_rows.ENCODINGS))
 def test_what_python_does_not_tell_apart_is_left_to_batches(
     connection: duckdb.DuckDBPyConnection, value: str, encoding: Encoding
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from queryengine.errors import ParameterError
 from queryengine.execution.arrow_parameters import from_arrow
+from tests.corpus import each
 
 DAY = "1970-01-01"
 
@@ -28,7 +29,7 @@ def row(**values: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=list(values))
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "expected"),
     [
         pytest.param(pa.array([5], pa.int8()), 5, id="int"),
@@ -75,7 +76,7 @@ def test_nanoseconds_are_kept(type_: pa.DataType, text: str, kind: str) -> None:
     assert from_arrow(stream(row(a=pa.array([None], type_))), named=False) == [None]
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "named", "expected"),
     [
         ("b a", False, [1, 2]),
@@ -96,7 +97,7 @@ def test_empty_batches_do_not_count() -> None:
     assert from_arrow(stream(batch.slice(0, 0), batch, batch.slice(0, 0)), named=False) == [1]
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "named", "message"),
     [
         pytest.param(b"", False, "can be read", id="nothing"),

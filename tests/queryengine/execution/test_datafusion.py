@@ -16,6 +16,7 @@ from queryengine.engine import GatedStatement, Query
 from queryengine.errors import QueryError, SqlError
 from queryengine.execution.instance import EngineInstance
 from queryengine.gate.macros import macros
+from tests.corpus import each
 from tests.queryengine.conftest import OpenSession
 from tests.queryengine.execution.instances import gate, rows, run, table
 from tests.queryengine.publishing import Publisher
@@ -108,7 +109,7 @@ def test_what_duckdb_answers_is_the_same_with_all_macros_defined(
         assert answer(plain, statement) == answer(full, statement), statement.sql
 
 
-@pytest.mark.parametrize(
+@each(
     ("sql", "message"),
     [
         ("SELECT nvl(1)", r"^Macro nvl\(\) does not support the supplied arguments\..*\n.*\n\tnvl\(x, y\)"),

@@ -24,6 +24,7 @@ from queryengine.execution.duckdb_errors import (
     translate,
 )
 from runtimeconf.model import QueryConfig
+from tests.corpus import each
 
 STATE = Path("/var/lib/runtime/state")
 
@@ -36,7 +37,7 @@ def test_every_exception_of_duckdb_is_judged() -> None:
         assert isinstance(translate(error("Some Error: text"), QueryConfig(), STATE), QueryError)
 
 
-@pytest.mark.parametrize(
+@each(
     ("exc", "expected"),
     [
         pytest.param(pa.ArrowInvalid("Invalid Input Error: no"), Fault.SQL, id="ArrowInvalid"),
@@ -75,7 +76,7 @@ MORE_SPACE = "The statement needs more temporary space than there is (1500 MiB a
 FAILED = "The engine failed on this statement and starts anew; other statements work."
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "text", "error", "message"),
     [
         ("Parser", "Parser Error: at", SqlSyntaxError, "at"),
@@ -98,7 +99,7 @@ def test_an_error_is_a_sentence(name: str, text: str, error: type[QueryError], m
     assert (type(translated), str(translated)) == (error, message)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "kept"),
     [
         pytest.param("Binder Error: no\n\nLINE 1: SELECT a\n  ^", "no\n\nLINE 1: SELECT a\n  ^", id="excerpt"),

@@ -16,7 +16,14 @@ LISTS = f"repeat('[', {LEVELS}) || repeat(']', {LEVELS})"
 OBJECTS = f"repeat('{{\"a\":', {LEVELS}) || '1' || repeat('}}', {LEVELS})"
 
 
-@pytest.fixture(scope="module", params=["", "-s 256", "-S -s 256"], ids=["usual", "small", "small at first"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("", id="usual", marks=pytest.mark.exhaustive),
+        pytest.param("-s 256", id="small"),
+        pytest.param("-S -s 256", id="small at first", marks=pytest.mark.exhaustive),
+    ],
+)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineClient]:
     publisher = Publisher(tmp_path_factory.mktemp("nesting") / "state")
     publisher.publish(flights="SELECT 1 AS id")

@@ -4,9 +4,10 @@ import pytest
 
 from queryengine.errors import ParameterError
 from queryengine.execution.parameters import MAX_DEPTH, MAX_PARAMETERS, bind, nulls
+from tests.corpus import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("taken", "given", "bound"),
     [
         pytest.param((), None, None, id="none"),
@@ -24,7 +25,7 @@ def test_values_that_fit(taken: tuple[str, ...], given: Any, bound: Any) -> None
     assert bind(taken, given) == bound
 
 
-@pytest.mark.parametrize(
+@each(
     ("taken", "given", "message"),
     [
         pytest.param(("1",), None, "takes 1 parameter, and 0 are given", id="S29 none"),

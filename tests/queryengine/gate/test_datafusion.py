@@ -7,6 +7,7 @@ import pytest
 
 from queryengine.errors import SqlError, SqlSyntaxError, StatementError
 from queryengine.gate.gate import Gate
+from tests.corpus import each
 from tests.queryengine.statements import DECLARED, FAILING, READS, REFUSED, lines
 
 FLIGHTS = frozenset({"flights", "airlines"})
@@ -18,7 +19,7 @@ def plain() -> Iterator[Gate]:
         yield made
 
 
-@pytest.mark.parametrize("line", lines("datafusion.txt"))
+@each("line", lines("datafusion.txt"))
 def test_what_runs(gate: Gate, line: str) -> None:
     written, _, runs = line.partition(" => ")
 
@@ -73,7 +74,7 @@ def test_a_rewritten_statement_keeps_its_lines_and_what_it_depends_on(gate: Gate
     assert gate.admit("EXPLAIN SELECT make_array(1)", FLIGHTS).sql == "EXPLAIN\nSELECT list_value(1)"
 
 
-@pytest.mark.parametrize("sql", [*READS, *FAILING, *(sql for _, sql in REFUSED)])
+@each("sql", [*READS, *FAILING, *(sql for _, sql in REFUSED)])
 def test_what_is_not_datafusions_is_judged_as_ever(gate: Gate, plain: Gate, sql: str) -> None:
     assert outcome(gate, sql) == outcome(plain, sql)
 

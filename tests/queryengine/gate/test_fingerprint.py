@@ -11,6 +11,7 @@ from queryengine.errors import QueryError, SqlSyntaxError
 from queryengine.gate.fingerprint import digest, fingerprint, normal_form, pattern
 from queryengine.gate.gate import _CACHED, Gate
 from queryengine.gate.lexer import Kind, Scan, scan
+from tests.corpus import each
 from tests.queryengine.statements import DECLARED, READS, REFUSED, lines
 
 #: The numbers that each mark stands for.
@@ -122,7 +123,7 @@ def answer(admit: Any, sql: str) -> GatedStatement | type[QueryError]:
     return found
 
 
-@pytest.mark.parametrize(
+@each(
     ("sql", "expected"),
     [
         ("SELECT 1, 12345678901, 0.50", "SELECT \0i, \0l, \0d"),
@@ -193,7 +194,7 @@ def test_what_no_parser_looks_at_does_not_count(one: str, others: tuple[str, ...
     assert set(map(normal_form, others)) == {normal_form(one)}
 
 
-@pytest.mark.parametrize(
+@each(
     ("one", "other"),
     [
         ("SELECT 'a  b'", "SELECT 'a b'"),

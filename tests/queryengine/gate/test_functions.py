@@ -11,6 +11,7 @@ from queryengine.execution.definitions import MACROS
 from queryengine.gate.functions import CALLED_BY_NAME, NONDETERMINISTIC, Place, check, judgements
 from queryengine.gate.gate import Gate
 from queryengine.gate.lexer import MAX_NESTING, MAX_PREFIX_RUN, MAX_TOKENS
+from tests.corpus import each
 
 JUDGED = {(kind, name): reason for name, kinds in judgements().items() for kind, reason in kinds.items()}
 #: Macros that replace functions of DuckDB, and call them.
@@ -83,7 +84,7 @@ def test_what_depends_on_more_than_its_arguments_is_known() -> None:
     assert expected == NONDETERMINISTIC
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "place", "error", "message"),
     [
         ("nosuch", Place.EXPRESSION, SqlError, "^Function 'nosuch' does not exist."),

@@ -20,6 +20,7 @@ from queryengine.gate.functions import CALLED_BY_NAME, NONDETERMINISTIC
 from queryengine.gate.gate import Gate
 from queryengine.gate.parse_tree import catalog_schema
 from queryengine.pool.inprocess import InProcessEngine
+from tests.corpus import each
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import MakeEngine
 from tests.queryengine.publishing import Publisher
@@ -36,7 +37,7 @@ def admit(gate: Gate, sql: str) -> GatedStatement:
     return gate.admit(sql, DECLARED)
 
 
-@pytest.mark.parametrize("sql", READS)
+@each("sql", READS)
 def test_statements_that_read_are_admitted(gate: Gate, sql: str) -> None:
     statement = admit(gate, sql)
 
@@ -44,7 +45,7 @@ def test_statements_that_read_are_admitted(gate: Gate, sql: str) -> None:
     assert not statement.sql.endswith(";")
 
 
-@pytest.mark.parametrize(("check", "sql"), REFUSED, ids=[f"{check}: {sql[:60]}" for check, sql in REFUSED])
+@each(("check", "sql"), REFUSED)
 def test_statements_that_do_more_than_read_are_refused_with_a_sentence(gate: Gate, check: str, sql: str) -> None:
     with pytest.raises((StatementNotAllowedError, SqlSyntaxError, SqlError)) as raised:
         admit(gate, sql)
@@ -72,7 +73,7 @@ def test_no_engine_table_can_be_read_by_name(gate: Gate) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("place", lines("subqueries.txt"))
+@each("place", lines("subqueries.txt"))
 def test_s24_a_common_table_expression_hides_a_table_of_the_engine_for_both(
     gate: Gate, engine: InProcessEngine, place: str
 ) -> None:
@@ -89,7 +90,7 @@ def test_s24_a_common_table_expression_hides_a_table_of_the_engine_for_both(
     rows(engine, sql)  # The engine's own view has no column zz: this would fail if it were read.
 
 
-@pytest.mark.parametrize(
+@each(
     ("sql", "relations", "parameters"),
     [
         ("SELECT 1", set(), set()),
@@ -126,15 +127,13 @@ def test_what_a_statement_reads_and_takes(gate: Gate, sql: str, relations: set[s
     assert (set(statement.relations), set(statement.parameters)) == (relations, parameters)
 
 
-@pytest.mark.parametrize(
-    "sql", ["", "  \n", ";;;", " ; ; ", "-- only a comment", "/* c */ ; /* d */", "\u00a0", "\ufeff;"]
-)
+@each("sql", ["", "  \n", ";;;", " ; ; ", "-- only a comment", "/* c */ ; /* d */", "\u00a0", "\ufeff;"])
 def test_s23_blank_text_is_an_empty_statement(gate: Gate, sql: str) -> None:
     with pytest.raises(EmptyStatementError, match="empty"):
         admit(gate, sql)
 
 
-@pytest.mark.parametrize(
+@each(
     ("sql", "kind", "text"),
     [
         ("  SELECT 1 ; -- c", "select", "SELECT 1"),
@@ -155,7 +154,7 @@ def test_the_text_to_run_is_one_statement_and_nothing_else(gate: Gate, sql: str,
     assert (statement.kind, statement.sql) == (kind, text)
 
 
-@pytest.mark.parametrize(
+@each(
     ("sql", "error", "message"),
     [
         ("\n  SELEC 1", SqlSyntaxError, r'Syntax error at or near "SELEC" \(line 2, column 3\)\.'),
@@ -199,7 +198,7 @@ def test_messages_name_the_cause(gate: Gate, sql: str, error: type[QueryError], 
         admit(gate, sql)
 
 
-@pytest.mark.parametrize(
+@each(
     ("sql", "plain"),
     [
         ("SELECT 1", True),
@@ -235,7 +234,7 @@ def test_a_deterministic_query_depends_on_data_alone(gate: Gate, sql: str, plain
     assert admit(gate, sql).deterministic is plain
 
 
-@pytest.mark.parametrize("name", sorted(NONDETERMINISTIC))
+@each("name", sorted(NONDETERMINISTIC))
 def test_no_call_of_a_nondeterministic_function_is_deterministic(gate: Gate, name: str) -> None:
     found = []
     for sql in (f"SELECT {name}(id) FROM flights", f"FROM {name}()", *[f"SELECT {name}"] * (name in CALLED_BY_NAME)):
@@ -283,7 +282,7 @@ _OPENINGS = {
 
 
 @pytest.mark.parametrize("levels", [200, 600, 1500, 5000, 50_000])
-@pytest.mark.parametrize("shape", [*_OPENINGS, "types", "explained"])
+@each("shape", [*_OPENINGS, "types", "explained"])
 def test_l05_nesting_is_admitted_or_refused_at_once(gate: Gate, shape: str, levels: int) -> None:
     if shape == "types":
         sql = "SELECT NULL::INTEGER" + "[]" * levels
@@ -304,7 +303,7 @@ def test_l05_nesting_is_admitted_or_refused_at_once(gate: Gate, shape: str, leve
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
+@each(
     ("sql", "passes"),
     [
         pytest.param("SELECT 1" + "+1" * 900, True, id="1+1 900 times"),

@@ -3,12 +3,12 @@
 import re
 from contextlib import suppress
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queryengine.errors import StatementError
 from queryengine.gate.gate import Gate
+from tests.corpus import each
 from tests.queryengine.statements import DECLARED, READS, lines
 
 HARMLESS = ("(SELECT 1)", "1")
@@ -30,13 +30,13 @@ def is_admitted(gate: Gate, place: str, expression: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("place", lines("places.txt"))
+@each("place", lines("places.txt"))
 def test_a_place_is_judged(gate: Gate, place: str) -> None:
     assert any(is_admitted(gate, place, expression) for expression in HARMLESS), "the engine has no such place"
     assert not [expression for expression in REFUSED if is_admitted(gate, place, expression)]
 
 
-@pytest.mark.parametrize(
+@each(
     "sql",
     [
         "SELECT sum(id) OVER (v ORDER BY id) FROM flights WINDOW v AS (PARTITION BY id), w AS (v ORDER BY id)",

@@ -18,6 +18,7 @@ from queryengine.gate.lexer import (
     lower,
     scan,
 )
+from tests.corpus import each
 
 #: What text is made of where lexers disagree.
 _VISIBLE = r"""
@@ -107,7 +108,7 @@ def test_names_and_words_are_folded_in_ascii_only() -> None:
     assert lower("ÄK\u212a") == "Äk\u212a"
 
 
-@pytest.mark.parametrize(
+@each(
     ("sql", "message"),
     [
         pytest.param("SELECT (1", r'"\)" is missing', id="open bracket"),
@@ -134,7 +135,7 @@ def test_what_cannot_be_split_safely_is_refused(sql: str, message: str) -> None:
     assert scan("a " * MAX_TOKENS).size == MAX_TOKENS
 
 
-@pytest.mark.parametrize("number", ["{}", "1.{}", "1e{}", "-{}", "1_{}", ".{}", "{}::BIGNUM", "1 LIMIT {}", "${}"])
+@each("number", ["{}", "1.{}", "1e{}", "-{}", "1_{}", ".{}", "{}::BIGNUM", "1 LIMIT {}", "${}"])
 def test_the_digits_of_a_number_are_bounded(number: str) -> None:
     scan("SELECT " + number.format("9" * (MAX_NUMBER_CHARACTERS - 2)))
     with pytest.raises(SqlSyntaxError, match="number in the statement is too long: 1,000 characters at most"):
@@ -164,7 +165,7 @@ def test_groups_are_bounded(clause: str) -> None:
     scan(f"SELECT {', '.join(['(SELECT 1 GROUP BY a)'] * 300)}, {values}")
 
 
-@pytest.mark.parametrize(
+@each(
     ("opening", "closing"), [("(", ")"), ("[", "]"), ("{", "}"), ("(SELECT ", ")"), ("abs(", ")"), ("([{a: f(", ")}])")]
 )
 def test_brackets_nest_up_to_the_limit(opening: str, closing: str) -> None:
@@ -175,7 +176,7 @@ def test_brackets_nest_up_to_the_limit(opening: str, closing: str) -> None:
         scan("SELECT " + opening * (levels + 1) + "1" + closing * (levels + 1))
 
 
-@pytest.mark.parametrize("prefix", ["-", "- ", "@ ", "NOT ", "NOT @ ", "~/* */", "DESCRIBE ", "desc summarize ", "!"])
+@each("prefix", ["-", "- ", "@ ", "NOT ", "NOT @ ", "~/* */", "DESCRIBE ", "desc summarize ", "!"])
 def test_prefixes_in_a_row_are_bounded(prefix: str) -> None:
     if prefix != "-":  # A run of these is a comment.
         with pytest.raises(SqlSyntaxError, match="operators in a row"):
@@ -206,7 +207,7 @@ def test_the_parser_is_not_made_to_read_a_part_again_and_again(sql: str, message
     scan("WITH a AS (WITH b AS (WITH c AS (SELECT 1" + ", 1" * 500 + ") FROM c) FROM b) FROM a")
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@each("unit", UNITS)
 def test_one_mebibyte_of_anything_is_read_at_once(unit: str) -> None:
     sql = "SELECT " + unit * (1024 * 1024 // len(unit.encode()))
 

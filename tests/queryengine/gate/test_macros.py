@@ -14,6 +14,7 @@ from queryengine.gate.functions import CALLED_BY_NAME, NONDETERMINISTIC, judgeme
 from queryengine.gate.gate import Gate
 from queryengine.gate.lexer import Kind, scan
 from queryengine.gate.macros import INTERNAL, called_in, macros, needed
+from tests.corpus import each
 
 NAMES = sorted(macros())
 
@@ -29,7 +30,7 @@ def bodies(name: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_body_calls_only_what_a_caller_may_and_reads_nothing(gate: Gate, name: str) -> None:
     for body in bodies(name):
         statement = gate.admit(f"SELECT {body}", frozenset({"flights"}))
@@ -39,7 +40,7 @@ def test_a_body_calls_only_what_a_caller_may_and_reads_nothing(gate: Gate, name:
         assert statement.deterministic == (name not in NONDETERMINISTIC)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_body_has_no_subquery_and_no_name_of_its_own_that_an_argument_may_have(name: str) -> None:
     words = [token.word for token in scan(macros()[name].definition).tokens]
 
@@ -114,7 +115,7 @@ def test_repetitions_count_through_subqueries_and_side_by_side(gate: Gate) -> No
         gate.admit(f"SELECT {', '.join([inner] * 100)}", frozenset())
 
 
-@pytest.mark.parametrize(
+@each(
     ("sql", "error", "message"),
     [
         ("FROM nvl(1, 2)", SqlError, "call it after SELECT"),

@@ -13,6 +13,7 @@ from queryengine.gate.fingerprint import normal_form
 from queryengine.gate.gate import Gate
 from queryengine.gate.lexer import scan
 from queryengine.gate.named_parameters import with_dollar_names
+from tests.corpus import each
 
 #: Where a colon has a meaning of its own, or nearly.
 FRAGMENTS = (
@@ -22,7 +23,7 @@ FRAGMENTS = (
 )
 
 
-@pytest.mark.parametrize(
+@each(
     ("sql", "names"),
     [
         ("SELECT :foo + 1", {"foo"}),
@@ -52,7 +53,7 @@ def test_a_colon_where_an_operand_is_expected_is_a_parameter(sql: str, names: se
         assert f"${name}" in changed
 
 
-@pytest.mark.parametrize(
+@each(
     "sql",
     [
         "SELECT ':a', \":b\", $$ :c $$, $t$ :d $t$, e'\\':e' /* :f /* :g */ */ -- :h",

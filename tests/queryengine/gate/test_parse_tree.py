@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from queryengine.errors import SqlError, SqlSyntaxError, StatementNotAllowedError
 from queryengine.gate.node_kinds import EXPRESSIONS, NODES
 from queryengine.gate.parse_tree import MAX_NAME_PARTS, Reading, decode
+from tests.corpus import each
 from tests.queryengine.execution.instances import gate
 from tests.queryengine.statements import DECLARED
 
@@ -40,7 +41,7 @@ SAMPLE = (
 KINDS = sorted({*EXPRESSIONS, *NODES} - {"ASCENDING", "DEFAULT", "DISTINCT_MODIFIER", "EMPTY"})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_a_part_that_nobody_has_judged_is_refused(kind: str) -> None:
     sample = tree(SAMPLE + " -- and what the sample leaves out")
     Reading(DECLARED).judge(sample)
@@ -52,7 +53,7 @@ def test_a_part_that_nobody_has_judged_is_refused(kind: str) -> None:
         Reading(DECLARED).judge(changed)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "new", "message"),
     [
         *(
@@ -74,7 +75,7 @@ def test_what_nobody_has_judged_is_refused(kind: str, new: dict[str, Any], messa
         Reading(DECLARED).judge(changed)
 
 
-@pytest.mark.parametrize(
+@each(
     ("new", "passes"),
     [
         ({"show_type": "SHOW_SPECIAL", "qualified_name": {"path": ['"tables"']}}, True),
@@ -143,7 +144,7 @@ def test_deep_json_is_read_as_any_other(value: Any) -> None:
     assert found == json.loads(json.dumps(value))
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "limit"),
     [
         pytest.param(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from queryengine.errors import SqlSyntaxError
 from queryengine.gate.lexer import Scan, scan
 from queryengine.gate.rewriting import is_query_with_pivot, with_hidden_catalog, with_pivot_values, with_windows_used
+from tests.corpus import each
 
 CASES = {
     with_pivot_values: [
@@ -83,9 +84,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("rewritten", "sql", "expected"), [(rewritten, *case) for rewritten, cases in CASES.items() for case in cases]
-)
+@each(("rewritten", "sql", "expected"), [(rewritten, *case) for rewritten, cases in CASES.items() for case in cases])
 def test_a_text_is_rewritten(rewritten: Callable[[Scan], str], sql: str, expected: str) -> None:
     assert rewritten(scan(sql)) == expected
 

@@ -85,7 +85,7 @@ def test_the_end_of_a_worker_fails_only_its_own_statement(process: EngineProcess
 def test_each_lost_worker_is_told_with_its_cause(start: Start, tmp_path: Path) -> None:
     recorder = Recorder()
     process, client = start()
-    collector = Collector(process.state_dir / WATCH_SOCKET, [recorder], {})
+    collector = Collector(process.state_dir / WATCH_SOCKET, [recorder], lambda _: None)
     collector.start()
 
     def lost() -> list[tuple[str, int]]:

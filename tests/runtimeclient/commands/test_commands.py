@@ -12,6 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command, load_command_class
 
 from runtimeclient import CLIENT_COMMANDS
+from tests.corpus import each
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.remote import (
     API_KEY,
@@ -171,7 +172,7 @@ def test_x03_a_wrong_key_is_4_and_a_server_down_is_3(remote: Remote, command: tu
     assert "a-wrong-key" not in wrong.err
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "said"),
     [
         pytest.param("sql SELECT --format xml", "invalid choice: 'xml'", id="X15 unknown format"),
@@ -245,7 +246,7 @@ def test_x09_a_query_may_be_silent_for_longer_than_a_connection(remote: Remote) 
     assert (done.status, done.out) == (0, ONE_TABLE)
 
 
-@pytest.mark.parametrize("command", CLIENT_COMMANDS)
+@each("command", CLIENT_COMMANDS)
 def test_help_has_examples_and_no_options_of_django(command: str) -> None:
     shown = load_command_class("runtimeclient", command).create_parser("manage.py", command).format_help()
 

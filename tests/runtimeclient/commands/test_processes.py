@@ -71,14 +71,6 @@ def test_standard_input_is_statements_run_in_order(remote: Remote) -> None:
     assert remote.statements == ["SELECT ';'", "-- nothing;\nSELECT 'a\r\nb'"]
 
 
-def test_standard_output_by_its_name_is_written_into_a_pipe(remote: Remote) -> None:
-    remote.on_sql(ONE)
-
-    done = in_shell('"$@" | cat', "sql", "SELECT 1", "-o", "/dev/stdout", "--http-endpoint", remote.url)
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, ONE_TABLE, "")
-
-
 @pytest.mark.parametrize(
     ("content", "arguments", "said"),
     [

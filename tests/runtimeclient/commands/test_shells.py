@@ -1,4 +1,4 @@
-"""What `querykeep` prints for shells and for `man`, and what it imports."""
+"""What `querykeep` prints for shells, and what it imports."""
 
 import re
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runtimeclient import COMMANDS, SERVER_COMMANDS
-from runtimeclient.prompt.dot_commands import DOT_COMMANDS
+from runtimeclient.distribution import version
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import run_python
 
@@ -33,10 +33,14 @@ def test_the_help_lists_every_command_once(capsys: pytest.CaptureFixture[str], a
 
 def test_help_shows_the_options_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        call("help", "init")
+        call("help", "sql")
 
-    assert capsys.readouterr().out.startswith("usage: querykeep init ")
-    assert call("help", "absent").status == 2
+    assert capsys.readouterr().out.startswith("usage: querykeep sql ")
+    for unknown in (("help", "absent"), ("slq",), ("--nothing",)):
+        assert (call(*unknown).status, call(*unknown).err[-22:]) == (2, "See querykeep --help.\n")
+    with pytest.raises(SystemExit) as left:
+        call("--version")
+    assert (left.value.code, capsys.readouterr().out) == (0, f"querykeep {version()}\n")
     assert call("help", "serve").err.startswith("Error: querykeep serve needs the extra server: ")
 
 
@@ -64,27 +68,12 @@ def test_bash_completes(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[1:] == ["config.toml", "refresh"]
 
 
-def test_the_manual_describes_every_command_and_option() -> None:
-    page = call("manual").out
-
-    assert page.startswith('.TH QUERYKEEP 1 "" "" "User Commands"\n')
-    assert all(f'.SH "QUERYKEEP {name.upper()}"' in page for name in COMMANDS)
-    assert r"\fB\-\-max\-rows\fR" in page
-    assert "QUERYKEEP_PROFILE" in page
-    assert all(f".TP\n.B {name}\n" in page for name in SERVER_COMMANDS)
-    assert all(rf".B \&.{name}" in page for name in DOT_COMMANDS)
-    assert r"\etiming" in page
-    # A line that begins with a dot is a request of roff: each is one that the page means.
-    requests = {line.split()[0] for line in page.splitlines() if line.startswith((".", "'"))}
-    assert requests <= {".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".I", ".nf", ".fi"}
-
-
 #: Packages, beside the standard library, that `sql "SELECT 1"` imports. Each costs every start.
 PACKAGES = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "rich", "runtimeclient", "sniffio"}
 #: What httpx takes along where it is installed; the package querykeep does not bring them.
 OF_HTTPX = {"brotli", "brotlicffi", "click", "h2", "pygments", "socksio", "typing_extensions", "zstandard"}
 
-OPTIONAL = {"pyarrow", "prompt_toolkit", "plotext", "altair", "tomlkit", "shtab", "django"}
+OPTIONAL = {"pyarrow", "prompt_toolkit", "plotext", "vl_convert", "tomlkit", "shtab", "django"}
 
 
 def test_help_and_sql_import_only_what_they_need() -> None:

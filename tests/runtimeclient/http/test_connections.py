@@ -14,7 +14,7 @@ import trustme
 
 from runtimeclient.client import RuntimeClient, Timeouts
 from runtimeclient.errors import ConnectionFailedError, UsageError
-from runtimeclient.http.answers import CSV
+from runtimeclient.http.results import CSV
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.http.raw_server import speaking
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, serve
@@ -222,17 +222,7 @@ def test_a_tls_variable_that_cannot_be_used_is_a_usage_error_of_each_command(
     monkeypatch.setenv(variable, str(tmp_path / value))
     connection = ("--api-key", API_KEY, "--http-endpoint", "https://127.0.0.1:1")
 
-    for command in (
-        ("sql", "SELECT 1"),
-        ("status",),
-        ("datasets",),
-        ("refresh", "d"),
-        ("queries",),
-        ("cancel", "x"),
-        ("history",),
-        ("top", "--once"),
-        ("login",),
-    ):
+    for command in (("status",), ("login",)):  # The others connect as `status` does.
         called = call(*command, *connection)
 
         assert (called.status, called.out) == (2, "")

@@ -12,9 +12,9 @@ import httpcore
 import pytest
 
 from runtimeclient.client import RuntimeClient, Timeouts
-from runtimeclient.errors import AnswerCutError, ConnectionFailedError
-from runtimeclient.http import timeouts
-from runtimeclient.http.answers import ARROW, JSON
+from runtimeclient.errors import ConnectionFailedError, IncompleteResultError
+from runtimeclient.http import endpoint
+from runtimeclient.http.results import ARROW, JSON
 from tests.runtimeclient.conftest import run_measured
 from tests.runtimeclient.http.raw_server import CHUNKED, answer, chunk, speaking
 from tests.runtimeclient.remote import API_KEY, VND, Remote, Reply, problem, with_schema
@@ -121,7 +121,7 @@ def test_rows_that_trickle_are_cut(begin: bytes, again: bytes, pause_s: float) -
         speaking(answer(JSON) + begin, again, pause_s) as url,
         RuntimeClient(url, API_KEY, timeouts=PATIENT) as client,
         client.sql("SELECT 1") as rows,
-        pytest.raises(AnswerCutError, match=_CUT),
+        pytest.raises(IncompleteResultError, match=_CUT),
     ):
         list(rows.rows())
 
@@ -179,8 +179,8 @@ def test_rows_may_take_any_time_above_the_minimum_rate(
     monkeypatch: pytest.MonkeyPatch, comes: list[tuple[float, int]], taken_s: float, is_cut: bool
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("runtimeclient.http.timeouts.time", clock)
-    stream = timeouts._Stream(Line(clock, *comes))
+    monkeypatch.setattr("runtimeclient.http.endpoint.time", clock)
+    stream = endpoint._Stream(Line(clock, *comes))
     stream.write(b"")
     stream.allow_streaming()
 
@@ -192,8 +192,8 @@ def test_rows_may_take_any_time_above_the_minimum_rate(
 
 def test_each_request_has_its_own_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("runtimeclient.http.timeouts.time", clock)
-    stream = timeouts._Stream(Line(clock, *[(6.0, 1)] * 4))
+    monkeypatch.setattr("runtimeclient.http.endpoint.time", clock)
+    stream = endpoint._Stream(Line(clock, *[(6.0, 1)] * 4))
 
     for _ in range(3):
         stream.write(b"")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtimeclient.http.answers import ARROW
+from runtimeclient.http.results import ARROW
 from tests.runtimeclient.calling import Called, Screen, call
 from tests.runtimeclient.remote import Remote, Reply
 

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from runtimeclient.errors import ClientError
-from runtimeclient.http.json_stream import JsonValue, Number
-from runtimeclient.output.charts import Chart, make_chart
-from runtimeclient.output.style import ChartRequest, Style
-from runtimeclient.output.text_charts import draw_text
+from runtimeclient.http.results import JsonValue, Number
+from runtimeclient.output.charts import Chart, draw_text, make_chart
+from runtimeclient.output.console import ChartRequest, Style
+from tests.corpus import each
 from tests.runtimeclient.remote import Remote, Reply, with_schema
 
 THREE = with_schema('[{"carrier":"UA","n":40},{"carrier":"DL","n":10.5},{"carrier":null,"n":null}]', "carrier", "n")
@@ -25,7 +25,7 @@ def drawn(chart: Chart, *, is_colored: bool = False, is_quiet: bool = False) -> 
 DAYS: list[list[JsonValue]] = [["2013-01-01", *n(1, 5)], ["2013-01-02T12:00:00Z", *n(2, 4)]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("rows", "request_", "kind", "names", "scale"),
     [
         ([["a", *n(1, 2)]], ChartRequest(), "bar", ["a", "b", "c"], "text"),
@@ -47,7 +47,7 @@ def test_columns_are_chosen(
     assert (chart.kind, chart.x_name, list(chart.series), chart.scale) == (kind, names[0], names[1:], scale)
 
 
-@pytest.mark.parametrize(
+@each(
     ("rows", "request_", "said"),
     [
         ([], ChartRequest(), "There is nothing to draw: the result has no rows."),

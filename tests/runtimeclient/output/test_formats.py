@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeclient.client import RuntimeClient
-from runtimeclient.errors import AnswerCutError
-from runtimeclient.output.formats import FORMATS, write_answer, write_list
-from runtimeclient.output.style import Style
+from runtimeclient.errors import IncompleteResultError
+from runtimeclient.output.console import Style
+from runtimeclient.output.formats import FORMATS, write_list, write_result
 from runtimeclient.output.writer import Output
+from tests.corpus import each
 from tests.runtimeclient.remote import VND, Remote, Reply, with_schema
 
 
@@ -20,8 +21,8 @@ def shown(remote: Remote, reply: Reply, format_: str) -> str:
     text = io.StringIO()
     with RuntimeClient(remote.url) as client, client.sql("SELECT", FORMATS[format_].media_type) as answer:
         try:
-            write_answer(answer, Style(format=format_), Output(text))
-        except AnswerCutError:
+            write_result(answer, Style(format=format_), Output(text))
+        except IncompleteResultError:
             return text.getvalue() + "<cut>"
     return text.getvalue()
 
@@ -32,7 +33,7 @@ ROWS = '[{"a":1.50,"b":"x\\u001b[2J"},{"a":null,"b":"日本"}]'
 CSV = "a\ré\n\x1b[2J\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("format_", "reply", "written"),
     [
         pytest.param("json", Reply(body=ROWS.encode()), ROWS + "\n", id="unchanged JSON"),

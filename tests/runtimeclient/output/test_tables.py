@@ -7,8 +7,8 @@ from itertools import islice
 import pytest
 
 from runtimeclient.errors import OutputError
-from runtimeclient.http.json_stream import JsonValue, Number
-from runtimeclient.output.style import DOT_COMMANDS, Style
+from runtimeclient.http.results import JsonValue, Number
+from runtimeclient.output.console import DOT_COMMANDS, Style
 from runtimeclient.output.tables import SAMPLE_ROWS, cell, markdown, table
 
 PLAIN = Style()

@@ -7,8 +7,8 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
 from runtimeclient.client import RuntimeClient
-from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
-from runtimeclient.prompt.completion import PromptCompleter
+from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog, PromptCompleter
+from tests.corpus import each
 from tests.runtimeclient.remote import API_KEY, Remote, Reply, as_reply, problem
 
 COLUMNS = {"orders": ("id", "Order", "placed at"), "order_lines": ("id", "sku"), "Lower Case": ("a",)}
@@ -50,7 +50,7 @@ def offered(names: Catalog, text: str, after: str = "") -> list[str]:
     return [completion.text for completion in found]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "after", "words"),
     [
         pytest.param("SELECT * FROM ord", "", ["orders", "order_lines"], id="tables"),
@@ -114,7 +114,7 @@ def test_the_catalog_is_refreshed_after_its_maximum_age(remote: Remote) -> None:
 
 
 def test_the_catalog_of_a_busy_runtime_is_requested_again(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtimeclient.prompt.catalog._RETRY_S", 0.0)
+    monkeypatch.setattr("runtimeclient.prompt.completion._RETRY_S", 0.0)
     answers = iter([problem(503, "engine_busy", "Later."), rows(COLUMNS)])
     may_answer = threading.Event()
     may_answer.set()

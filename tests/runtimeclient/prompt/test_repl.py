@@ -11,15 +11,15 @@ from prompt_toolkit.history import InMemoryHistory
 
 from runtimeclient.client import RuntimeClient
 from runtimeclient.errors import ConnectionFailedError, NotAuthorisedError
-from runtimeclient.http.answers import JSON
-from runtimeclient.output.console import Console, Streams
+from runtimeclient.http.results import JSON
+from runtimeclient.output.console import DOT_COMMANDS as HINTS
+from runtimeclient.output.console import Console, Streams, Style
 from runtimeclient.output.formats import FORMATS
-from runtimeclient.output.style import DOT_COMMANDS as HINTS
-from runtimeclient.output.style import Style
-from runtimeclient.prompt.catalog import COLUMNS_SQL, Catalog
+from runtimeclient.prompt.completion import COLUMNS_SQL, Catalog
 from runtimeclient.prompt.dot_commands import DOT_COMMANDS, NAMES, parse_input
 from runtimeclient.prompt.repl import Repl, _file_history
 from runtimeclient.sql.runner import StatementRunner
+from tests.corpus import each
 from tests.runtimeclient.remote import API_KEY, ONE, ONE_TABLE, Remote, Reply, problem, refuse_other_keys, with_schema
 
 ONE_RECORD = f"-[ row 1 ]{'-' * 30}\na | 1\n(1 row)\n"
@@ -91,7 +91,7 @@ def test_statements_and_commands_run_in_order(runtime: Remote) -> None:
     assert talk.told[3:] == ["Timing: off.", "Timing: on."]
 
 
-@pytest.mark.parametrize(
+@each(
     ("help_", "word"),
     [
         *((".help", ".quit"), ("help", ".exit"), ("help;", "quit"), ("?", "exit;")),
@@ -116,9 +116,7 @@ def test_the_prompt_continues_after_an_error(runtime: Remote, tmp_path: Path, te
     assert statements(runtime) == ["SELECT absent", "SELECT 4"]
 
 
-@pytest.mark.parametrize(
-    "text", [".foo", r"\foo", ".\x1bfoo", r"SELECT 1 \foo", "SELECT 1\n\\foo", "SELECT 1\\", "/* a */ \\foo"]
-)
+@each("text", [".foo", r"\foo", ".\x1bfoo", r"SELECT 1 \foo", "SELECT 1\n\\foo", "SELECT 1\\", "/* a */ \\foo"])
 def test_an_unknown_command_is_not_sent_and_the_commands_are_listed(runtime: Remote, text: str) -> None:
     talk = Conversation(text)
 
@@ -136,7 +134,7 @@ def test_a_command_may_follow_a_statement_on_its_line(runtime: Remote) -> None:
     assert talk.told[1:3] == ["Records: on.", "Timing: on."]
 
 
-@pytest.mark.parametrize(
+@each(
     ("modes", "shown", "told"),
     [
         ((".mode jsonlines",), '{"a":1}\n', []),
@@ -232,7 +230,7 @@ def test_results_of_the_external_editor(
     assert statements(runtime) == ["SELECT 1"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "statement"),
     [
         (r"\l", "SELECT DISTINCT catalog_name FROM information_schema.schemata ORDER BY 1"),
@@ -249,7 +247,7 @@ def test_commands_for_tables_and_columns(runtime: Remote, text: str, statement: 
     assert statements(runtime) == [statement]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         (".maxrows -1", ".maxrows takes a number of rows, 0 for all."),
@@ -338,7 +336,7 @@ def test_a_wrong_key_and_a_server_down_are_reported_before_the_first_prompt(runt
     assert talk.told == runtime.statements == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "is_complete"),
     [
         ("", True),

@@ -5,10 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimeclient.sql.statements import StatementSplitter, split_statements
+from runtimeclient.errors import UsageError
+from runtimeclient.http.results import JsonValue, Number, as_json
+from runtimeclient.sql.statements import (
+    StatementSplitter,
+    parameter_names,
+    parameters_of,
+    parse_parameters,
+    split_statements,
+)
+from tests.corpus import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "statements"),
     [
         pytest.param("", [], id="nothing"),
@@ -99,7 +108,7 @@ def test_line_by_line_gives_the_same_statements(lines: list[str]) -> None:
         position = text.index(statement, position) + len(statement)
 
 
-@pytest.mark.parametrize("piece", ["'", "/*", "$a$ $b$ ", "e'\\", " $", "x;", "--", "'' ", "\\'", "x", "/* c */"])
+@each("piece", ["'", "/*", "$a$ $b$ ", "e'\\", " $", "x;", "--", "'' ", "\\'", "x", "/* c */"])
 def test_is_linear_in_the_text_and_in_its_lines(piece: str) -> None:
     splitter = StatementSplitter()
     start = time.process_time()
@@ -112,7 +121,7 @@ def test_is_linear_in_the_text_and_in_its_lines(piece: str) -> None:
     assert time.process_time() - start < 30
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "line", "column"),
     [
         ("select 1; selec 2", 1, 11),
@@ -131,3 +140,72 @@ def test_a_statement_has_its_position(text: str, line: int, column: int) -> None
     _, statement, *_ = split_statements(text)
 
     assert (statement.line, statement.column) == (line, column)
+
+
+@each(
+    ("argument", "json"),
+    [
+        ("a=1", "1"),
+        ("a=-1.50", "-1.50"),
+        ("a=2e3", "2e3"),
+        ("a=12345678901234567890.1234567890", "12345678901234567890.1234567890"),
+        ("a=007", '"007"'),
+        ("a=1.", '"1."'),
+        ("a=+1", '"+1"'),
+        ("a=NaN", '"NaN"'),
+        ("a=true", "true"),
+        ("a=null", "null"),
+        ("a=True", '"True"'),
+        ("a=", '""'),
+        ("a=x=y", '"x=y"'),
+        ("$a=it's", '"it\'s"'),
+        ('a:="1"', '"1"'),
+        ("a:=[1,2.50,null]", "[1,2.50,null]"),
+        ('a:= {"b":"é"} ', '{"b":"é"}'),
+    ],
+)
+def test_a_plain_value_has_a_guessed_type_and_json_an_exact_one(argument: str, json: str) -> None:
+    assert as_json(parse_parameters([argument])["a"]) == json
+
+
+@each(
+    ("arguments", "said"),
+    [
+        (["a"], "NAME=VALUE"),
+        (["=1"], "NAME=VALUE"),
+        ([":=1"], "NAME=VALUE"),
+        (["a=1", "a=2"], "a is given twice"),
+        (["a:=x"], "a is not JSON"),
+        (["a:=1 2"], "a is not JSON"),
+        (["a:="], "a is not JSON"),
+        (["a:=NaN"], "a is not JSON"),
+        (["a:=" + "[" * 100_000], "a is not JSON"),
+    ],
+)
+def test_an_invalid_parameter_is_a_usage_error(arguments: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_parameters(arguments)
+
+
+@each(
+    ("statement", "names"),
+    [
+        ("SELECT 1", set()),
+        ("SELECT $a, $b_2, $A", {"a", "b_2", "A"}),
+        ("SELECT ?, ?", {"1", "2"}),
+        ("SELECT $2 + $1", {"1", "2"}),
+        ("SELECT '$a', \"$b\", $$ $c $$, $t$ ? $t$ -- $d\n, /* ? */ $e", {"e"}),
+        ("SELECT x$y, e'\\'$a', $é", {"é"}),
+        ("SELECT :a + :b_2, (:C), [:d], x LIKE :e, -:f, :é", {"a", "b_2", "C", "d", "e", "f", "é"}),
+        ("SELECT ':a', \":b\", /* :c */ {'d':e, f:g}, x[:n], x[1:m], y::int, z(k := 1) -- :h", set()),
+    ],
+)
+def test_parameter_names_are_outside_literals_and_comments(statement: str, names: set[str]) -> None:
+    assert parameter_names(statement) == names
+
+
+def test_a_statement_gets_the_parameters_that_it_uses() -> None:
+    values: dict[str, JsonValue] = {"a": Number("1"), "B": "x", "1": None}
+
+    assert parameters_of("SELECT $A, $b", values) == {"a": "1", "B": "x"}
+    assert parameters_of("SELECT ?", values) == {"1": None}

@@ -1,0 +1,1 @@
+"""The connectors `abfs`, `abfss` and `az`: blobs of Azure Storage."""

@@ -1,0 +1,1 @@
+"""The connectors `delta` and `delta_lake`: tables of Delta Lake."""

@@ -1,0 +1,14 @@
+"""How `delta:` is written: a table of Delta Lake on disk or in S3."""
+
+from connectors.lake_locations import LAKE_SIGNER, locate_lake
+from runtimeconf.connector import Connector, Package
+from runtimeconf.s3 import S3Params
+
+DELTA = Connector(
+    expected="the directory of a table, or s3://bucket/prefix",
+    locate=locate_lake,
+    params=S3Params,
+    source="connectors.delta.source:DeltaSource",
+    packages=(Package("deltalake", "deltalake~=1.6"), LAKE_SIGNER),
+    formats_in_place=("delta",),
+)

@@ -1,0 +1,1 @@
+"""The connector `duckdb`: tables of DuckDB files."""

@@ -1,0 +1,38 @@
+"""Where files on a server are, for connectors that read such a server like a bucket."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from runtimeconf.addresses import split_host_port
+from runtimeconf.fields import InvalidValueError
+
+#: What follows the colon of `from:`.
+EXPECTED: Final = "a host with a path, a directory or a glob, such as //host/data/flights.parquet"
+
+_MAX_PATH_BYTES = 4096
+
+
+def server_of(location: str, default_port: int) -> tuple[str, int]:
+    """Return the host and the port of *location*; its own port comes before *default_port*."""
+    host, port = split_host_port(location.partition("://")[2].partition("/")[0]) or ("", None)
+    return host, port or default_port
+
+
+def locate_file(scheme: str, text: str, _directory: Path) -> str:
+    """Return the URL *scheme*: and *text*, without a user and a password in it. Raises InvalidValueError."""
+    match = re.fullmatch(r"//([^/]*)/*(.*)", text)
+    if match is None:
+        raise InvalidValueError(f"write {scheme}:// before the host")
+    authority, path = match.groups()
+    if "@" in authority:
+        raise InvalidValueError(f"no user or password before the host: {scheme}_user and {scheme}_pass hold these")
+    found = split_host_port(authority)
+    if found is None:
+        raise InvalidValueError("not a host and a port")
+    # Commands of FTP are lines.
+    if not path.isprintable() or len(path.encode()) > _MAX_PATH_BYTES or ".." in path.split("/"):
+        raise InvalidValueError(f"a path is printable, has no .. and at most {_MAX_PATH_BYTES:,} bytes")
+    host, port = found
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}{f':{port}' if port else ''}/{path}"

@@ -1,0 +1,1 @@
+"""The connector `flightsql`: tables of servers that speak Arrow Flight SQL."""

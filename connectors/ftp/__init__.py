@@ -1,0 +1,1 @@
+"""The connector `ftp`: files of FTP servers."""

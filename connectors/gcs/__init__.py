@@ -1,0 +1,1 @@
+"""The connectors `gs` and `gcs`: objects of Google Cloud Storage."""

@@ -1,0 +1,105 @@
+"""
+`gs:` sources: objects of Google Cloud Storage.
+
+Its XML API has the list, the conditions and the errors of S3 (https://cloud.google.com/storage/docs/xml-api/overview).
+google-auth signs a token with the key of the service account on this machine; no request is needed for one. On a
+machine of Google's, its metadata server gives a token.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from connectors.bucket import Bucket
+from connectors.gcs.params import GcsParams
+from connectors.oauth import AccessToken, TokenRequest
+from connectors.objects import ObjectSource
+from datasources.deadline import Deadline
+from datasources.errors import SourceError
+from system.files import UnreadableFileError, read_regular_file
+
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
+_MAX_KEY_BYTES = 64 * 1024
+_WHERE = "see the credentials of the dataset, such as gcs_service_account_path"
+
+
+class GcsSource(ObjectSource[GcsParams]):
+    """Objects of Google Cloud Storage."""
+
+    def _store(self, deadline: Deadline) -> "GcsBucket":
+        return GcsBucket(self._name, self._params, deadline)
+
+
+class GcsBucket(Bucket):
+    """The bucket *name*; see `Bucket`. *params* are those of the dataset."""
+
+    _service = "Google Cloud Storage"
+    _codes = {
+        "NoSuchKey": "it does not exist",
+        "NoSuchBucket": "the bucket does not exist",
+        "ExpiredToken": "the token has expired: is the clock of this machine right?",
+        "SlowDown": "the server is rate limiting requests",
+    }
+    _statuses = {
+        400: "the server does not understand the request",
+        401: f"the server requires other credentials, or the clock of this machine is wrong: {_WHERE}",
+        403: f"the server does not allow it: {_WHERE}, whose account needs Storage Object Viewer",
+        404: "it does not exist",
+        407: "the proxy from the environment requires credentials",
+        429: "the server is rate limiting requests",
+    }
+    # Otherwise an object that is stored with gzip would be decompressed on the way, without a length.
+    _encoding = "gzip"
+
+    def __init__(self, name: str, params: GcsParams, deadline: Deadline) -> None:
+        self._requested = None
+        if params.gcs_use_metadata_server:
+            self._requested = AccessToken(_metadata_request(), deadline, params.client_timeout)
+        self._credentials = _credentials(params)
+        roots = params.gcs_tls_root_certificate_file
+        super().__init__(f"gs://{name}", (params.gcs_endpoint, f"/{name}"), deadline, params.client_timeout, roots)
+
+    def _authorized(self, _method: str, target: str, _headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+        if self._requested is not None:
+            return target, {"Authorization": f"Bearer {self._requested.current()}"}
+        if self._credentials is None:
+            return target, {}
+        if not self._credentials.valid:
+            self._credentials.refresh(None)
+        return target, {"Authorization": f"Bearer {self._credentials.token.decode()}"}
+
+
+def _metadata_request() -> TokenRequest:
+    """Return the request to the metadata server of Google's machines, which is where `GCE_METADATA_HOST` says."""
+    host = os.environ.get("GCE_METADATA_HOST") or "169.254.169.254"
+    return TokenRequest(
+        server=f"http://{host}",
+        target=f"/computeMetadata/v1/instance/service-accounts/default/token?{urlencode({'scopes': _SCOPE})}",
+        shown="gcs_use_metadata_server",
+        see="only machines of Google Cloud that have a service account have one",
+        headers={"Metadata-Flavor": "Google"},
+    )
+
+
+def _credentials(params: GcsParams) -> Any:
+    """Return the credentials of the service account; None if there are none, for public objects."""
+    path, text = params.gcs_service_account_path, params.gcs_service_account_key
+    if path is None and text is None:
+        return None
+    from google.auth import jwt  # noqa: PLC0415 (public objects do not need it)
+
+    try:
+        if path is not None:
+            text = read_regular_file(path, _MAX_KEY_BYTES).data.decode()
+        return jwt.Credentials.from_service_account_info(
+            json.loads(text or ""), audience=None, additional_claims={"scope": _SCOPE}
+        )
+    except UnreadableFileError as exc:
+        raise SourceError(f"The file of gcs_service_account_path {exc}.") from None
+    except MemoryError:
+        raise
+    except Exception as exc:  # noqa: BLE001 (see below)
+        # Its text may quote the key.
+        raise SourceError(f"The key of the service account cannot be used ({type(exc).__name__}).") from None

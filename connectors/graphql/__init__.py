@@ -1,0 +1,1 @@
+"""The connector `graphql`: answers of GraphQL servers."""

@@ -1,0 +1,1 @@
+"""The connectors `http` and `https`: files of web servers."""

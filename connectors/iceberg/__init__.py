@@ -1,0 +1,1 @@
+"""The connector `iceberg`: tables of Apache Iceberg."""

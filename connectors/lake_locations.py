@@ -1,0 +1,32 @@
+"""Where tables that consist of files may be: in a directory, or in a bucket of S3."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from runtimeconf.fields import InvalidValueError
+from runtimeconf.files import locate_path, refuse_url
+from runtimeconf.s3 import SIGNER, parse_location
+
+#: Signs requests. A table on disk does not need it.
+LAKE_SIGNER = replace(SIGNER, is_needed=lambda location, _values: location.startswith("s3://"))
+
+
+def locate_lake(_name: str, text: str, directory: Path) -> str:
+    """
+    Return `s3://bucket/prefix`, or the absolute path of a directory or a file.
+
+    Raises:
+        InvalidValueError: *text* is neither.
+    """
+    path = text.removeprefix("file://")
+    if "://" not in path:
+        return locate_path("file://", _name, text, directory)
+    scheme, _, rest = path.partition(":")
+    if scheme not in {"s3", "s3a"}:
+        raise InvalidValueError("of URLs, only s3://bucket/prefix")
+    bucket, key = parse_location(rest)
+    refuse_url(key)
+    prefix = key.strip("/")
+    if not prefix or ".." in prefix.split("/"):
+        raise InvalidValueError("a prefix within the bucket, without ..")
+    return f"s3://{bucket}/{prefix}"

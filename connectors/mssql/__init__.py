@@ -1,0 +1,1 @@
+"""The connector `mssql`: tables of Microsoft SQL Server and Azure SQL."""

@@ -1,0 +1,151 @@
+"""
+How `mssql:` is written: a table of Microsoft SQL Server or Azure SQL.
+
+Its parameters are those of upstream (Spice), and a file of certificate authorities.
+"""
+
+import re
+from functools import partial
+from typing import Annotated, Any, Self
+
+from runtimeconf.addresses import parse_host
+from runtimeconf.connector import Connector, Package, Param, Params
+from runtimeconf.fields import FlagField, InvalidValueError, ParsedField, TextField
+from runtimeconf.network import PORT, RootCertificateFile, parse_password
+from runtimeconf.tables import locate_table
+
+#: The longest name of a database or a user (`sysname`).
+_MAX_NAME_LENGTH = 128
+
+#: One pair of a connection string, whose value may stand in quotes.
+_PAIR = re.compile(
+    r"""\s*(?P<key>[^=;]+?)\s*=\s*+"""
+    r"""(?:"(?P<double>(?:[^"]|"")*+)"|'(?P<single>(?:[^']|'')*+)'|(?P<plain>(?!["'])[^;]*?))\s*(?:;|$)"""
+)
+#: The keys that are read, by the parameter that each stands for: as Microsoft.Data.SqlClient calls them.
+_KEYS = {
+    **dict.fromkeys(("server", "datasource", "addr", "address", "networkaddress"), "mssql_host"),
+    **dict.fromkeys(("database", "initialcatalog"), "mssql_database"),
+    **dict.fromkeys(("userid", "uid", "user"), "mssql_username"),
+    **dict.fromkeys(("password", "pwd"), "mssql_password"),
+    "encrypt": "mssql_encrypt",
+    "trustservercertificate": "mssql_trust_server_certificate",
+}
+#: The keys that change nothing here: one connection for one load, with the time limit of the dataset.
+_WITHOUT_EFFECT = frozenset(
+    {"app", "applicationname", "commandtimeout", "connecttimeout", "connectiontimeout", "language", "packetsize"}
+    | {"multipleactiveresultsets", "persistsecurityinfo", "pooling", "timeout", "workstationid", "wsid"}
+)
+_WORDS = {
+    **dict.fromkeys(("true", "yes", "mandatory"), True),
+    **dict.fromkeys(("false", "no", "optional"), False),
+}
+
+
+def _parse_connection_string(text: str) -> str:
+    """Return *text* unchanged if it is one that `_parsed` reads. No message shows a value of it."""
+    parse_password(text)
+    if {"mssql_host", "mssql_username"} - _parsed(text).keys():
+        raise InvalidValueError("it lacks Server or User ID")
+    return text
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Return the parameters for which the pairs of a connection string stand."""
+    found: dict[str, Any] = {}
+    position = 0
+    text = text.strip().rstrip(";")
+    while position < len(text):
+        match = _PAIR.match(text, position)
+        if match is None:
+            raise InvalidValueError("pairs of a key and a value, key=value, with semicolons between them")
+        position = match.end()
+        key = re.sub(r"\s", "", match["key"]).lower()
+        if match["double"] is not None:
+            value = match["double"].replace('""', '"')
+        elif match["single"] is not None:
+            value = match["single"].replace("''", "'")
+        else:
+            value = match["plain"]
+        if key in _WITHOUT_EFFECT:
+            continue
+        if key not in _KEYS:
+            raise InvalidValueError(
+                "it has a key that is not known here; those are Server, Database, User ID, Password, Encrypt and "
+                "TrustServerCertificate"
+            )
+        found |= _param(_KEYS[key], value)
+    return found
+
+
+def _param(name: str, value: str) -> dict[str, Any]:
+    """Return the parameters that one value of a connection string gives."""
+    if name == "mssql_host":
+        host, _, port = value.removeprefix("tcp:").partition(",")
+        if port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
+            raise InvalidValueError("the port after the comma is a number from 1 to 65535")
+        return {name: parse_host(host.strip())} | ({"mssql_port": int(port)} if port else {})
+    if name in {"mssql_encrypt", "mssql_trust_server_certificate"}:
+        if value.lower() not in _WORDS:
+            raise InvalidValueError("Encrypt and TrustServerCertificate are true or false")
+        return {name: _WORDS[value.lower()]}
+    if name != "mssql_password" and len(value) > _MAX_NAME_LENGTH:
+        raise InvalidValueError(f"a name is longer than {_MAX_NAME_LENGTH} characters")
+    return {name: value} if value else {}
+
+
+_CONNECTION_STRING = ParsedField(
+    "an ADO connection string such as Server=host,1433;Database=shop;User ID=reader;Password=...",
+    _parse_connection_string,
+)
+_NAME_OF_DATABASE = TextField("the name of a database", max_length=_MAX_NAME_LENGTH)
+_NAME_OF_USER = TextField("the name of a user", max_length=_MAX_NAME_LENGTH)
+
+
+class MssqlParams(Params):
+    """Where the server is, and who reads: by names of their own or in a connection string."""
+
+    mssql_connection_string: Annotated[str | None, Param(_CONNECTION_STRING, is_secret=True)] = None
+    mssql_host: Annotated[
+        str | None, Param(ParsedField("a host name or an IP address", parse_host), is_hidden=True)
+    ] = None
+    mssql_port: Annotated[int | None, Param(PORT)] = None
+    mssql_database: Annotated[str | None, Param(_NAME_OF_DATABASE)] = None
+    mssql_username: Annotated[str | None, Param(_NAME_OF_USER)] = None
+    mssql_password: Annotated[str | None, Param(ParsedField("a password", parse_password), is_secret=True)] = None
+    mssql_encrypt: Annotated[bool | None, Param(FlagField())] = None
+    mssql_trust_server_certificate: Annotated[bool | None, Param(FlagField())] = None
+    mssql_sslrootcert: RootCertificateFile = None
+
+    @property
+    def expanded(self) -> Self:
+        """The same without a connection string: what it says has a name of its own."""
+        if self.mssql_connection_string is None:
+            return self
+        return type(self).of(_parsed(self.mssql_connection_string) | {"mssql_sslrootcert": self.mssql_sslrootcert})
+
+    def problem(self, location: str) -> str | None:
+        """Refuse what is given twice, or not at all; see `Params.problem`."""
+        if self.mssql_connection_string is not None:
+            others = self.declared.keys() - {"mssql_connection_string", "mssql_sslrootcert"}
+            if given := sorted(name for name in others if getattr(self, name) is not None):
+                return f"has mssql_connection_string and {given[0]}: write both into one of them"
+        else:
+            for name in ("mssql_host", "mssql_username"):
+                if getattr(self, name) is None:
+                    return f"lacks the field {name}, or mssql_connection_string, which has it too"
+        server = self.expanded
+        if "\\" in str(server.mssql_username):
+            return "has a user of Windows (domain\\user): only logins of SQL Server work"
+        if self.mssql_sslrootcert is not None and server.mssql_trust_server_certificate:
+            return "has mssql_sslrootcert, but mssql_trust_server_certificate: true does without verification"
+        return None
+
+
+MSSQL = Connector(
+    expected="the name of a table or view, such as schema.table",
+    locate=partial(locate_table, 3, "mssql_host, mssql_port, mssql_username and mssql_password of params hold that"),
+    params=MssqlParams,
+    source="connectors.mssql.source:MssqlSource",
+    packages=(Package("pymssql", "pymssql~=2.4"),),
+)

@@ -1,0 +1,1 @@
+"""The connector `mysql`: tables of MySQL and MariaDB."""

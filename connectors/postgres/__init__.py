@@ -1,0 +1,1 @@
+"""The connector `postgres`: tables of PostgreSQL."""

@@ -1,0 +1,29 @@
+"""How `s3:` is written: objects in a bucket of S3 or of a compatible server."""
+
+from pathlib import Path
+
+from runtimeconf.connector import Connector
+from runtimeconf.file_formats import EXCEL, DownloadParams
+from runtimeconf.s3 import SIGNER, S3Params, parse_location
+
+
+class S3FileParams(DownloadParams, S3Params):
+    """Where the bucket is, and how the files in it are read."""
+
+    def problem(self, location: str) -> str | None:
+        """See `Params.problem`."""
+        return S3Params.problem(self, location) or DownloadParams.problem(self, location)
+
+
+def _locate(_name: str, text: str, _directory: Path) -> str:
+    return "s3://" + "/".join(parse_location(text))
+
+
+S3 = Connector(
+    expected="a bucket with a key, a prefix or a glob, such as //bucket/data/flights.parquet",
+    locate=_locate,
+    params=S3FileParams,
+    source="connectors.s3.source:S3Source",
+    packages=(SIGNER, EXCEL),
+    formats_in_place=("parquet", "csv"),
+)

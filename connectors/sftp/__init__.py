@@ -1,0 +1,1 @@
+"""The connector `sftp`: files of servers that are reached over SSH."""

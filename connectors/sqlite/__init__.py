@@ -1,0 +1,1 @@
+"""The connector `sqlite`: tables of SQLite files."""

@@ -1,0 +1,82 @@
+"""How `init` and `apikey` look on the command line. What they do is imported when they are called."""
+
+import argparse
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from runtimeclient.commands.base import Command, Invocation, add_list_format
+
+
+def _later(module: str) -> Callable[[Invocation], None]:
+    """Return a function that imports *module*, and the YAML reader with it, when it is called: the help is fast."""
+
+    def call(invocation: Invocation) -> None:
+        import_module(module).call(invocation)
+
+    return call
+
+
+def _add_apikey_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("create", "list", "check"), help="what to do")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="of the key to create: a-z, 0-9 and -; it stands in logs"
+    )
+    create = parser.add_argument_group("create")
+    create.add_argument("--expires", metavar="90d|DATE", help="after this time, or at the end of this day (UTC)")
+    create.add_argument("--datasets", metavar="A,B", help="the datasets that the key may name (default: all)")
+    create.add_argument("--rights", metavar="A,B", help="query, refresh or both (default: query)")
+    create.add_argument("--requests-per-minute", metavar="N", help="a limit of the key (default: none)")
+    create.add_argument("--concurrent", metavar="N", help="how many of its statements run at once (default: no limit)")
+    create.add_argument(
+        "--timeout", metavar="5s", help="the time limit of its statements, if it is shorter than query.timeout"
+    )
+    configured = parser.add_argument_group("list and check")
+    configured.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="the runtime YAML (default: the file named by RUNTIME_CONFIG, else runtime.yaml)",
+    )
+    add_list_format(parser)
+
+
+_APIKEY = Command(
+    name="apikey",
+    summary="make an API key, list the keys, check a key",
+    description=(
+        "Make an API key and the entry for the YAML, which holds only its digest; list the keys of the YAML and their\n"
+        "last use; or read a key from standard input and tell which entry it is. No runtime needs to be running."
+    ),
+    examples=(
+        ("create dashboard --expires 90d --datasets flights", "print a new key, and the entry for named_keys"),
+        ("create app --requests-per-minute 600 --concurrent 4 --timeout 5s", "a key with limits"),
+        ("list --config runtime.yaml", "who may do what, and the last use"),
+        ("check --config runtime.yaml < key.txt", "the entry of this key"),
+    ),
+    add_arguments=_add_apikey_arguments,
+    call=_later("operations.apikey"),
+    has_connection=False,
+)
+
+_INIT = Command(
+    name="init",
+    summary="write a configuration for data files, and a key",
+    description=(
+        "Write runtime.yaml for data files, and an API key into the file api_key, both into the working directory.\n"
+        "Print the two lines to run next: the first starts the runtime, the second queries it.\n"
+        "If runtime.yaml exists, add the files to its datasets; the rest of it stays as it is."
+    ),
+    examples=(
+        ("orders.parquet", "serve this file as the table orders"),
+        ("customers.csv products.json", "serve two files; in a directory with a runtime.yaml, add them"),
+        ("", "without data; list it in runtime.yaml"),
+    ),
+    add_arguments=lambda parser: parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="the data: Parquet, CSV, JSON or Excel; text may end in .gz or .zst"
+    ),
+    call=_later("operations.init"),
+    has_connection=False,
+)
+
+COMMANDS = {command.name: command for command in (_APIKEY, _INIT)}

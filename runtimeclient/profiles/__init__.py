@@ -1,1 +1,0 @@
-"""Which runtime to talk to, and with which key: profiles, credentials, keyrings."""

@@ -1,0 +1,115 @@
+"""
+The registry of plug-ins: what the core can be extended with, and never names.
+
+What is built in has a row in a table here. Other distributions add theirs by entry points (`importlib.metadata`).
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Final, Generic, TypeVar
+
+from runtimeconf.connector import Connector
+
+T = TypeVar("T")
+
+
+class PluginError(Exception):
+    """A plug-in cannot be imported, or is not what its group has. The message is for people."""
+
+
+class Plugins(Mapping[str, T], Generic[T]):
+    """
+    The plug-ins of a *group* of entry points, by name. Each is imported when it is first asked for.
+
+    *built_in* has where each is, as `module:attribute`. No other distribution can take one of their names. *kind* is
+    the class of all.
+    """
+
+    def __init__(self, group: str, kind: type[T], built_in: Mapping[str, str]) -> None:
+        self._group = group
+        self._kind = kind
+        self._built_in = built_in
+        self._loaded: dict[str, T] = {}
+
+    def __getitem__(self, name: str) -> T:
+        """
+        Return the plug-in *name*.
+
+        Raises:
+            KeyError: There is none.
+            PluginError: It cannot be used.
+        """
+        if name not in self._loaded:
+            where = self._built_in.get(name) or self._installed[name]
+            try:
+                found = imported(where)
+            except Exception as exc:
+                raise PluginError(f"{where} cannot be imported ({type(exc).__name__}: {exc})") from exc
+            if not isinstance(found, self._kind):
+                raise PluginError(f"{where} is no {self._kind.__name__}")
+            self._loaded[name] = found
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._built_in or name in self._installed
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._built_in
+        yield from self._installed
+
+    def __len__(self) -> int:
+        return len(self._built_in) + len(self._installed)
+
+    @property
+    def built_in(self) -> Mapping[str, T]:
+        """Those that are built in, by name. Nothing of another distribution is imported for them."""
+        return {name: self[name] for name in self._built_in}
+
+    @cached_property
+    def _installed(self) -> Mapping[str, str]:
+        from importlib.metadata import entry_points  # noqa: PLC0415 (slow to import, and rarely needed)
+
+        found = {entry.name: entry.value for entry in entry_points(group=self._group)}
+        return {name: where for name, where in found.items() if name not in self._built_in}
+
+
+def imported(where: str) -> Any:
+    """Import what is at *where*, `module:attribute`."""
+    module, _, attribute = where.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+#: By the text before the colon of `from:`.
+CONNECTORS: Final = Plugins(
+    "querykeep.connectors",
+    Connector,
+    {
+        "file": "runtimeconf.files:FILE",
+        **dict.fromkeys(("http", "https"), "connectors.http.params:HTTP"),
+        "graphql": "connectors.graphql.params:GRAPHQL",
+        "ftp": "connectors.ftp.params:FTP",
+        "sftp": "connectors.sftp.params:SFTP",
+        "s3": "connectors.s3.params:S3",
+        **dict.fromkeys(("gs", "gcs"), "connectors.gcs.params:GCS"),
+        **dict.fromkeys(("abfs", "abfss", "az"), "connectors.azure.params:ABFS"),
+        "postgres": "connectors.postgres.params:POSTGRES",
+        "mysql": "connectors.mysql.params:MYSQL",
+        "mssql": "connectors.mssql.params:MSSQL",
+        "sqlite": "connectors.sqlite.params:SQLITE",
+        "duckdb": "connectors.duckdb.params:DUCKDB",
+        "flightsql": "connectors.flightsql.params:FLIGHTSQL",
+        "spark": "cluster.params:SPARK",
+        **dict.fromkeys(("delta", "delta_lake"), "connectors.delta.params:DELTA"),
+        "iceberg": "connectors.iceberg.params:ICEBERG",
+    },
+)
+
+#: The connector of materialized views, which `from:` cannot name.
+VIEW: Final = "view"
+
+
+def secret_params(connector: str) -> frozenset[str]:
+    """Return the names of the parameters of *connector* that are secret. A materialized view has no parameters."""
+    declared = () if connector == VIEW else CONNECTORS[connector].params.declared.values()
+    return frozenset(param.name for param in declared if param.is_secret)

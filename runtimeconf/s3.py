@@ -1,0 +1,108 @@
+"""Buckets of S3 and of compatible servers: how they are written, for connectors and shared snapshots."""
+
+import re
+from typing import Annotated, Final
+
+from runtimeconf.connector import Package, Param, Params
+from runtimeconf.fields import ChoiceField, InvalidValueError, ParsedField
+from runtimeconf.network import (
+    DEFAULT_CLIENT_TIMEOUT_S,
+    AllowHttp,
+    ClientTimeout,
+    RootCertificateFile,
+    lacks_tls,
+    parse_server,
+    parse_token,
+)
+
+_DEFAULT_REGION: Final = "us-east-1"
+
+#: Compatible servers, and old buckets of S3, allow underscores and capitals.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+
+#: The longest key, in UTF-8.
+_MAX_KEY_BYTES = 1024
+
+
+def _parse_region(text: str) -> str:
+    """Return the name of a region, which becomes part of host names."""
+    if re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", text) is None:
+        raise InvalidValueError
+    return text
+
+
+class S3Params(Params):
+    """Where a bucket is, and the credentials."""
+
+    s3_endpoint: Annotated[
+        str | None,
+        Param(ParsedField("a URL such as https://minio.example.org:9000", parse_server), is_hidden=True),
+    ] = None
+    s3_region: Annotated[str, Param(ParsedField("the region of the bucket, such as eu-central-1", _parse_region))] = (
+        _DEFAULT_REGION
+    )
+    s3_url_style: Annotated[str | None, Param(ChoiceField("path", "vhost"))] = None
+    s3_auth: Annotated[str | None, Param(ChoiceField("public", "key", "iam_role"))] = None
+    s3_key: Annotated[str | None, Param(ParsedField("an access key id", parse_token), is_secret=True)] = None
+    s3_secret: Annotated[str | None, Param(ParsedField("the secret access key", parse_token), is_secret=True)] = None
+    s3_session_token: Annotated[str | None, Param(ParsedField("a session token", parse_token), is_secret=True)] = None
+    allow_http: AllowHttp = False
+    s3_tls_root_certificate_file: RootCertificateFile = None
+    client_timeout: ClientTimeout = DEFAULT_CLIENT_TIMEOUT_S
+
+    def problem(self, location: str) -> str | None:
+        """Refuse credentials that do not go together, and a server without TLS; see `Params.problem`."""
+        if lacks_tls(self.s3_endpoint, allow_http=self.allow_http):
+            return "has an s3_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it"
+        has_key = self.s3_key is not None
+        if has_key != (self.s3_secret is not None):
+            return "has only one of s3_key and s3_secret"
+        if self.s3_session_token is not None and not has_key:
+            return "has s3_session_token, but no s3_key and s3_secret"
+        if self.s3_auth == "key" and not has_key:
+            return "has s3_auth: key, but no s3_key and s3_secret"
+        if self.s3_auth in {"public", "iam_role"} and has_key:
+            return f"has both s3_auth: {self.s3_auth} and s3_key: keep one"
+        return None
+
+    def address_of(self, bucket: str) -> tuple[str, str]:
+        """
+        Return the origin of *bucket*, and the path of its keys.
+
+        On Amazon's hosts the bucket is part of the host name, unless it contains a dot, which no certificate covers; on
+        other servers it is part of the path.
+        """
+        domain = "amazonaws.com.cn" if self.s3_region.startswith("cn-") else "amazonaws.com"
+        origin = self.s3_endpoint or f"https://s3.{self.s3_region}.{domain}"
+        fits_host = re.fullmatch(r"[a-z0-9-]+", bucket) is not None
+        style = self.s3_url_style or ("vhost" if fits_host and self.s3_endpoint is None else "path")
+        if style == "path":
+            return origin, f"/{bucket}"
+        scheme, _, host = origin.partition("://")
+        return f"{scheme}://{bucket}.{host}", ""
+
+
+#: Signs the requests and finds the credentials of the machine.
+SIGNER: Final = Package("botocore", "botocore~=1.44")
+
+
+def parse_location(text: str) -> tuple[str, str]:
+    """
+    Split `//bucket/key` into the bucket and the key.
+
+    Raises:
+        InvalidValueError: *text* has another form. No message shows it: it may hold a password.
+    """
+    match = re.fullmatch(r"//([^/]*)/?(.*)", text)
+    if match is None:
+        raise InvalidValueError("write s3:// before the bucket")
+    bucket, key = match.groups()
+    if "@" in bucket or ":" in bucket:
+        raise InvalidValueError(
+            "nothing but the name of a bucket before the key: s3_key, s3_secret and s3_endpoint hold the rest"
+        )
+    if _BUCKET.fullmatch(bucket) is None or ".." in bucket:
+        raise InvalidValueError("not the name of a bucket")
+    if len(key.encode()) > _MAX_KEY_BYTES:
+        raise InvalidValueError(f"a key has at most {_MAX_KEY_BYTES:,} bytes")
+    return bucket, key

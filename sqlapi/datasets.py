@@ -1,0 +1,89 @@
+"""The views of datasets, their refreshes, and the catalog."""
+
+from dataclasses import asdict, fields
+
+from django.http import HttpResponse
+from rest_framework.request import Request
+
+from datasources.control import DatasetControl, DatasetState, RefreshRun
+from datasources.errors import UnknownDatasetError
+from datasources.refresh.declarations import check_refresh
+from datasources.refresh_sql import admit_refresh_sql
+from datasources.state import get_datasets
+from queryengine.state import get_engine
+from runtimeconf.model import DatasetConfig
+from runtimeconf.state import get_config
+from sqlapi.api_view import ApiView, caller_of, json_response, table
+from sqlapi.negotiation import JSON_FORMAT
+from sqlapi.request_bodies import read_refresh_request
+
+CATALOG = {"from": "runtime", "name": "runtime"}
+
+#: The fields of a dataset, in the order of the CSV.
+DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetState))
+
+#: The fields of a refresh run.
+RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
+
+
+class DatasetsView(ApiView):
+    """`/v1/datasets`: the datasets, their sources and their freshness."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """List the datasets in the order of the YAML."""
+        caller = caller_of(request)
+        states = [state for state in get_datasets().datasets() if caller.may_name(state.name)]
+        rows = [{name.rstrip("_"): value for name, value in asdict(state).items()} for state in states]
+        return table(request, rows, DATASET_COLUMNS)
+
+
+class RefreshView(ApiView):
+    """`/v1/datasets/{name}/acceleration/refresh`: start a refresh, or list recent ones."""
+
+    def get(self, request: Request, name: str) -> HttpResponse:
+        """List recent runs, newest first."""
+        if not caller_of(request).may_name(name):
+            raise UnknownDatasetError(name)
+        return table(request, [asdict(run) for run in get_datasets().history(name)], RUN_COLUMNS)
+
+    def post(self, request: Request, name: str) -> HttpResponse:
+        """Start a refresh. Its `refresh_sql`, if any, is checked before the 201 is sent."""
+        caller = caller_of(request)
+        caller.require("refresh")
+        JSON_FORMAT.read(request.META)
+        asked = read_refresh_request(request.META, get_config().http.max_body_bytes, caller.fingerprint)
+        caller = self.authenticate_again(request)
+        caller.require("refresh")
+        control = get_datasets()
+        if not caller.may_name(name):
+            raise UnknownDatasetError(name)
+        dataset = _declared(control, name)
+        sql = None
+        if asked.refresh_sql is not None:
+            check_refresh(dataset, asked.refresh_mode)
+            sql = admit_refresh_sql(get_engine(), dataset, asked.refresh_sql)
+        run = control.request_refresh(
+            dataset.name,
+            sql,
+            mode=asked.refresh_mode,
+            jitter_max_s=asked.refresh_jitter_max_s,
+            caller=caller.name or caller.fingerprint,  # The fingerprint of a key differs from node to node.
+        )
+        message = f"Dataset refresh triggered for {dataset.name}."
+        return json_response({"message": message, "refresh": {"id": run.id, "status": run.status}}, status=201)
+
+
+class CatalogsView(ApiView):
+    """`/v1/catalogs`: the one catalog that statements can see."""
+
+    def get(self, request: Request) -> HttpResponse:
+        """List it."""
+        return table(request, [CATALOG], tuple(CATALOG))
+
+
+def _declared(control: DatasetControl, name: str) -> DatasetConfig:
+    served = {state.name for state in control.datasets()}
+    for dataset in get_config().datasets:
+        if dataset.name.lower() == name.lower() and dataset.name in served:
+            return dataset
+    raise UnknownDatasetError(name)

@@ -1,0 +1,20 @@
+"""The version of this project: of the installed wheel, or of the clone that runs."""
+
+import tomllib
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+_PROJECT = "querykeep"
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def version() -> str:
+    """Return the version of this project; "" if unknown."""
+    with suppress(metadata.PackageNotFoundError, OSError):
+        found = metadata.distribution(_PROJECT)
+        if Path(str(found.locate_file(f"{_PROJECT}/manage.py"))).samefile(_ROOT / "manage.py"):
+            return found.version
+    with suppress(OSError, ValueError, KeyError):
+        return str(tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+    return ""

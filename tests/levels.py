@@ -1,0 +1,101 @@
+"""
+The levels of the suite: which tests belong to which, and which of them run together.
+
+A test belongs to the core unless its directory or its marker says otherwise. See decision 18.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+TESTS: Final = Path(__file__).parent
+
+#: What each level runs: `core` in a few minutes, `rest` what the first two leave out, and `alone` test by test.
+LEVELS: Final = {
+    "core": "not (plugin or lifecycle or alone or exhaustive or soak or cluster)",
+    "plugins": "plugin and not (lifecycle or alone or exhaustive or soak or cluster)",
+    "rest": "(lifecycle or exhaustive or hypothesis) and not (alone or soak or cluster)",
+    "alone": "alone and not (soak or cluster)",
+}
+
+#: Every test in these directories has the marker.
+DIRECTORIES: Final = {
+    "plugin": (
+        *("connectors", "secretstores", "cluster", "nodes", "doctor", "operations", "clients"),
+        "datasources/sharing",
+    ),
+    "lifecycle": ("system", "deploy", "benchmarks"),
+}
+
+#: The tests of each of these directories ask the same servers, so one worker of xdist runs them all.
+SHARING: Final = ("blackbox", "clients")
+
+#: The most that a test may take which is marked `exhaustive`, `alone` or `cluster`, its fixtures included.
+LONG_TIMEOUT_S: Final = 900
+
+
+def is_inside(path: Path, directories: tuple[str, ...]) -> bool:
+    """Return whether *path* is in one of *directories* of the tests, or is one of them."""
+    return any(path.is_relative_to(TESTS / directory) for directory in directories)
+
+
+class ByServers(LoadScopeScheduling):
+    """One worker runs all tests of a file, and all files that share servers, so that no server starts twice."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((name for name in SHARING if file.startswith(f"tests/{name}/")), file)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--level", choices=LEVELS, help="which tests run: see tests/levels.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if level := config.getoption("level"):
+        config.option.markexpr = LEVELS[level]
+    config.pluginmanager.register(LongestFirst())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    if config.getoption("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False  # the order of the collection: what takes longest comes first
+    return ByServers(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file that has no test of this level: that would take as long as many tests."""
+    level = config.getoption("level")
+    if level == "core":
+        return is_inside(collection_path, DIRECTORIES["plugin"] + DIRECTORIES["lifecycle"]) or None
+    if level in {"plugins", "alone"} and collection_path.name.startswith("test_"):
+        marker = level.removesuffix("s")
+        is_marked = (
+            is_inside(collection_path, DIRECTORIES.get(marker, ())) or f"mark.{marker}" in collection_path.read_text()
+        )
+        return None if is_marked else True
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker, directories in DIRECTORIES.items():
+            if is_inside(item.path, directories):
+                item.add_marker(marker)
+        if item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.timeout(0))
+        elif any(item.get_closest_marker(marker) for marker in ("exhaustive", "alone", "cluster")):
+            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
+
+
+class LongestFirst:
+    """A plugin that runs what starts servers first: the worker that ends last would run it alone otherwise."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: not is_inside(item.path, (*SHARING, *DIRECTORIES["lifecycle"])))

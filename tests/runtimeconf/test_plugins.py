@@ -1,0 +1,168 @@
+"""The registry of plug-ins: those of other distributions, and the core without any of ours."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runtimeconf.connector import Connector
+from runtimeconf.plugins import CONNECTORS, PluginError, Plugins
+from tests.runtimeconf.configurations import Fault, dataset_text
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = sorted(path.parent.name for path in ROOT.glob("connectors/*/params.py"))
+
+#: Loads the datasets of a YAML as a runtime does, in a process of its own, and prints their rows.
+_LOAD = """
+import json, sys
+from contextlib import closing
+from pathlib import Path
+from datasources.refresh.loader import LoaderProcess
+from datasources.snapshots.snapshot import Order
+from runtimeconf.loader import load
+from tests.datasources.support import builder, deadline, rows
+
+directory = Path(sys.argv[1])
+(dataset,) = load(directory / "runtime.yaml", {}).datasets
+with closing(LoaderProcess(builder(directory))) as process:
+    print(json.dumps(rows(directory, process.build(Order(dataset), deadline()))))
+"""
+
+#: Imports whatever the registry has, with its source.
+_IMPORT = """
+import runtimeconf.schema
+from datasources.sources.registry import import_source
+from runtimeconf.plugins import CONNECTORS
+
+for name in CONNECTORS:
+    import_source(name)
+print(*CONNECTORS)
+"""
+
+
+def install(directory: Path, entry: str, code: str) -> None:
+    """Put a distribution with one connector into *directory*, as pip does."""
+    information = directory / "querykeep_ini-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: querykeep-ini\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[querykeep.connectors]\n{entry}\n")
+    (directory / "querykeep_ini.py").write_text(code)
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of packages that this process can import."""
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    yield tmp_path / "packages"
+    sys.modules.pop("querykeep_ini", None)
+
+
+def run(code: str, *arguments: object, directory: Path = ROOT, path: str = "") -> str:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environ = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_connector_of_the_how_to_page_loads_rows(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "write-a-connector.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (entry,) = re.findall(r'(?m)^\[project\.entry-points\."querykeep\.connectors"\]\n(.*)$', page)
+    (yaml,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    install(tmp_path / "packages", entry.replace('"', ""), code)
+    (tmp_path / "settings.ini").write_text("[limits]\nrows = 5\nrate = 10%\n[other]\na = b\n")
+    (tmp_path / "runtime.yaml").write_text(yaml.replace("settings\n", "d\n"))
+
+    found = run(_LOAD, tmp_path, path=str(tmp_path / "packages"))
+
+    assert json.loads(found) == [["rows", "5"], ["rate", "10%"]]
+
+
+def test_a_name_that_is_built_in_cannot_be_taken(packages: Path) -> None:
+    install(packages, "postgres = querykeep_ini:CONNECTOR", "CONNECTOR = None")
+    registry = Plugins("querykeep.connectors", Connector, {"postgres": "runtimeconf.files:FILE"})
+
+    assert registry["postgres"].source == "datasources.sources.files:FileSource"
+    assert list(registry) == ["postgres"]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import absent_library", "querykeep_ini:CONNECTOR cannot be imported (ModuleNotFoundError: No module named"),
+        ("", "querykeep_ini:CONNECTOR cannot be imported (AttributeError: "),
+        ("CONNECTOR = 1", "querykeep_ini:CONNECTOR is no Connector"),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_hurts_only_who_asks_for_it(packages: Path, code: str, reason: str) -> None:
+    install(packages, "bad = querykeep_ini:CONNECTOR", code)
+    registry = Plugins("querykeep.connectors", Connector, {"file": "runtimeconf.files:FILE"})
+
+    assert registry.built_in == {"file": registry["file"]}
+    assert list(registry) == ["file", "bad"]
+    with pytest.raises(PluginError, match=f"^{re.escape(reason)}"):
+        registry["bad"]
+
+
+def test_a_dataset_of_a_plugin_that_cannot_be_used_is_a_fault(
+    packages: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(packages, "bad = querykeep_ini:CONNECTOR", "import absent_library")
+    monkeypatch.setitem(CONNECTORS.__dict__, "_installed", {"bad": "querykeep_ini:CONNECTOR"})
+
+    said = fault(dataset_text("bad:x", {}))
+
+    assert "(the connector bad cannot be used: querykeep_ini:CONNECTOR cannot be imported (ModuleNotFound" in said
+
+
+def copy_without(directory: Path, plugins: list[str]) -> None:
+    """Copy the tree into *directory*, without *plugins* and their rows."""
+    skipped = shutil.ignore_patterns(".git", ".venv", ".tmp", "__pycache__", ".*_cache", "docs", "*.duckdb")
+    shutil.copytree(ROOT, directory, ignore=skipped)
+    registry = directory / "runtimeconf" / "plugins.py"
+    lines = registry.read_text().splitlines(keepends=True)
+    for name in plugins:
+        shutil.rmtree(directory / "connectors" / name)
+        assert any(f'"connectors.{name}.' in line for line in lines)
+        lines = [line for line in lines if f'"connectors.{name}.' not in line]
+    registry.write_text("".join(lines))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_the_others_work_without_a_plugin(tmp_path: Path, plugin: str) -> None:
+    gone = {name for name in CONNECTORS if CONNECTORS[name].source.startswith(f"connectors.{plugin}.")}
+    copy_without(tmp_path / "tree", [plugin])
+
+    left = run(_IMPORT, directory=tmp_path / "tree").split()
+
+    assert gone
+    assert left == [name for name in CONNECTORS if name not in gone]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+def test_the_tests_of_the_core_pass_without_any_connector(tmp_path: Path) -> None:
+    copy_without(tmp_path / "tree", PLUGINS)
+    for path in (tmp_path / "tree" / "connectors", tmp_path / "tree" / "tests" / "connectors"):
+        shutil.rmtree(path)
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *CORE]
+
+    done = subprocess.run(command, cwd=tmp_path / "tree", capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout
+
+
+#: A sample of the core's tests: the schema, loads of files, snapshots, and refreshes.
+CORE = [
+    *(f"tests/runtimeconf/test_{name}.py" for name in ("dataset_schema", "schema", "handover")),
+    *(f"tests/datasources/sources/test_{name}.py" for name in ("files", "formats")),
+    *(f"tests/datasources/test_{name}.py" for name in ("snapshot", "publication")),
+]

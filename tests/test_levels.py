@@ -1,0 +1,52 @@
+"""How the tests themselves run: each in one level, and many cases in one test."""
+
+import itertools
+import tomllib
+
+import pytest
+
+from tests.corpus import each
+from tests.levels import DIRECTORIES, LEVELS, TESTS
+
+MARKERS = ("plugin", "lifecycle", "alone", "exhaustive")
+
+
+def test_every_test_runs_in_exactly_one_level() -> None:
+    """Properties run again in `rest`, with more examples; soak tests and those of Spark have targets of their own."""
+    for values in itertools.product((False, True), repeat=len(MARKERS)):
+        markers = dict(zip(MARKERS, values, strict=True), soak=False, cluster=False, hypothesis=False)
+        chosen = [level for level, expression in LEVELS.items() if eval(expression, markers.copy())]  # noqa: S307 - ours
+
+        assert len(chosen) == 1, (markers, chosen)
+
+
+def test_the_levels_name_markers_that_are_registered_and_directories_that_may_be_there() -> None:
+    options = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    registered = {line.partition(":")[0] for line in options["markers"]}
+
+    assert {*MARKERS, "soak", "cluster"} == registered
+    assert all((TESTS / name).is_dir() for name in DIRECTORIES["lifecycle"])
+
+
+def test_each_case_runs_and_every_failure_is_named(tmp_path: object) -> None:
+    seen = []
+
+    @each("left, right", [(1, 1), pytest.param(1, 2, id="unequal"), (3, 4), (5, 5)])
+    def compare(tmp_path: object, left: int, right: int) -> None:
+        seen.append((tmp_path, left))
+        if left == 3:
+            with pytest.raises(ValueError, match="nothing raises it"):
+                pass
+        assert left == right
+
+    with pytest.raises(
+        AssertionError, match=r"(?s)^2 of 4 cases failed:\n\(1, 2\)\n    Assert.*\n\(3, 4\)\n    Failed: "
+    ):
+        compare(tmp_path=tmp_path)
+
+    assert seen == [(tmp_path, number) for number in (1, 1, 3, 5)]
+
+
+def test_a_corpus_without_a_case_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="without a case"):
+        each("case", [])
