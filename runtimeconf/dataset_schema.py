@@ -35,14 +35,11 @@ from runtimeconf.model import (
     TimeFormat,
     ViewConfig,
 )
-from runtimeconf.plugins import CONNECTORS, PluginError
+from runtimeconf.plugins import CONNECTORS, LOCALPOD, PluginError
 from runtimeconf.plugins import VIEW as CONNECTOR_OF_VIEWS
 from runtimeconf.references import holds_reference
 from runtimeconf.validation import YamlPath, nearest
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
-
-#: The connector of a dataset made of another one, as Spice.ai calls it.
-LOCALPOD = "localpod"
 
 #: A name, perhaps after that of a schema and a dot.
 IDENTIFIER = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")

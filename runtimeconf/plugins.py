@@ -22,14 +22,15 @@ class Plugins(Mapping[str, T], Generic[T]):
     """
     The plug-ins of a *group* of entry points, by name. Each is imported when it is first asked for.
 
-    *built_in* has where each is, as `module:attribute`. No other distribution can take one of their names. *kind* is
-    the class of all.
+    *built_in* has where each is, as `module:attribute`. No other distribution can take one of their names, or of those
+    *reserved*. *kind* is the class of all.
     """
 
-    def __init__(self, group: str, kind: type[T], built_in: Mapping[str, str]) -> None:
+    def __init__(self, group: str, kind: type[T], built_in: Mapping[str, str], reserved: frozenset[str]) -> None:
         self._group = group
         self._kind = kind
         self._built_in = built_in
+        self._reserved = reserved
         self._loaded: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
@@ -71,7 +72,7 @@ class Plugins(Mapping[str, T], Generic[T]):
         from importlib.metadata import entry_points  # noqa: PLC0415 (slow to import, and rarely needed)
 
         found = {entry.name: entry.value for entry in entry_points(group=self._group)}
-        return {name: where for name, where in found.items() if name not in self._built_in}
+        return {name: where for name, where in found.items() if name not in {*self._built_in, *self._reserved}}
 
 
 def imported(where: str) -> Any:
@@ -79,6 +80,11 @@ def imported(where: str) -> Any:
     module, _, attribute = where.partition(":")
     return getattr(import_module(module), attribute)
 
+
+#: The connector of materialized views, which `from:` cannot name.
+VIEW: Final = "view"
+#: The connector of a dataset made of another one, as Spice.ai calls it.
+LOCALPOD: Final = "localpod"
 
 #: By the text before the colon of `from:`.
 CONNECTORS: Final = Plugins(
@@ -103,10 +109,8 @@ CONNECTORS: Final = Plugins(
         **dict.fromkeys(("delta", "delta_lake"), "connectors.delta.params:DELTA"),
         "iceberg": "connectors.iceberg.params:ICEBERG",
     },
+    reserved=frozenset({VIEW, LOCALPOD}),
 )
-
-#: The connector of materialized views, which `from:` cannot name.
-VIEW: Final = "view"
 
 
 def secret_params(connector: str) -> frozenset[str]:

@@ -1,9 +1,9 @@
 """
 `delta:` sources: tables of Delta Lake, on disk and on S3.
 
-The deltalake library determines the files of the newest version from a checked copy of the log (`delta_log`);
-`lake_parquet` reads them. The reader of the library is not used: it opens any location that the log names, truncates
-numbers, and finds columns by name even if the table uses ids.
+The deltalake library determines the files of the newest version from a checked copy of the log, and `lake_parquet`
+reads them. The reader of the library is not used: it opens any location that the log names, truncates numbers, and
+finds columns by name even if the table uses ids.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from connectors.delta.delta_log import LogCopy, commit_path, outside
+from connectors.delta.log import LogCopy, commit_path, outside
 from connectors.lake import TableRoot, inside
 from connectors.lake_parquet import DataFile, Key, column_of, field_id, may_hold, scan
 from connectors.lake_roots import root_of

@@ -32,8 +32,8 @@ from pyiceberg.table.name_mapping import MappedField
 from pyiceberg.transforms import IdentityTransform
 
 from connectors import lake_parquet
-from connectors.iceberg.iceberg_avro import MAX_BYTES, AvroContent, UnknownCodecError, unpacked
-from connectors.iceberg.iceberg_location import newest
+from connectors.iceberg.avro import MAX_BYTES, AvroContent, UnknownCodecError, unpacked
+from connectors.iceberg.location import newest
 from connectors.iceberg.params import IcebergParams
 from connectors.lake import TableRoot, inside
 from connectors.lake_parquet import FIELD_ID, Column, Key

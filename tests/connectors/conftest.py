@@ -11,8 +11,8 @@ import trustme
 from tests.connectors.mssql.mssql_server import mssql, mssql_table
 from tests.connectors.mysql.mariadb_server import mariadb
 from tests.connectors.postgres.postgres_server import postgres
-from tests.connectors.web_server import File, WebServer, serving
 from tests.runtimeconf.conftest import fault, faults, load_text, yaml_file
+from tests.web_server import File, WebServer, serving
 
 __all__ = ["fault", "faults", "load_text", "mariadb", "mssql", "mssql_table", "postgres", "yaml_file"]
 

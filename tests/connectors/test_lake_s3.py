@@ -20,10 +20,10 @@ from runtimeconf.s3 import S3Params
 from tests.connectors.delta.delta_tables import HandMade, field
 from tests.connectors.iceberg.iceberg_tables import SqliteCatalog
 from tests.connectors.moto_server import S3Server, s3_server
-from tests.connectors.web_server import File, serving
 from tests.datasources import support
 from tests.datasources.sources.loads import has_changed, load, table, typed, version
 from tests.datasources.support import deadline
+from tests.web_server import File, serving
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,10 @@ from runtimeclient import SERVER_COMMANDS
 from runtimeconf.loader import load
 from runtimeconf.model import TlsConfig
 from system.addresses import Address
-from tests.connectors.web_server import File, serving
 from tests.datasources.support import snapshot_of
 from tests.doctor.examining import KEYED, SMALL, examine, shown, write
 from tests.system.harness import PYTHON, REPOSITORY, clean_environ, run_program, taken_port
+from tests.web_server import File, serving
 
 
 def test_all_is_well(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtimeconf.connector import Connector
-from runtimeconf.plugins import CONNECTORS, PluginError, Plugins
+from runtimeconf.plugins import CONNECTORS, LOCALPOD, VIEW, PluginError, Plugins
 from tests.runtimeconf.configurations import Fault, dataset_text
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +63,11 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("querykeep_ini", None)
 
 
+def of(built_in: dict[str, str]) -> Plugins[Connector]:
+    """Return another registry of connectors, as a process finds it that starts now."""
+    return Plugins("querykeep.connectors", Connector, built_in, frozenset({VIEW, LOCALPOD}))
+
+
 def run(code: str, *arguments: object, directory: Path = ROOT, path: str = "") -> str:
     command = [sys.executable, "-c", code, *map(str, arguments)]
     environ = {**os.environ, "PYTHONPATH": path}
@@ -85,9 +90,10 @@ def test_the_connector_of_the_how_to_page_loads_rows(tmp_path: Path) -> None:
     assert json.loads(found) == [["rows", "5"], ["rate", "10%"]]
 
 
-def test_a_name_that_is_built_in_cannot_be_taken(packages: Path) -> None:
-    install(packages, "postgres = querykeep_ini:CONNECTOR", "CONNECTOR = None")
-    registry = Plugins("querykeep.connectors", Connector, {"postgres": "runtimeconf.files:FILE"})
+@pytest.mark.parametrize("name", ["postgres", "view", "localpod"])
+def test_a_name_of_the_core_cannot_be_taken(packages: Path, name: str) -> None:
+    install(packages, f"{name} = querykeep_ini:CONNECTOR", "CONNECTOR = None")
+    registry = of({"postgres": "runtimeconf.files:FILE"})
 
     assert registry["postgres"].source == "datasources.sources.files:FileSource"
     assert list(registry) == ["postgres"]
@@ -103,7 +109,7 @@ def test_a_name_that_is_built_in_cannot_be_taken(packages: Path) -> None:
 )
 def test_a_plugin_that_cannot_be_used_hurts_only_who_asks_for_it(packages: Path, code: str, reason: str) -> None:
     install(packages, "bad = querykeep_ini:CONNECTOR", code)
-    registry = Plugins("querykeep.connectors", Connector, {"file": "runtimeconf.files:FILE"})
+    registry = of({"file": "runtimeconf.files:FILE"})
 
     assert registry.built_in == {"file": registry["file"]}
     assert list(registry) == ["file", "bad"]

@@ -11,9 +11,9 @@ from urllib.parse import parse_qs
 import pytest
 
 from tests.connectors.azure.azure_server import ACCOUNT, AZURITE, AzureServer, azure_server
-from tests.connectors.web_server import File, WebServer, serving
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import declared, has_changed, version
+from tests.web_server import File, WebServer, serving
 
 CSV = b"a,b\n1,x\n"
 ROWS = [(1, "x")]

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from datasources.snapshots.snapshot import Order
 from runtimeconf.model import DatasetConfig
 from tests.connectors.delta.delta_tables import HandMade, field, mapped
 from tests.datasources.sources.loads import load, table
-from tests.datasources.support import refusal
+from tests.datasources.support import builder, deadline, refusal, rows
 
 OUTSIDE = "names a file outside of the table"
 
@@ -407,3 +408,13 @@ def test_what_the_protocol_of_the_table_does_not_allow_is_refused(tmp_path: Path
 
     assert "deletes rows in a way" in refusal(tmp_path, delta(tmp_path))
     assert "maps its columns in a way" in refusal(tmp_path, delta(tmp_path, "u"))
+
+
+@pytest.mark.parametrize(("columns", "left"), [(1, "255.0 MiB"), (100, "156.0 MiB"), (300, "128.0 MiB")])
+def test_memory_of_a_library_reduces_that_of_the_engine(tmp_path: Path, columns: int, left: str) -> None:
+    HandMade(tmp_path / "t", [field(f"c{index}", "long") for index in range(columns)])
+    dataset = table(tmp_path, "delta:t")
+
+    snapshot = builder(tmp_path, 256).build(Order(dataset, "SELECT current_setting('memory_limit')"), deadline())
+
+    assert rows(tmp_path, snapshot) == [(left,)]

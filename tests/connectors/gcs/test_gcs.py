@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from moto.server import ThreadedMotoServer
 
-from tests.connectors.web_server import File, WebServer, serving
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import declared, has_changed, version
+from tests.web_server import File, WebServer, serving
 
 CSV = b"a,b\n1,x\n"
 ROWS = [(1, "x")]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from graphql import build_schema, graphql_sync
 
-from tests.connectors.web_server import File, WebServer, serving
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import build, declared, time_out_repeatedly
+from tests.web_server import File, WebServer, serving
 
 TOKEN = "canary-3bZ"
 

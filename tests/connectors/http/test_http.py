@@ -16,7 +16,6 @@ import pytest
 from datasources.errors import SnapshotError, SourceError
 from datasources.sources.origin import Origin
 from runtimeconf.model import AccelerationConfig
-from tests.connectors.web_server import LONG_AGO, NOW, File, WebServer, saying, serving
 from tests.datasources.sources.loads import (
     build,
     declared,
@@ -39,6 +38,7 @@ from tests.datasources.support import (
 )
 from tests.file_limit import file_limit
 from tests.system.harness import free_port
+from tests.web_server import LONG_AGO, NOW, File, WebServer, saying, serving
 
 CSV = b"a,b\n1,x\n"
 ROWS = [(1, "x")]

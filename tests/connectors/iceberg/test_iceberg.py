@@ -25,7 +25,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
 
-from connectors.iceberg.iceberg_avro import MAX_BYTES, AvroContent
+from connectors.iceberg.avro import MAX_BYTES, AvroContent
 from datasources.errors import SnapshotError
 from datasources.snapshots.snapshot import Order
 from runtimeconf.model import DatasetConfig
@@ -358,7 +358,7 @@ def test_a_catalog_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_a_catalog_that_is_written_to_is_read_by_the_next_refresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str
 ) -> None:
-    monkeypatch.setattr("connectors.iceberg.iceberg_location._LOCK_S", 0.05)
+    monkeypatch.setattr("connectors.iceberg.location._LOCK_S", 0.05)
     write(tmp_path, n=[1])
     dataset = catalogued(tmp_path)
     with closing(sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)) as writer:

@@ -15,11 +15,11 @@ from datasources.refresh.loader import LoaderProcess
 from datasources.snapshots.snapshot import Order
 from runtimeconf.s3 import S3Params
 from tests.connectors.moto_server import KEYS_OF_A_PAGE, S3Server, s3_server
-from tests.connectors.web_server import File, WebServer, saying, serving
 from tests.datasources.sources import loads
 from tests.datasources.sources.loads import declared, has_changed, version
 from tests.datasources.sources.test_excel import by_openpyxl
 from tests.datasources.support import builder, deadline
+from tests.web_server import File, WebServer, saying, serving
 
 pytestmark = pytest.mark.usefixtures("no_credentials_of_this_machine")
 

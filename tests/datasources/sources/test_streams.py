@@ -7,11 +7,8 @@ import pytest
 
 from datasources.errors import SnapshotError, SourceError
 from datasources.loading.loading_engine import LoadingEngine
-from datasources.snapshots.snapshot import Order
 from datasources.sources.streams import StreamScan
-from tests.connectors.delta.delta_tables import HandMade, field
-from tests.datasources.sources.loads import table
-from tests.datasources.support import MIB, builder, deadline, new_load, rows
+from tests.datasources.support import MIB, new_load
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
@@ -69,16 +66,6 @@ def test_columns_alike_but_for_case_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(SourceError, match="the columns 'a' and 'A'"):
         StreamScan(reader, new_load(tmp_path), explained).bind(duckdb.connect())
-
-
-@pytest.mark.parametrize(("columns", "left"), [(1, "255.0 MiB"), (100, "156.0 MiB"), (300, "128.0 MiB")])
-def test_memory_of_a_library_reduces_that_of_the_engine(tmp_path: Path, columns: int, left: str) -> None:
-    HandMade(tmp_path / "t", [field(f"c{index}", "long") for index in range(columns)])
-    dataset = table(tmp_path, "delta:t")
-
-    snapshot = builder(tmp_path, 256).build(Order(dataset, "SELECT current_setting('memory_limit')"), deadline())
-
-    assert rows(tmp_path, snapshot) == [(left,)]
 
 
 def test_a_commit_out_of_memory_is_not_blamed_on_the_source(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.connectors.web_server import File, serving
+from tests.web_server import File, serving
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 

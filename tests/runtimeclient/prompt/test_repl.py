@@ -243,6 +243,8 @@ def test_results_of_the_external_editor(
     ],
 )
 def test_commands_for_tables_and_columns(runtime: Remote, text: str, statement: str) -> None:
+    runtime.requests.clear()
+
     assert Conversation(text).run(runtime) == ONE_TABLE
     assert statements(runtime) == [statement]
 
