@@ -207,17 +207,11 @@ class RuntimeClient:
 
     def statistics(self, limit: int = 100) -> Statistics:
         """Return the statistics of the statements of this key. Raises what `sql` raises."""
-        answer = self._json("GET", f"/v1/sql/statistics?limit={limit}", 200)
-        if not isinstance(answer, dict):
-            raise self._unexpected()
-        return Statistics.from_json(answer)
+        return Statistics.from_json(self._object("GET", f"/v1/sql/statistics?limit={limit}", 200))
 
     def key_name(self) -> str | None:
         """Return the name of this key; None if it has none. Raises what `sql` raises."""
-        answer = self._json("GET", "/v1/key", 200)
-        if not isinstance(answer, dict):
-            raise self._unexpected()
-        name = answer.get("name")
+        name = self._object("GET", "/v1/key", 200).get("name")
         return name if isinstance(name, str) else None
 
     def cancel_query(self, query_id: str) -> str:
@@ -257,10 +251,7 @@ class RuntimeClient:
         fields = {"refresh_sql": refresh_sql, "refresh_mode": refresh_mode, "refresh_jitter_max": refresh_jitter_max}
         given = {name: value for name, value in fields.items() if value is not None}
         content = _encode(json.dumps(given, ensure_ascii=False)) if given else None
-        answer = self._json("POST", _refresh_path(name), 201, content)
-        if not isinstance(answer, dict):
-            raise self._unexpected()
-        return RequestedRefresh.from_json(answer)
+        return RequestedRefresh.from_json(self._object("POST", _refresh_path(name), 201, content))
 
     def refreshes(self, name: str) -> tuple[RefreshRun, ...]:
         """Return the last runs of a dataset, newest first. Raises what `request_refresh` raises."""
@@ -299,6 +290,12 @@ class RuntimeClient:
         if not isinstance(answer, list) or not all(isinstance(item, dict) for item in answer):
             raise self._unexpected()
         return iter(answer)
+
+    def _object(self, method: str, path: str, status: int, content: bytes | None = None) -> Mapping[str, Any]:
+        answer = self._json(method, path, status, content)
+        if not isinstance(answer, dict):
+            raise self._unexpected()
+        return answer
 
     def _json(self, method: str, path: str, status: int, content: bytes | None = None) -> Any:
         headers = self._key_header | {"Accept": JSON} | ({} if content is None else {"Content-Type": JSON})

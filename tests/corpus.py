@@ -28,7 +28,9 @@ def each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callab
             for values in listed:
                 try:
                     test(**fixtures, **dict(zip(of_case, values, strict=True)))
-                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - it is told with the others
+                except (Exception, pytest.fail.Exception) as error:
+                    if str(error).startswith("Timeout"):  # of pytest-timeout: no time is left for the others
+                        raise
                     failures.append(f"{repr(values)[:_SHOWN]}\n    {type(error).__name__}: {str(error)[:_SHOWN]}")
             assert not failures, f"{len(failures)} of {len(listed)} cases failed:\n" + "\n".join(failures)
 

@@ -4,6 +4,7 @@ The levels of the suite: which tests belong to which, and which of them run toge
 A test belongs to the core unless its directory or its marker says otherwise. See decision 18.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,10 +33,22 @@ DIRECTORIES: Final = {
 #: The tests of each of these directories ask the same servers, so one worker of xdist runs them all.
 SHARING: Final = ("blackbox", "clients")
 
+#: Tests in these directories start processes, and take longest.
+STARTING: Final = (
+    *SHARING,
+    *DIRECTORIES["lifecycle"],
+    "connectors",
+    "supervisor",
+    "httpserver",
+    "datasources",
+    "queryengine",
+)
+
 #: The most that a test may take which is marked `exhaustive`, `alone` or `cluster`, its fixtures included.
 LONG_TIMEOUT_S: Final = 900
 
 
+@cache
 def is_inside(path: Path, directories: tuple[str, ...]) -> bool:
     """Return whether *path* is in one of *directories* of the tests, or is one of them."""
     return any(path.is_relative_to(TESTS / directory) for directory in directories)
@@ -94,8 +107,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class LongestFirst:
-    """A plugin that runs what starts servers first: the worker that ends last would run it alone otherwise."""
+    """A plugin that runs what starts processes first: the worker that ends last would run it alone otherwise."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: not is_inside(item.path, (*SHARING, *DIRECTORIES["lifecycle"])))
+        items.sort(key=lambda item: not is_inside(item.path, STARTING))

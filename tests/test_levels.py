@@ -47,6 +47,20 @@ def test_each_case_runs_and_every_failure_is_named(tmp_path: object) -> None:
     assert seen == [(tmp_path, number) for number in (1, 1, 3, 5)]
 
 
+def test_a_time_out_ends_the_corpus() -> None:
+    seen = []
+
+    @each("case", [1, 2])
+    def run(case: int) -> None:
+        seen.append(case)
+        pytest.fail("Timeout (>120.0s) from pytest-timeout.")
+
+    with pytest.raises(pytest.fail.Exception, match=r"^Timeout"):
+        run()
+
+    assert seen == [1]
+
+
 def test_a_corpus_without_a_case_is_an_error() -> None:
     with pytest.raises(AssertionError, match="without a case"):
         each("case", [])

@@ -451,7 +451,8 @@ class Csv(FileFormat):
             return []
         first = f"(FROM {self._read(dict.fromkeys(self._names, TEXT))} LIMIT {_SAMPLE})"
         numbers = _matching(connection, first, texts, _WITH_COMMA)
-        return [name for name in numbers if name not in _matching(connection, first, numbers, r"[^,]*")]
+        plain = frozenset(_matching(connection, first, numbers, r"[^,]*"))
+        return [name for name in numbers if name not in plain]
 
     def _ungrouped(
         self, connection: duckdb.DuckDBPyConnection, texts: str, words: Sequence[str]
@@ -469,7 +470,7 @@ class Csv(FileFormat):
         number = rf"\s*[-+]?(0|[1-9]\d{{0,2}}({group}\d{{3}})+|[1-9]\d*)({re.escape(decimal)}\d*)?\s*"
         integer = rf"\s*[-+]?(0|[1-9]\d{{0,2}}({group}\d{{3}})*|[1-9]\d*)\s*"
         numbers = _matching(connection, texts, words, number)
-        integers = _matching(connection, texts, numbers, integer)
+        integers = frozenset(_matching(connection, texts, numbers, integer))
         found = {}
         for name in numbers:
             digits = f"regexp_replace(ltrim(trim({identifier(name)}), '+'), {literal(group)}, '', 'g')"

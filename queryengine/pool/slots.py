@@ -16,16 +16,13 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from queryengine.cancellation import Reason
 from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError
 from queryengine.pool.broker_client import BrokerLink, reclaimed, stopping, unreachable
 from queryengine.pool.durations import Durations
 from queryengine.pool.frames import FrameError
-
-if TYPE_CHECKING:  # which imports this module
-    from queryengine.pool.client_result import ClientResult
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +46,29 @@ _REASONS: dict[str, Reason] = {
 }
 
 
+class Statement(Protocol):
+    """What the pool knows of a statement (`ClientResult`). `slot` belongs to the pool, under its lock."""
+
+    query_id: str
+    key: str
+    slot: "Slot | None"
+
+    def entry(self) -> dict[str, Any]:
+        """Return the fields of "enter" and "runs" messages that describe it."""
+
+    def wake(self) -> None:
+        """Go on: there is a slot. Called under the lock of the pool."""
+
+    def refused(self, error: QueryError) -> None:
+        """Go on without a slot. Called under the lock of the pool."""
+
+    def stop(self, reason: Reason) -> None:
+        """Stop because of *reason*."""
+
+    def check_time(self, now: float) -> None:
+        """End whatever takes too long."""
+
+
 @dataclass(eq=False, slots=True)
 class Slot:
     """
@@ -61,7 +81,7 @@ class Slot:
     number: int
     key: str
     connection: socket.socket | None = None
-    statement: "ClientResult | None" = None
+    statement: Statement | None = None
     recalled: bool = False
     unreported: bool = False  # whether its use has changed since the last report
     since: float = 0.0  # when it was last taken or left
@@ -72,7 +92,7 @@ class Slot:
 class _Waiter:
     """A statement that waits for a slot."""
 
-    statement: "ClientResult"
+    statement: Statement
     since: float = field(default_factory=time.monotonic)
     is_announced: bool = False  # to the broker
     is_patient: bool = False  # as announced
@@ -87,7 +107,7 @@ class SlotPool:
         self.durations = durations
         self.engine_path = str(directory / ENGINE_SOCKET)
         self.link = BrokerLink(directory, self)
-        self._statements: dict[str, ClientResult] = {}
+        self._statements: dict[str, Statement] = {}
         self._waiters: dict[str, dict[str, _Waiter]] = {}  # by key and query id, longest wait first; none is empty
         self._slots: dict[int, Slot] = {}
         self._unused: dict[str, list[Slot]] = {}  # by key
@@ -97,7 +117,7 @@ class SlotPool:
         self._next_tick = math.inf
         self.link.start()
 
-    def enter(self, statement: "ClientResult") -> None:
+    def enter(self, statement: Statement) -> None:
         """
         Ask for a slot. Until *statement* leaves, the answer, which may come at once, and all other calls go to it.
 
@@ -126,7 +146,7 @@ class SlotPool:
             if self._next_tick > waiter.since + ASK_S:
                 self._tick_soon()
 
-    def leave(self, statement: "ClientResult", *, kill: bool = False) -> None:
+    def leave(self, statement: Statement, *, kill: bool = False) -> None:
         """
         Pass on the slot of *statement*, keep it, or give it back; or end its wait. Never fails.
 
@@ -259,7 +279,7 @@ class SlotPool:
         self._next_tick = -math.inf
         self.link.wake()
 
-    def _assign(self, slot: Slot, statement: "ClientResult") -> None:
+    def _assign(self, slot: Slot, statement: Statement) -> None:
         slot.statement, statement.slot = statement, slot
         slot.since = time.monotonic()
         slot.unreported = True

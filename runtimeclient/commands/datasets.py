@@ -13,7 +13,7 @@ from runtimeclient.errors import ClientError, RefreshFailedError, RequestRefused
 from runtimeclient.http.resources import DatasetStatus, RefreshRun, RequestedRefresh
 from runtimeclient.output.console import Console
 from runtimeclient.output.formats import write_list
-from runtimeclient.output.text import age, duration, elapsed, plural, size, visible
+from runtimeclient.output.text import dataset_age, duration, plural, size, visible
 
 _DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetStatus))
 _DATASET_TABLE_COLUMNS = ("name", "status", "rows", "size", "age", "error", "from")
@@ -27,15 +27,8 @@ def _datasets(invocation: Invocation) -> None:
     is_table, now = style.format == "table", datetime.now(UTC)
     if is_table:
         for item, dataset in zip(items, datasets, strict=True):
-            item |= {"size": dataset.bytes and size(dataset.bytes), "age": _age(dataset, now)}
+            item |= {"size": dataset.bytes and size(dataset.bytes), "age": dataset_age(dataset, now)}
     write_list(_DATASET_TABLE_COLUMNS if is_table else _DATASET_COLUMNS, items, style, invocation.console.stdout)
-
-
-def _age(dataset: DatasetStatus, now: datetime) -> str | None:
-    """Return the age of the rows, by the runtime's clock if it reports one."""
-    if dataset.age_s is not None:
-        return elapsed(dataset.age_s)
-    return None if dataset.refreshed_at is None else age(dataset.refreshed_at, now)
 
 
 _DATASETS = Command(

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from runtimeclient.dashboard.snapshot import Snapshot
 from runtimeclient.http.resources import ActiveQuery, ComponentStatus, DatasetStatus, StatementStatistics
-from runtimeclient.output.text import age, duration, elapsed, one_line, size, visible
+from runtimeclient.output.text import age, dataset_age, duration, one_line, size, visible
 
 _COLORS = {"Ready": "green", "Refreshing": "cyan", "Initializing": "yellow", "Error": "bold red", "Disabled": "dim"}
 HELP = "↑ ↓ choose · c cancel · q leave"
@@ -186,16 +186,10 @@ def _datasets(datasets: Sequence[DatasetStatus], now: datetime, rows: int) -> Re
             Text(visible(row.status), style=_COLORS.get(row.status, "")),
             "" if row.rows is None else f"{row.rows:,}",
             "" if row.bytes is None else size(row.bytes),
-            _age(row, now),
+            dataset_age(row, now) or "",
             Text(one_line(row.error or ""), style="red"),
         )
     return _more(table, len(datasets), rows)
-
-
-def _age(row: DatasetStatus, now: datetime) -> str:
-    if row.age_s is not None:
-        return elapsed(row.age_s)
-    return "" if row.refreshed_at is None else age(row.refreshed_at, now)
 
 
 def _time(time_ms: float | None) -> str:

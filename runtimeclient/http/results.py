@@ -194,14 +194,12 @@ class SqlResult:
         columns: The column names; known after the first row, or at the end of `rows` if there are no rows.
         bytes_read: Bytes received so far.
         rows_read: Rows that `rows` has yielded so far.
-        query_id: The runtime's id of the statement, if it reports one.
     """
 
     def __init__(self, response: httpx.Response, silence_s: float) -> None:
         self.columns: tuple[str, ...] = ()
         self.bytes_read = 0
         self.rows_read = 0
-        self.query_id: str | None = response.headers.get("X-Query-Id")
         self._response = response
         self._silence_s = silence_s
 

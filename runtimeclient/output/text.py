@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 from rich.cells import cell_len
 
+from runtimeclient.http.resources import DatasetStatus
+
 # Seconds and name of a unit, and of the unit below it.
 _PERIODS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 # Length of a statement in a table.
@@ -40,6 +42,13 @@ def age(moment: str, now: datetime) -> str:
     if then.tzinfo is None:
         then = then.replace(tzinfo=UTC)
     return elapsed((now - then).total_seconds())
+
+
+def dataset_age(dataset: DatasetStatus, now: datetime) -> str | None:
+    """Return the age of a dataset's rows, by the runtime's clock if it reports one; None if it was never loaded."""
+    if dataset.age_s is not None:
+        return elapsed(dataset.age_s)
+    return None if dataset.refreshed_at is None else age(dataset.refreshed_at, now)
 
 
 def elapsed(seconds: float) -> str:

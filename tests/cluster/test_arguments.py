@@ -6,12 +6,11 @@ import pytest
 
 from cluster.arguments import arguments
 from queryengine.errors import ParameterError
-from tests.corpus import each
 
 PLUS_TWO = dt.timezone(dt.timedelta(hours=2))
 
 
-@each(
+@pytest.mark.parametrize(
     ("value", "field", "content"),
     [
         (True, "boolean", True),

@@ -13,7 +13,6 @@ from queryengine.errors import QueryError
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.cluster.clusters import ClusterEngine, Sail, config_of
-from tests.corpus import each
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(SELECT [^`]*)` \| `([^`]*)` \| `([^`]*)` \| `([^`]*)` \|$", PAGE, re.MULTILINE)
@@ -46,7 +45,7 @@ def test_the_table_is_there() -> None:
     assert len(ROWS) >= 20
 
 
-@each(("sql", "duckdb", "of_sail"), [row[:3] for row in ROWS])
+@pytest.mark.parametrize(("sql", "duckdb", "of_sail"), [row[:3] for row in ROWS])
 def test_each_row_says_what_happens(
     on_duckdb: Callable[[str], bytes], on_sail: Callable[[str], bytes], sql: str, duckdb: str, of_sail: str
 ) -> None:

@@ -7,7 +7,6 @@ from cluster.protocol import messages
 from cluster.types import as_schema, name_of, schema_of
 from queryengine.errors import SqlError
 from queryengine.manifest import Column
-from tests.corpus import each
 
 LONG = messages.DataType(long=messages.DataType.Long())
 TEXT = messages.DataType(string=messages.DataType.String())
@@ -58,7 +57,7 @@ def test_every_type_has_its_names_and_its_arrow_type() -> None:
     assert name_of(row) == 'struct<a:bigint,b:array<decimal(12,2)>,c:map<string,bigint>,d:struct<x"y:string>>'
 
 
-@each(
+@pytest.mark.parametrize(
     ("kind", "name"),
     [
         (INTERVAL, "interval day to second"),

@@ -285,7 +285,7 @@ def bomb(levels: int, width: int) -> str:
     return "\n".join(lines)
 
 
-@each(
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         pytest.param(bomb(10, 9), "more than 300,000 values", id="C19 nine to the tenth"),

@@ -1,10 +1,11 @@
 import json
 
+import pytest
+
 from cluster.gate.binding import Relation, bound
 from cluster.gate.gate import SparkGate
 from tests.cluster.clusters import ClusterEngine
 from tests.cluster.gate.statements import DECLARED, ungated
-from tests.corpus import each
 
 RELATIONS = {
     "flights": Relation(
@@ -21,7 +22,7 @@ def test_names_become_those_of_the_session(gate: SparkGate) -> None:
     assert bound(statement, RELATIONS) == "SELECT `flights`.`id` FROM `v7_flights` AS `flights`, `v7_few` AS `f`"
 
 
-@each(
+@pytest.mark.parametrize(
     ("sql", "rows"),
     [
         ("SELECT table_name, table_type FROM information_schema.tables", [["few", "VIEW"], ["Flights", "BASE TABLE"]]),

@@ -6,7 +6,6 @@ from cluster.gate.gate import SparkGate
 from queryengine.errors import SqlSyntaxError, StatementError, StatementNotAllowedError
 from tests.cluster.clusters import ClusterEngine
 from tests.cluster.gate.statements import DECLARED
-from tests.corpus import each
 
 
 def lambdas(levels: int) -> str:
@@ -32,7 +31,7 @@ def schema(levels: int) -> str:
     return f"SELECT from_json('[]', '{'array<' * levels}int{'>' * levels}')"
 
 
-@each(
+@pytest.mark.parametrize(
     "sql",
     [
         lambdas(12),
@@ -50,7 +49,7 @@ def test_the_cluster_answers_what_costs_little(engine: ClusterEngine, sql: str) 
     assert engine.run(sql, scope=DECLARED).startswith(b"[")
 
 
-@each(
+@pytest.mark.parametrize(
     ("sql", "message"),
     [
         (lambdas(13), "12 lambda functions in each other"),

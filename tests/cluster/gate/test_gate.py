@@ -19,7 +19,6 @@ from queryengine.errors import (
 )
 from tests.cluster.clusters import ClusterEngine
 from tests.cluster.gate.statements import DECLARED, harmless, hostile
-from tests.corpus import each
 
 HOSTILE = hostile()
 
@@ -29,7 +28,7 @@ def text_of(gate: SparkGate, sql: str) -> str:
     return with_markers_replaced(gate.admit(sql, DECLARED).sql, lambda kind, name: f"<{name or kind}>")
 
 
-@each(("theme", "sql"), HOSTILE)
+@pytest.mark.parametrize(("theme", "sql"), HOSTILE)
 def test_hostile_statements_are_refused_with_a_sentence(gate: SparkGate, theme: str, sql: str) -> None:
     with pytest.raises((StatementNotAllowedError, SqlSyntaxError, SqlError, ParameterError)) as raised:
         gate.admit(sql, DECLARED)
@@ -49,7 +48,7 @@ def test_what_only_looks_hostile_means_to_the_cluster_what_it_means_to_the_gate(
     assert [(sql, engine.run(sql, scope=DECLARED).decode()) for sql, _ in answers] == answers
 
 
-@each(
+@pytest.mark.parametrize(
     ("sql", "text"),
     [
         ("SELECT id FROM flights", "SELECT `id` FROM <flights> AS `flights`"),
@@ -90,7 +89,7 @@ def test_the_text_for_the_cluster_has_no_name_of_a_table_that_the_caller_wrote(
     assert text_of(gate, sql) == text
 
 
-@each(
+@pytest.mark.parametrize(
     ("sql", "found"),
     [
         ("SELECT 1", ("select", set(), set(), None)),
@@ -108,7 +107,7 @@ def test_what_a_statement_reads_and_takes(gate: SparkGate, sql: str, found: tupl
     assert (statement.kind, statement.relations, statement.parameters, statement.catalog) == found
 
 
-@each(
+@pytest.mark.parametrize(
     ("sql", "error"),
     [
         ("SELECT t.id FROM taxi.trips AS t", None),
@@ -137,7 +136,7 @@ def test_blank_text_is_an_empty_statement(gate: SparkGate, sql: str) -> None:
         gate.admit(sql, DECLARED)
 
 
-@each(
+@pytest.mark.parametrize(
     ("sql", "error", "message"),
     [
         ("\n  SELEC 1", SqlSyntaxError, r'^Syntax error at or near "SELEC" \(line 2, column 3\)\.$'),
@@ -183,7 +182,7 @@ def test_messages_name_the_cause(gate: SparkGate, sql: str, error: type[QueryErr
         gate.admit(sql, DECLARED)
 
 
-@each(
+@pytest.mark.parametrize(
     ("sql", "plain"),
     [
         ("SELECT sum(id), $1 FROM flights WHERE id IN (SELECT 2) ORDER BY 1", True),
@@ -241,7 +240,7 @@ _OPENINGS = {
 
 
 @pytest.mark.parametrize("levels", [12, 300, 5000])
-@each("shape", _OPENINGS)
+@pytest.mark.parametrize("shape", _OPENINGS)
 def test_nesting_is_admitted_or_refused_at_once(gate: SparkGate, shape: str, levels: int) -> None:
     opening, closing = _OPENINGS[shape]
     sql = "SELECT " + opening * levels + "1" + closing * levels

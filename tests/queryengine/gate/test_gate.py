@@ -73,7 +73,7 @@ def test_no_engine_table_can_be_read_by_name(gate: Gate) -> None:
 
 
 @pytest.mark.exhaustive
-@each("place", lines("subqueries.txt"))
+@pytest.mark.parametrize("place", lines("subqueries.txt"))
 def test_s24_a_common_table_expression_hides_a_table_of_the_engine_for_both(
     gate: Gate, engine: InProcessEngine, place: str
 ) -> None:
@@ -282,7 +282,7 @@ _OPENINGS = {
 
 
 @pytest.mark.parametrize("levels", [200, 600, 1500, 5000, 50_000])
-@each("shape", [*_OPENINGS, "types", "explained"])
+@pytest.mark.parametrize("shape", [*_OPENINGS, "types", "explained"])
 def test_l05_nesting_is_admitted_or_refused_at_once(gate: Gate, shape: str, levels: int) -> None:
     if shape == "types":
         sql = "SELECT NULL::INTEGER" + "[]" * levels
@@ -303,7 +303,7 @@ def test_l05_nesting_is_admitted_or_refused_at_once(gate: Gate, shape: str, leve
 
 
 @pytest.mark.exhaustive
-@each(
+@pytest.mark.parametrize(
     ("sql", "passes"),
     [
         pytest.param("SELECT 1" + "+1" * 900, True, id="1+1 900 times"),

@@ -108,7 +108,7 @@ def test_names_and_words_are_folded_in_ascii_only() -> None:
     assert lower("ÄK\u212a") == "Äk\u212a"
 
 
-@each(
+@pytest.mark.parametrize(
     ("sql", "message"),
     [
         pytest.param("SELECT (1", r'"\)" is missing', id="open bracket"),
@@ -207,7 +207,7 @@ def test_the_parser_is_not_made_to_read_a_part_again_and_again(sql: str, message
     scan("WITH a AS (WITH b AS (WITH c AS (SELECT 1" + ", 1" * 500 + ") FROM c) FROM b) FROM a")
 
 
-@each("unit", UNITS)
+@pytest.mark.parametrize("unit", UNITS)
 def test_one_mebibyte_of_anything_is_read_at_once(unit: str) -> None:
     sql = "SELECT " + unit * (1024 * 1024 // len(unit.encode()))
 

@@ -5,7 +5,7 @@ import pytest
 
 from runtimeclient.errors import ClientError
 from runtimeclient.http.results import JsonValue, Number
-from runtimeclient.output.charts import Chart, draw_text, make_chart
+from runtimeclient.output.charts import Chart, draw_text, make_chart, vega_lite
 from runtimeclient.output.console import ChartRequest, Style
 from tests.corpus import each
 from tests.runtimeclient.remote import Remote, Reply, with_schema
@@ -152,6 +152,17 @@ def test_ticks_have_the_precision_of_the_span(values: list[str], tick: str) -> N
     chart = make_chart(("t", "y"), rows, ChartRequest(kind="line"))
 
     assert tick in "\n".join(drawn(chart))
+
+
+def test_vega_lite_has_utc_times_rows_in_order_and_no_column_name_as_a_field() -> None:
+    line = vega_lite(make_chart(("a.b", "y"), [["1970-01-01T00:00:02", *n(1)]], ChartRequest()))
+    bars = vega_lite(make_chart(("a", "y", "z"), [["q", *n(1, 2)], ["b", *n(3, 4)]], ChartRequest()))
+
+    assert line["data"]["values"] == [{"x": 2000, "y": 1, "series": "y"}]
+    assert line["encoding"]["x"] == {"field": "x", "title": "a.b", "type": "temporal", "scale": {"type": "utc"}}
+    assert [value["x"] for value in bars["data"]["values"]] == ["q", "b", "q", "b"]
+    assert bars["encoding"]["x"]["sort"] is None
+    assert bars["encoding"]["xOffset"]["sort"] == bars["encoding"]["color"]["sort"] == ["y", "z"]
 
 
 def test_a_result_is_drawn_as_text_or_to_a_file_that_is_complete(remote: Remote, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_results_of_the_external_editor(
     assert statements(runtime) == ["SELECT 1"]
 
 
-@each(
+@pytest.mark.parametrize(
     ("text", "statement"),
     [
         (r"\l", "SELECT DISTINCT catalog_name FROM information_schema.schemata ORDER BY 1"),
@@ -243,6 +243,8 @@ def test_results_of_the_external_editor(
     ],
 )
 def test_commands_for_tables_and_columns(runtime: Remote, text: str, statement: str) -> None:
+    runtime.requests.clear()
+
     assert Conversation(text).run(runtime) == ONE_TABLE
     assert statements(runtime) == [statement]
 

@@ -108,7 +108,7 @@ def test_line_by_line_gives_the_same_statements(lines: list[str]) -> None:
         position = text.index(statement, position) + len(statement)
 
 
-@each("piece", ["'", "/*", "$a$ $b$ ", "e'\\", " $", "x;", "--", "'' ", "\\'", "x", "/* c */"])
+@pytest.mark.parametrize("piece", ["'", "/*", "$a$ $b$ ", "e'\\", " $", "x;", "--", "'' ", "\\'", "x", "/* c */"])
 def test_is_linear_in_the_text_and_in_its_lines(piece: str) -> None:
     splitter = StatementSplitter()
     start = time.process_time()
