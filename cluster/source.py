@@ -19,7 +19,7 @@ from cluster.protocol import messages
 from cluster.reader import RemoteReader
 from datasources.errors import SourceError
 from datasources.sources.databases import INTEGERS, Column, checked, chosen, condition, explained
-from datasources.sources.source import Load
+from datasources.sources.source import Load, Source
 from datasources.sources.streams import StreamScan
 from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError, QueryTimeoutError, StatementError
@@ -31,8 +31,8 @@ from runtimeconf.tables import table_parts
 _COMPARED = {**dict.fromkeys(("byte", "short", "integer", "long"), INTEGERS), "date": frozenset({"date"})}
 
 
-class SparkSource:
-    """One table or view of a cluster."""
+class SparkSource(Source):
+    """One table or view of a cluster. Spark Connect has no version number for a table."""
 
     def __init__(self, dataset: DatasetConfig, params: SparkParams) -> None:
         self._table = ".".join(map(_quoted, table_parts(dataset.location)))
@@ -59,10 +59,6 @@ class SparkSource:
             finally:
                 with suppress(QueryError, SessionLostError):
                     connection.release_session(session_id)
-
-    def has_changed(self, _version: str, _load: Load) -> bool:
-        """Return True: Spark Connect has no version number for a table."""
-        return True
 
     def _connection(self) -> Connection:
         roots = None if self._roots is None else Path(self._roots)

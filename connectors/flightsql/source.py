@@ -27,7 +27,7 @@ from adbc_driver_manager import AdbcStatusCode
 from connectors.flightsql.params import FlightSqlParams
 from datasources.errors import SourceError
 from datasources.sources.databases import INTEGERS, Column, chosen, condition, explained, mapped, viewed
-from datasources.sources.source import Load, reason_for
+from datasources.sources.source import Load, Source, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier
 from runtimeconf.addresses import parse_host
@@ -95,8 +95,8 @@ _BY_WORDS = (
 adbc_driver_flightsql.connect("grpc://127.0.0.1:1").close()
 
 
-class FlightSqlSource:
-    """One table or view of a server."""
+class FlightSqlSource(Source):
+    """One table or view of a server. Flight SQL has no version number for a table."""
 
     def __init__(self, dataset: DatasetConfig, params: FlightSqlParams) -> None:
         self._table = ".".join(map(identifier, table_parts(dataset.location)))
@@ -121,10 +121,6 @@ class FlightSqlSource:
             where = condition(columns, load.wanted)
             reader = self._rows(cursor, f"SELECT {expressions} FROM {self._table}{where}")  # noqa: S608 - quoted
             yield StreamScan(mapped(reader, _with_hugeints), load, self._explanation)
-
-    def has_changed(self, _version: str, _load: Load) -> bool:
-        """Return True: Flight SQL has no version number for a table."""
-        return True
 
     def _connection(self, load: Load) -> adbc_driver_manager.dbapi.Connection:
         options = {

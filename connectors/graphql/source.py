@@ -38,7 +38,7 @@ from datasources.sources.format_detection import format_named
 from datasources.sources.formats import FileFormat
 from datasources.sources.origin import Origin
 from datasources.sources.scratch import ScratchSpace, too_large
-from datasources.sources.source import Load
+from datasources.sources.source import Load, Source
 from runtimeconf.file_formats import FileParams
 from runtimeconf.model import DatasetConfig
 
@@ -60,8 +60,8 @@ class _Paging:
     direction: tuple[str, str, str]
 
 
-class GraphqlSource:
-    """A list in the answer to one query."""
+class GraphqlSource(Source):
+    """A list in the answer to one query. An answer has no version."""
 
     def __init__(self, dataset: DatasetConfig, params: GraphqlParams) -> None:
         parts = urlsplit(dataset.location)
@@ -85,10 +85,6 @@ class GraphqlSource:
             yield format_named("ndjson")(
                 [file], self._shown, space, FileParams(), compression="UNCOMPRESSED", version=None
             )
-
-    def has_changed(self, _version: str, _load: Load) -> bool:
-        """Return True: an answer has no version."""
-        return True
 
     def _document(self) -> DocumentNode:
         try:

@@ -28,7 +28,7 @@ from connectors.mssql.types import MssqlColumn, column_of, quoted
 from datasources.errors import SourceError
 from datasources.sources.databases import chosen, condition, converted, engine_types, explained, standard_literal
 from datasources.sources.origin import tls_context
-from datasources.sources.source import Bound, Load, Value, reason_for
+from datasources.sources.source import Bound, Load, Source, Value, reason_for
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
 from runtimeconf.tables import table_parts
@@ -122,8 +122,8 @@ _BY_WORDS = (
 )
 
 
-class MssqlSource:
-    """One table or view, read by one statement."""
+class MssqlSource(Source):
+    """One table or view, read by one statement. The server has no version number for a table."""
 
     def __init__(self, dataset: DatasetConfig, params: MssqlParams) -> None:
         parts = table_parts(dataset.location)
@@ -157,10 +157,6 @@ class MssqlSource:
                 rows.execute(f"SELECT {expressions} FROM {self._table}{where}")  # noqa: S608 - quoted
             reader = converted(_batches(rows, asked), asked)
             yield StreamScan(reader, load, self._explanation, types=engine_types(asked))
-
-    def has_changed(self, _version: str, _load: Load) -> bool:
-        """Return True: the server has no version number for a table."""
-        return True
 
     def _connection(self, load: Load) -> pymssql.Connection:
         """

@@ -32,7 +32,7 @@ from datasources.sources.databases import (
     standard_literal,
 )
 from datasources.sources.origin import tls_context
-from datasources.sources.source import Load, Value, reason_for
+from datasources.sources.source import Load, Source, Value, reason_for
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
 from runtimeconf.tables import table_parts
@@ -107,8 +107,8 @@ _BY_WORDS = (
 )
 
 
-class MysqlSource:
-    """One table or view, read in one snapshot of the server."""
+class MysqlSource(Source):
+    """One table or view, read in one snapshot of the server. MySQL has no version number for a table."""
 
     def __init__(self, dataset: DatasetConfig, params: MysqlParams) -> None:
         *database, self._table = table_parts(dataset.location)
@@ -134,10 +134,6 @@ class MysqlSource:
                 unread.execute(f"SELECT {expressions} FROM {table}{where}")  # noqa: S608 - quoted
                 reader = converted(_batches(unread, [column.name for column in asked]), asked)
             yield StreamScan(reader, load, self._explanation, types=engine_types(asked))
-
-    def has_changed(self, _version: str, _load: Load) -> bool:
-        """Return True: MySQL has no version number for a table."""
-        return True
 
     def _connection(self, load: Load) -> pymysql.Connection:
         sslmode, root = self._params.mysql_sslmode, self._params.mysql_sslrootcert

@@ -39,7 +39,7 @@ from datasources.sources.databases import (
     engine_types,
     explained,
 )
-from datasources.sources.source import Load, reason_for
+from datasources.sources.source import Load, Source, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
 from runtimeconf.model import DatasetConfig
@@ -126,8 +126,8 @@ _BY_WORDS = (
 )
 
 
-class PostgresSource:
-    """One table or view, read in one snapshot of the database."""
+class PostgresSource(Source):
+    """One table or view, read in one snapshot of the database. PostgreSQL has no version number for a table."""
 
     def __init__(self, dataset: DatasetConfig, params: PostgresParams) -> None:
         self._parts = table_parts(dataset.location)
@@ -159,10 +159,6 @@ class PostgresSource:
             arrays = [name for name, _, _, element in rows if element is not None]
             reader = converted(cursor.fetch_record_batch(), asked)
             yield StreamScan(reader, load, partial(self._explanation, arrays=arrays), types=engine_types(asked))
-
-    def has_changed(self, _version: str, _load: Load) -> bool:
-        """Return True: PostgreSQL has no version number for a table."""
-        return True
 
     def _connection(self, load: Load) -> adbc_driver_manager.dbapi.Connection:
         # Set every relevant option, so that no PG* variable, password file or service file has an effect.

@@ -11,10 +11,11 @@ import trustme
 from tests.connectors.mssql.mssql_server import mssql, mssql_table
 from tests.connectors.mysql.mariadb_server import mariadb
 from tests.connectors.postgres.postgres_server import postgres
+from tests.datasources.conftest import start
 from tests.runtimeconf.conftest import fault, faults, load_text, yaml_file
 from tests.web_server import File, WebServer, serving
 
-__all__ = ["fault", "faults", "load_text", "mariadb", "mssql", "mssql_table", "postgres", "yaml_file"]
+__all__ = ["fault", "faults", "load_text", "mariadb", "mssql", "mssql_table", "postgres", "start", "yaml_file"]
 
 
 @pytest.fixture(scope="session")

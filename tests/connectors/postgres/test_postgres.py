@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -333,7 +334,7 @@ def test_nothing_is_written_at_the_server(tmp_path: Path, table: Table, postgres
 
 def test_the_environment_has_no_effect(tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = table("t", "CREATE TABLE t AS SELECT 1 AS a")
-    without_password = table("t", pg_pass="")
+    without_password = replace(dataset, params={**dataset.params, "pg_pass": ""})
     monkeypatch.setenv("PGHOSTADDR", "127.0.0.1")
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     monkeypatch.setenv("PGOPTIONS", "-c search_path=pg_catalog")

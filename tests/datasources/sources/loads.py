@@ -47,11 +47,11 @@ def table(directory: Path, from_: str, *, name: str = "d", **more: Any) -> Datas
 
 
 def typed(params: type[Params], texts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that a YAML with these *texts* would give."""
+    """Return the values that a YAML with these *texts* would give; an empty one stays, which a YAML may not have."""
     values = dict(texts)
     for name, text in texts.items():
         field = params.declared[name].field
-        if not params.declared[name].is_path and isinstance(field, ScalarField):
+        if text != "" and not params.declared[name].is_path and isinstance(field, ScalarField):
             values[name] = field.convert(Scalar(line=1, text=str(text), is_plain=True))
     return values
 
