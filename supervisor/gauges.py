@@ -11,16 +11,16 @@ import platform
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from datasources.control import DatasetState
 from datasources.errors import DatasetsUnavailableError
 from datasources.refresh.control_socket import ControlClient
 from queryengine.pool.broker_client import TICK_S, BrokerLink
+from queryengine.pool.messages import Said
 from runtimeconf.model import RuntimeConfig
 from supervisor.parts import part_of
 from supervisor.version import version
@@ -187,7 +187,7 @@ class Gauges:
 class _NoStatements:
     """The listener of a link that only receives the status of the engine."""
 
-    def take(self, fields: Mapping[str, Any]) -> None:
+    def take(self, message: Said) -> None:
         """Ignore it."""
 
     def lost(self) -> None:

@@ -4,31 +4,6 @@ The broker: grants the execution slots of the engine to the statements of all cl
 It runs in the engine's arbiter, has no thread, and blocks only in `Broker.poll`. Each client process holds one
 connection to `broker.sock`, which carries MESSAGE frames of `queryengine.pool.frames`. `SlotScheduler` decides who gets
 a slot and when it is recalled.
-
-Messages from a client:
-
-* `{"do":"enter","id","key","sql","started"}` asks for a slot for a statement; `"patient":true` says that it can wait
-  (see the scheduler), `"short":true` that it was short before, `"repeated":true` that it was reclaimed before,
-  `"inner":true` that it is the runtime's own, which no caller may see or stop, and `"concurrent"` how many statements
-  of its key may run at once.
-* `{"do":"hurry","id"}` ends the patience; `{"do":"leave","id"}` removes the statement from the queue.
-* `{"do":"runs","slot","id","sql","started"}` reports the statement that a slot is used for (no id: none).
-* `{"do":"leave","slot"}` frees a slot; `"kill"` names a statement whose worker is killed first.
-* `{"do":"active","ask","key"}` lists the statements of a key; `{"do":"cancel","ask","key","id"}` stops one.
-* `{"do":"count","ask","key","limit"}` counts a request of a key with `requests_per_minute`; with `"instead_of"`, the
-  second of an earlier call of that request, which no longer counts.
-* `{"do":"reported","ask"}` marks the end of the reports that a "report" message asked for.
-
-Messages to a client:
-
-* `{"is":"admitted","id","key","slot"}`, `{"is":"busy"|"stopping","id"}`: the decision on a statement.
-* `{"is":"recall","slot"}`: give the slot back after the statement that it is used for.
-* `{"is":"cancel","id"}`: another process stops this statement.
-* `{"is":"reclaimed","id"}`: stop this statement, because another key needs its slot, and enter it again if possible.
-* `{"is":"report","ask"}`: report what each slot is used for now, because another client lists or cancels statements.
-* `{"is":"active"|"cancelled"|"counted","ask"}`: answers.
-* `{"is":"status","alive","killed","stopping","busy","running","queued"}`: every second, and when one of the first three
-  has changed. The last three are numbers of workers and of statements.
 """
 
 import itertools
@@ -37,16 +12,38 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from msgspec.structs import replace
+
+from queryengine.engine import ActiveQuery
 from queryengine.pool import messages
 from queryengine.pool.frames import FrameError, Kind, encode
-from queryengine.pool.messages import decoded
+from queryengine.pool.messages import (
+    Active,
+    Answer,
+    Asked,
+    Cancel,
+    Cancelled,
+    Count,
+    Counted,
+    Enter,
+    Found,
+    Hurry,
+    Leave,
+    Listed,
+    Report,
+    Reported,
+    Runs,
+    Said,
+    Status,
+    Stopping,
+    decoded,
+)
 from queryengine.pool.rate_limits import RateLimits
-from queryengine.pool.slot_scheduler import ClientConnection, SlotScheduler, required
+from queryengine.pool.slot_scheduler import ClientConnection, SlotScheduler
 from runtimeconf.model import QueryConfig
 from system.state_socket import StateSocket
 
@@ -72,7 +69,7 @@ class _PendingQuestion:
     """A question from *client* about all statements. It waits for the reports of the clients in `unreported`."""
 
     client: ClientConnection
-    answer: Callable[[], dict[str, Any]]
+    answer: Callable[[], Answer]
     unreported: set[ClientConnection]
     deadline: float
 
@@ -104,7 +101,7 @@ class Broker:
         self._unsent: set[ClientConnection] = set()
         self._serials = itertools.count()
         self._rate_limits = RateLimits()
-        self._status: dict[str, Any] = {"is": "status", "alive": 0, "killed": 0, "stopping": False}
+        self._status = Status()  # without the last three numbers
         self._busy = 0
         self._status_sent = -STATUS_INTERVAL_S
         self._selector = selectors.DefaultSelector()
@@ -149,14 +146,14 @@ class Broker:
         That is done if one of the first two has changed or a second has passed.
         """
         self._busy = busy
-        status = {"is": "status", "alive": alive, "killed": killed, "stopping": self.draining}
+        status = Status(alive=alive, killed=killed, stopping=self.draining)
         now = time.monotonic()
         if status == self._status and now - self._status_sent < STATUS_INTERVAL_S:
             return
         self._status, self._status_sent = status, now
-        numbers = {"busy": busy, "running": self._scheduler.running, "queued": self._scheduler.queued}
+        whole = replace(status, busy=busy, running=self._scheduler.running, queued=self._scheduler.queued)
         for client in self._clients:
-            self._send(client, status | numbers)
+            self._send(client, whole)
         self._flush()
 
     def free_unused(self, running: Collection[str], *, any_idle: bool) -> None:
@@ -177,12 +174,12 @@ class Broker:
         """Refuse new statements. Running and queued ones continue."""
         self.draining = True
         self._scheduler.recall_all()
-        self.report(alive=self._status["alive"], killed=self._status["killed"], busy=self._busy)
+        self.report(alive=self._status.alive, killed=self._status.killed, busy=self._busy)
 
     def end_statements(self) -> None:
         """Have every client stop its statements."""
         for statement in self._scheduler.statements():
-            self._send(statement.client, {"is": "stopping", "id": statement.id})
+            self._send(statement.client, Stopping(id=statement.id))
         self._flush()
 
     def close(self) -> None:
@@ -241,7 +238,7 @@ class Broker:
         for kind, payload in client.decoder.feed(data):
             if kind is not Kind.MESSAGE:
                 raise FrameError(f"a frame is of kind {kind.name}")
-            self._handle(client, decoded(payload, messages.FIELDS))
+            self._handle(client, decoded(payload, messages.ASKED))
 
     def _drop(self, client: ClientConnection, reason: str = "") -> None:
         """Close the connection and free the slots of its process; a *reason* is logged."""
@@ -255,8 +252,8 @@ class Broker:
         client.socket.close()
         self._scheduler.drop(client)
 
-    def _send(self, client: ClientConnection, fields: dict[str, Any]) -> None:
-        client.out += encode(Kind.MESSAGE, fields)
+    def _send(self, client: ClientConnection, message: Said) -> None:
+        client.out += encode(Kind.MESSAGE, message)
         self._unsent.add(client)
 
     def _flush(self) -> None:
@@ -279,52 +276,46 @@ class Broker:
 
     # Messages.
 
-    def _handle(self, client: ClientConnection, fields: dict[str, Any]) -> None:
-        match fields.get("do"):
-            case "enter" if self.draining:
-                self._send(client, {"is": "stopping", "id": required(fields, "id", str)})
-            case "enter":
-                self._scheduler.enter(client, fields, required(fields, "key", str))
-            case "runs":
-                self._scheduler.record_use(client, required(fields, "slot", int), fields)
-            case "leave" if "slot" in fields:
-                self._release(client, fields)
-            case "leave":
-                self._scheduler.leave(client, required(fields, "id", str))
-            case "hurry":
-                self._scheduler.hurry(client, required(fields, "id", str))
-            case "active" | "cancel" | "count":
-                self._ask(client, fields)
-            case "reported":
-                if (question := self._questions.get(required(fields, "ask", int))) is not None:
+    def _handle(self, client: ClientConnection, message: Asked) -> None:
+        match message:
+            case Enter() if self.draining:
+                self._send(client, Stopping(id=message.statement.id))
+            case Enter():
+                self._scheduler.enter(client, message)
+            case Runs():
+                self._scheduler.record_use(client, message.slot, message.statement)
+            case Leave(slot=int(number)):
+                if (slot := client.slots.get(number)) is not None:  # else it was freed meanwhile
+                    if message.kill:  # before the next statement gets the slot
+                        self._kill(message.kill)
+                    self._scheduler.free(slot)
+            case Leave():
+                self._scheduler.leave(client, message.id)
+            case Hurry():
+                self._scheduler.hurry(client, message.id)
+            case _:
+                self._handle_question(client, message)
+
+    def _handle_question(self, client: ClientConnection, message: Count | Active | Cancel | Reported) -> None:
+        match message:
+            case Count():
+                allowance = self._rate_limits.take(message.key, message.limit, message.instead_of)
+                self._send(client, Counted(ask=message.ask, allowance=allowance))
+            case Active():
+                self._ask(client, partial(self._active, message))
+            case Cancel():
+                self._ask(client, partial(self._cancel, message))
+            case Reported():
+                if (question := self._questions.get(message.ask)) is not None:
                     question.unreported.discard(client)
-            case other:
-                raise FrameError(f"a message asks for {other!r:.40}")
 
-    def _release(self, client: ClientConnection, fields: dict[str, Any]) -> None:
-        if (slot := client.slots.get(required(fields, "slot", int))) is None:  # it was freed meanwhile
-            return
-        if isinstance(kill := fields.get("kill"), str):  # before the next statement gets the slot
-            self._kill(kill)
-        self._scheduler.free(slot)
-
-    def _ask(self, client: ClientConnection, fields: dict[str, Any]) -> None:
-        """Answer *client*; about statements, once the other clients have reported what they use their slots for."""
-        key, ask = required(fields, "key", str), fields.get("ask")
-        if fields["do"] == "count":
-            instead_of = required(fields, "instead_of", int) if "instead_of" in fields else None
-            allowance = self._rate_limits.take(key, required(fields, "limit", int), instead_of)
-            self._send(client, {"is": "counted", "ask": ask, "allowance": asdict(allowance)})
-            return
-        if fields["do"] == "cancel":
-            answer = partial(self._cancel, key, ask, required(fields, "id", str))
-        else:
-            answer = partial(self._active, key, ask)
+    def _ask(self, client: ClientConnection, answer: Callable[[], Answer]) -> None:
+        """Answer *client* once the other clients have reported what they use their slots for."""
         unreported = self._scheduler.holders - {client}
         serial = next(self._serials)
         self._questions[serial] = _PendingQuestion(client, answer, unreported, time.monotonic() + self.report_s)
         for other in unreported:
-            self._send(other, {"is": "report", "ask": serial})
+            self._send(other, Report(ask=serial))
 
     def _answer_questions(self, now: float) -> None:
         """Answer the questions whose reports are complete or late."""
@@ -340,20 +331,20 @@ class Broker:
                 logger.exception("a client of the broker was dropped")
                 self._drop(question.client)
 
-    def _active(self, key: str, ask: object) -> dict[str, Any]:
-        statements = [
-            {
-                "id": statement.id,
-                "started": statement.started,
-                "state": "queued" if self._scheduler.is_queued(statement) else "running",
-                "sql": statement.sql,
-            }
-            for statement in self._scheduler.statements_of(key)
-        ]
-        return {"is": "active", "ask": ask, "statements": statements}
+    def _active(self, question: Active) -> Listed:
+        statements = tuple(
+            ActiveQuery(
+                query_id=one.id,
+                started=one.started,
+                state="queued" if self._scheduler.is_queued(one) else "running",
+                sql=one.sql,
+            )
+            for one in self._scheduler.statements_of(question.key)
+        )
+        return Listed(ask=question.ask, statements=statements)
 
-    def _cancel(self, key: str, ask: object, query_id: str) -> dict[str, Any]:
-        found = [statement for statement in self._scheduler.statements_of(key) if statement.id == query_id]
+    def _cancel(self, question: Cancel) -> Found:
+        found = [one for one in self._scheduler.statements_of(question.key) if one.id == question.id]
         for statement in found:
-            self._send(statement.client, {"is": "cancel", "id": query_id})
-        return {"is": "cancelled", "ask": ask, "found": bool(found)}
+            self._send(statement.client, Cancelled(id=question.id))
+        return Found(ask=question.ask, found=bool(found))

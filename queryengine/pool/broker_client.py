@@ -12,20 +12,20 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from queryengine.engine import EngineStatus
 from queryengine.errors import EngineBusyError, EngineUnavailableError
 from queryengine.pool import messages
 from queryengine.pool.broker import BROKER_SOCKET
 from queryengine.pool.frames import FrameDecoder, Kind, encode
-from queryengine.pool.messages import decoded
+from queryengine.pool.messages import Answer, Asked, Counted, Found, Listed, Said, Status, decoded
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +67,9 @@ class _Connection:
             raise
         self._writes.setblocking(False)
 
-    def send(self, fields: Mapping[str, Any]) -> None:
+    def send(self, message: Asked) -> None:
         """Send a message, or keep it until the broker reads; raises OSError if the connection is lost."""
-        frame = encode(Kind.MESSAGE, fields)
+        frame = encode(Kind.MESSAGE, message)
         with self._lock:
             if not self._unsent:
                 self._progress_at = time.monotonic()
@@ -118,7 +118,7 @@ class _Connection:
 class Listener(Protocol):
     """What a link calls, in threads of its own."""
 
-    def take(self, fields: dict[str, Any]) -> None:
+    def take(self, message: Said) -> None:
         """Take a message that is neither an answer nor a status."""
 
     def lost(self) -> None:
@@ -144,7 +144,7 @@ class BrokerLink:
         self._closed = threading.Event()
         self._woken = threading.Event()
         self._lost_at = time.monotonic()
-        self._questions: dict[int, Future[dict[str, Any]]] = {}
+        self._questions: dict[int, Future[Answer]] = {}
         self._numbers = itertools.count()
         self._status = EngineStatus(workers_alive=0, workers_killed=0)
         self._is_stopping = False
@@ -201,27 +201,27 @@ class BrokerLink:
         if self._connection is None or not self.is_heard:
             raise unreachable()
 
-    def say(self, fields: Mapping[str, Any]) -> bool:
+    def say(self, message: Asked) -> bool:
         """Send a message without blocking; False without a connection. A later loss calls `SlotPool.lost`."""
         connection = self._connection
         if connection is None:
             return False
         with suppress(EngineUnavailableError):
-            self._send(connection, fields)
+            self._send(connection, message)
         return True
 
     def wake(self) -> None:
         """Call `SlotPool.tick` soon, because something is due earlier than it said."""
         self._woken.set()
 
-    def ask(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, question_of: Callable[[int], Asked]) -> Answer:
         """
-        Ask the broker a question and wait for the answer.
+        Ask the broker a question, which *question_of* makes for a number, and wait for the answer.
 
         Raises:
             EngineUnavailableError: No answer came.
         """
-        question: Future[dict[str, Any]] = Future()
+        question: Future[Answer] = Future()
         with self._lock:
             connection = self._connection
             if connection is None:
@@ -229,7 +229,7 @@ class BrokerLink:
             number = next(self._numbers)
             self._questions[number] = question
         try:
-            self._send(connection, {**fields, "ask": number})
+            self._send(connection, question_of(number))
             return question.result(_ANSWER_TIMEOUT_S)
         except TimeoutError:
             raise unreachable() from None
@@ -252,9 +252,9 @@ class BrokerLink:
         for thread in self._threads:
             thread.join(_CLOSE_S)
 
-    def _send(self, connection: _Connection, fields: Mapping[str, Any]) -> None:
+    def _send(self, connection: _Connection, message: Asked) -> None:
         try:
-            connection.send(fields)
+            connection.send(message)
         except OSError as error:
             connection.hang_up()
             raise unreachable() from error
@@ -299,7 +299,7 @@ class BrokerLink:
             self._gain(connection)
             while data := connection.receive():
                 for _, payload in decoder.feed(data):
-                    self._take(decoded(payload, messages.FIELDS))
+                    self._take(decoded(payload, messages.SAID))
                 connection.flush()  # A broker that sends has probably read as well.
         finally:
             self._lose(connection)
@@ -328,26 +328,26 @@ class BrokerLink:
         for question in questions:
             question.set_exception(unreachable())
 
-    def _take(self, fields: dict[str, Any]) -> None:
-        match fields.get("is"):
-            case "status":
-                self._is_stopping = fields["stopping"]
+    def _take(self, message: Said) -> None:
+        match message:
+            case Status():
+                self._is_stopping = message.stopping
                 self._status = EngineStatus(
-                    workers_alive=fields["alive"],
-                    workers_killed=fields["killed"],
-                    workers_busy=fields.get("busy", 0),
-                    running=fields.get("running", 0),
-                    queued=fields.get("queued", 0),
+                    workers_alive=message.alive,
+                    workers_killed=message.killed,
+                    workers_busy=message.busy,
+                    running=message.running,
+                    queued=message.queued,
                 )
                 self._status_at = time.monotonic()
-                self._was_alive |= fields["alive"] > 0
-            case "active" | "cancelled" | "counted":
+                self._was_alive |= message.alive > 0
+            case Listed() | Found() | Counted():
                 with self._lock:
-                    question = self._questions.pop(fields["ask"], None)
+                    question = self._questions.pop(message.ask, None)
                 if question is not None:
-                    question.set_result(fields)
+                    question.set_result(message)
             case _:
-                self._pool.take(fields)
+                self._pool.take(message)
 
 
 @contextmanager

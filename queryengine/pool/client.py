@@ -15,10 +15,11 @@ from queryengine.engine import (
     Query,
 )
 from queryengine.errors import EngineBusyError, EngineUnavailableError
+from queryengine.pool.broker_client import unreachable
 from queryengine.pool.client_result import ClientResult
 from queryengine.pool.durations import Durations
 from queryengine.pool.exchange import unreadable
-from queryengine.pool.messages import End, Request
+from queryengine.pool.messages import Active, Cancel, Count, Counted, End, Found, Listed, Request
 from queryengine.pool.slots import SlotPool
 from runtimeconf.model import RuntimeConfig
 
@@ -97,30 +98,31 @@ class EngineClient:
 
     def count_request(self, fingerprint: str, per_minute: int, instead_of: int | None = None) -> Allowance:
         """As `QueryEngine.count_request`, over all processes."""
-        question = {"do": "count", "key": fingerprint, "limit": per_minute}
-        if instead_of is not None:
-            question["instead_of"] = instead_of
         try:
-            answer = self._pool.link.ask(question)
+            answer = self._pool.link.ask(
+                lambda ask: Count(ask=ask, key=fingerprint, limit=per_minute, instead_of=instead_of)
+            )
         except EngineUnavailableError:
             if self.successor is None:
                 raise
             return self.successor.count_request(fingerprint, per_minute, instead_of)
-        return Allowance(**answer["allowance"])
+        if not isinstance(answer, Counted):
+            raise unreachable()
+        return answer.allowance
 
     def active(self, fingerprint: str) -> tuple[ActiveQuery, ...]:
         """As `QueryEngine.active`: the statements of all processes."""
         self._pool.report()
-        answer = self._pool.link.ask({"do": "active", "key": fingerprint})
-        return (self._of_predecessor(lambda engine: engine.active(fingerprint)) or ()) + tuple(
-            ActiveQuery(query_id=one["id"], started=one["started"], state=one["state"], sql=one["sql"])
-            for one in answer["statements"]
-        )
+        answer = self._pool.link.ask(lambda ask: Active(ask=ask, key=fingerprint))
+        if not isinstance(answer, Listed):
+            raise unreachable()
+        return (self._of_predecessor(lambda engine: engine.active(fingerprint)) or ()) + answer.statements
 
     def cancel(self, query_id: str, fingerprint: str) -> bool:
         """As `QueryEngine.cancel`: a statement of any process."""
         self._pool.report()
-        found = bool(self._pool.link.ask({"do": "cancel", "key": fingerprint, "id": query_id})["found"])
+        answer = self._pool.link.ask(lambda ask: Cancel(ask=ask, key=fingerprint, id=query_id))
+        found = isinstance(answer, Found) and answer.found
         return found or bool(self._of_predecessor(lambda engine: engine.cancel(query_id, fingerprint)))
 
     def _of_predecessor(self, ask: "Callable[[EngineClient], _T]") -> _T | None:

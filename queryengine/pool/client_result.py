@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from queryengine.manifest import Signature
 from queryengine.pool.broker_client import reclaimed, unreachable
 from queryengine.pool.exchange import Exchange, NotStartedError, Phase, connect
 from queryengine.pool.frames import FrameError, Kind, encode
-from queryengine.pool.messages import End, Request
+from queryengine.pool.messages import End, Request, Statement
 from queryengine.pool.slots import Slot, SlotPool
 from system.wallclock import utc_at
 
@@ -125,20 +125,18 @@ class ClientResult:
             raise
         return self
 
-    def entry(self) -> dict[str, Any]:
-        """Return the fields of "enter" and "runs" messages that describe the statement."""
-        fields: dict[str, Any] = {
-            "id": self.query_id,
-            "sql": _listed(self._sql),
-            "started": utc_at(self.started),
-        }
-        if self._concurrent is not None:
-            fields["concurrent"] = self._concurrent
-        if (durations := self._pool.durations) is not None and durations.is_short(self._sql):
-            fields["short"] = True
-        if self._is_repeated:
-            fields["repeated"] = True
-        return {**fields, "inner": True} if self._is_inner else fields
+    def entry(self) -> Statement:
+        """Return what the broker is told of the statement."""
+        durations = self._pool.durations
+        return Statement(
+            id=self.query_id,
+            sql=_listed(self._sql),
+            started=utc_at(self.started),
+            short=durations is not None and durations.is_short(self._sql),
+            repeated=self._is_repeated,
+            inner=self._is_inner,
+            concurrent=self._concurrent,
+        )
 
     def __iter__(self) -> Iterator[bytes]:
         return self

@@ -27,12 +27,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
 
 from queryengine.engine import ACTIVE_SQL_CHARACTERS
 from queryengine.errors import EngineBusyError
 from queryengine.pool.fair_queue import EntryState, FairQueue, QueueEntry, reclaim_s
 from queryengine.pool.frames import FrameDecoder, FrameError
+from queryengine.pool.messages import Admitted, Busy, Enter, Recall, Reclaimed, Said, Statement
 from runtimeconf.model import QueryConfig
 
 #: How long a client process keeps a slot that another process wants for the same key.
@@ -52,22 +52,19 @@ ROTATION_S = 0.15
 #: If a slot has not come back this long after its statement was stopped, another statement is stopped.
 RECLAIM_AGAIN_S = 5.0
 
-_T = TypeVar("_T")
-
 
 class StatementRecord:
     """A statement that is queued or that a slot is used for."""
 
     entry: QueueEntry
 
-    def __init__(self, client: "ClientConnection", fields: dict[str, Any], key: str) -> None:
+    def __init__(self, client: "ClientConnection", statement: Statement, key: str) -> None:
         self.client = client
-        self.id = required(fields, "id", str)
+        self.id = statement.id
         self.key = key
-        self.is_inner = fields.get("inner") is True
-        self.is_repeated = fields.get("repeated") is True
-        self.sql = required(fields, "sql", str)[:ACTIVE_SQL_CHARACTERS]
-        self.started = required(fields, "started", str)
+        self.is_inner, self.is_repeated = statement.inner, statement.repeated
+        self.sql = statement.sql[:ACTIVE_SQL_CHARACTERS]
+        self.started = statement.started
         self.since = time.monotonic()
         self.queued_until = 0.0
 
@@ -112,14 +109,6 @@ class ClientConnection:
         self.slots: dict[int, GrantedSlot] = {}
 
 
-def required(fields: dict[str, Any], name: str, kind: type[_T]) -> _T:
-    """Return the field *name* of a message, which is a *kind*; raises FrameError."""
-    value = fields.get(name)
-    if not isinstance(value, kind):
-        raise FrameError(f"a message has no {name}")
-    return value
-
-
 def slots_of(key: str, slots: Iterable[GrantedSlot]) -> int:
     """Return the number of those *slots* of *key* that are not recalled."""
     return sum(slot.entry.key == key and not slot.is_recalled for slot in slots)
@@ -129,14 +118,13 @@ class SlotScheduler:
     """
     Grants, recalls and frees slots. It has no thread and never waits.
 
-    *limits*, *several_keys* and *reserved* are those of the `Broker`; *send* queues the fields of a message for a
-    client.
+    *limits*, *several_keys* and *reserved* are those of the `Broker`; *send* queues a message for a client.
     """
 
     def __init__(
         self,
         limits: QueryConfig,
-        send: Callable[[ClientConnection, dict[str, Any]], None],
+        send: Callable[[ClientConnection, Said], None],
         *,
         several_keys: bool,
         reserved: int = 0,
@@ -190,21 +178,24 @@ class SlotScheduler:
         self._recall_for_queued(now)
         self._reclaim_for_queued(now)
 
-    def enter(self, client: ClientConnection, fields: dict[str, Any], key: str) -> None:
+    def enter(self, client: ClientConnection, message: Enter) -> None:
         """
         Grant a slot to a new statement of *client*, queue it, or refuse it.
 
         Raises:
-            FrameError: The message is malformed, or a statement with this id is queued.
+            FrameError: A statement with this id is queued.
         """
-        statement = StatementRecord(client, fields, key)
+        entered = message.statement
+        statement = StatementRecord(client, entered, message.key)
         if statement.id in client.queued:
             raise FrameError("a statement entered twice")
-        patient, short = fields.get("patient") is True, fields.get("short") is True
         try:
-            most = required(fields, "concurrent", int) if "concurrent" in fields else None
             statement.entry = self._queue.join(
-                key, partial(self._decided, statement), patient=patient, short=short, most=most
+                message.key,
+                partial(self._decided, statement),
+                patient=message.patient,
+                short=entered.short,
+                most=entered.concurrent,
             )
         except EngineBusyError:
             self._refuse(statement)
@@ -226,16 +217,16 @@ class SlotScheduler:
         if (statement := client.queued.get(statement_id)) is not None:
             self._withdraw(statement)
 
-    def record_use(self, client: ClientConnection, number: int, fields: dict[str, Any]) -> None:
-        """Record the statement that *client* uses a slot for; *fields* without an id mean that the slot is unused."""
+    def record_use(self, client: ClientConnection, number: int, used_for: Statement | None) -> None:
+        """Record the statement that *client* uses a slot for; None if the slot is unused."""
         slot = client.slots.get(number)
         if slot is None:  # it was freed meanwhile
             return
         slot.missed_checks = 0
         slot.statement = None
-        if "id" not in fields:
+        if used_for is None:
             return
-        statement = StatementRecord(client, fields, slot.entry.key)
+        statement = StatementRecord(client, used_for, slot.entry.key)
         if (queued := client.queued.get(statement.id)) is not None:
             self._withdraw(queued)
         for other in client.slots.values():  # one may have been granted to it just before it took over this one
@@ -300,14 +291,12 @@ class SlotScheduler:
     def _grant(self, statement: StatementRecord) -> None:
         slot = GrantedSlot(next(self._numbers), statement.client, statement.entry, statement)
         self._slots[slot.number] = statement.client.slots[slot.number] = slot
-        fields = {"is": "admitted", "id": statement.id, "key": statement.key, "slot": slot.number}
-        self._send(statement.client, fields)
+        self._send(statement.client, Admitted(id=statement.id, key=statement.key, slot=slot.number))
         if statement.entry.is_reserve:
             self._recall(slot)
 
     def _refuse(self, statement: StatementRecord) -> None:
-        fields = {"is": "busy", "id": statement.id, "retry_after_s": EngineBusyError().retry_after_s}
-        self._send(statement.client, fields)
+        self._send(statement.client, Busy(id=statement.id, retry_after_s=EngineBusyError().retry_after_s))
 
     def _withdraw(self, statement: StatementRecord) -> None:
         del statement.client.queued[statement.id]
@@ -317,7 +306,7 @@ class SlotScheduler:
     def _recall(self, slot: GrantedSlot) -> None:
         if not slot.is_recalled:
             slot.recalled_at = time.monotonic()
-            self._send(slot.client, {"is": "recall", "slot": slot.number})
+            self._send(slot.client, Recall(slot=slot.number))
 
     def _recall_for_queued(self, now: float) -> None:
         """Recall one slot for each queued pair of key and process that should have a slot of somebody else."""
@@ -348,7 +337,7 @@ class SlotScheduler:
             statement, slot = max(found, key=lambda one: (not one[0].is_repeated, one[0].since))
             slot.reclaimed_at = now
             self._recall(slot)
-            self._send(slot.client, {"is": "reclaimed", "id": statement.id})
+            self._send(slot.client, Reclaimed(id=statement.id))
 
     def _recall_surplus(self, slot: GrantedSlot) -> None:
         """Recall *slot* if more slots than processors rotate and its client has another one that does."""

@@ -16,13 +16,28 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from queryengine.cancellation import Reason
 from queryengine.errors import EngineBusyError, QueryCancelledError, QueryError
+from queryengine.pool import messages
 from queryengine.pool.broker_client import BrokerLink, reclaimed, stopping, unreachable
 from queryengine.pool.durations import Durations
-from queryengine.pool.frames import FrameError
+from queryengine.pool.messages import (
+    Admitted,
+    Busy,
+    Cancelled,
+    Enter,
+    Hurry,
+    Leave,
+    Recall,
+    Reclaimed,
+    Report,
+    Reported,
+    Runs,
+    Said,
+    Stopping,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +54,7 @@ KEEP_S = 0.1
 _IDLE_TICK_S = 1.0
 
 #: The reason to stop a statement, by the message of the broker.
-_REASONS: dict[str, Reason] = {
-    "stopping": stopping,
-    "cancel": QueryCancelledError,
-    "reclaimed": reclaimed,
-}
+_REASONS: dict[type[Said], Reason] = {Stopping: stopping, Cancelled: QueryCancelledError, Reclaimed: reclaimed}
 
 
 class Statement(Protocol):
@@ -53,8 +64,8 @@ class Statement(Protocol):
     key: str
     slot: "Slot | None"
 
-    def entry(self) -> dict[str, Any]:
-        """Return the fields of "enter" and "runs" messages that describe it."""
+    def entry(self) -> messages.Statement:
+        """Return what the broker is told of it."""
 
     def wake(self) -> None:
         """Go on: there is a slot. Called under the lock of the pool."""
@@ -162,13 +173,13 @@ class SlotPool:
             if slot is None:
                 waiter = self._take_waiter(statement.key, statement.query_id)
                 if waiter is not None and waiter.is_announced:
-                    self.link.say({"do": "leave", "id": statement.query_id})
+                    self.link.say(Leave(id=statement.query_id))
                 return
             slot.statement = None
             if self._slots.get(slot.number) is not slot:  # the broker that granted it is gone
                 closing, slot.connection = slot.connection, None
             elif slot.connection is None or slot.recalled or self.link.is_stopping:
-                closing = self._give_back(slot, kill=statement.query_id if kill else None)
+                closing = self._give_back(slot, kill=statement.query_id if kill else "")
             elif (waiter := self._take_waiter(slot.key)) is not None:
                 self._pass_on(slot, waiter)
             else:
@@ -200,33 +211,26 @@ class SlotPool:
 
     # Called by the link.
 
-    def take(self, message: dict[str, Any]) -> None:
-        """
-        Handle a message of the broker.
-
-        Raises:
-            FrameError: The message is unknown or malformed.
-        """
+    def take(self, message: Said) -> None:
+        """Handle a message of the broker that is not for the link."""
         closing = stopped = None
         with self.lock:
             match message:
-                case {"is": "admitted", "id": str(query_id), "key": str(key), "slot": int(number)}:
-                    self._gain(Slot(number, key), query_id)
-                case {"is": "recall", "slot": int(number)}:
-                    if (slot := self._slots.get(number)) is not None:  # else it was given back meanwhile
+                case Admitted():
+                    self._gain(Slot(message.slot, message.key), message.id)
+                case Recall():
+                    if (slot := self._slots.get(message.slot)) is not None:  # else it was given back meanwhile
                         closing = self._recall(slot)
-                case {"is": "busy", "id": str(query_id), "retry_after_s": int(retry_after_s)}:
-                    self._refuse(query_id, EngineBusyError(retry_after_s))
-                case {"is": "report", "ask": int(number)}:
+                case Busy():
+                    self._refuse(message.id, EngineBusyError(message.retry_after_s))
+                case Report():
                     self._report_all()
-                    self.link.say({"do": "reported", "ask": number})
-                case {"is": "stopping" | "cancel" | "reclaimed", "id": str(query_id)}:
-                    stopped = self._statements.get(query_id)
-                case _:
-                    raise FrameError("a message of the broker is unknown")
+                    self.link.say(Reported(ask=message.ask))
+                case Stopping() | Cancelled() | Reclaimed():
+                    stopped = self._statements.get(message.id)
         _close(closing)
         if stopped is not None:
-            stopped.stop(_REASONS[message["is"]])
+            stopped.stop(_REASONS[type(message)])
 
     def lost(self) -> None:
         """Forget every slot and refuse the waiting statements. A statement that holds a slot continues."""
@@ -299,10 +303,10 @@ class SlotPool:
         self._unused[slot.key].remove(slot)
         return self._give_back(slot)
 
-    def _give_back(self, slot: Slot, *, kill: str | None = None) -> socket.socket | None:
+    def _give_back(self, slot: Slot, *, kill: str = "") -> socket.socket | None:
         self._mark_recalled(slot)
         del self._slots[slot.number]
-        self.link.say({"do": "leave", "slot": slot.number, **({"kill": kill} if kill else {})})
+        self.link.say(Leave(slot=slot.number, kill=kill))
         connection, slot.connection = slot.connection, None
         return connection
 
@@ -344,15 +348,15 @@ class SlotPool:
         if waiter.is_announced:
             return True
         waiter.is_announced, waiter.is_patient = True, patient
-        fields = {"do": "enter", "key": waiter.statement.key, **waiter.statement.entry()}
-        return self.link.say({**fields, "patient": True} if patient else fields)
+        statement = waiter.statement
+        return self.link.say(Enter(key=statement.key, statement=statement.entry(), patient=patient))
 
     def _announce_urgently(self, waiter: _Waiter) -> None:
         """Have the broker grant a slot to *waiter* as soon as one is free."""
         self._announce(waiter, patient=False)
         if waiter.is_patient:
             waiter.is_patient = False
-            self.link.say({"do": "hurry", "id": waiter.statement.query_id})
+            self.link.say(Hurry(id=waiter.statement.query_id))
 
     def _ask(self, key: str, waiter: _Waiter, now: float) -> None:
         """Ask for another slot: urgently if those of the key are stuck, else patiently, every `REPORT_S`."""
@@ -373,8 +377,8 @@ class SlotPool:
         if slot.unreported:
             slot.unreported = False
             slot.reported_at = time.monotonic()
-            entry = {} if slot.statement is None else slot.statement.entry()
-            self.link.say({"do": "runs", "slot": slot.number, **entry})
+            entry = None if slot.statement is None else slot.statement.entry()
+            self.link.say(Runs(slot=slot.number, statement=entry))
 
     def _report_due(self, now: float) -> None:
         for key, queue in self._waiters.items():

@@ -60,8 +60,9 @@ class Client:
         return self.heard()
 
     def enter(self, query_id: str, key: str = "k", **more: Any) -> list[dict[str, Any]]:
-        fields = {"id": query_id, "key": key, "sql": f"SELECT '{query_id}'", "started": "2026-01-01T00:00:00Z"}
-        return self.say(do="enter", **fields, **more)
+        patient = more.pop("patient", False)
+        statement = {"id": query_id, "sql": f"SELECT '{query_id}'", "started": "2026-01-01T00:00:00Z", **more}
+        return self.say(do="enter", key=key, patient=patient, statement=statement)
 
     def leave(self, query_id: str, *, kill: bool = False) -> list[dict[str, Any]]:
         """Give back the slot of a statement, or end its wait."""
@@ -120,10 +121,10 @@ def busy(query_id: str) -> dict[str, Any]:
 
 
 def runs(client: Client, slot: int, query_id: str = "") -> list[dict[str, Any]]:
-    fields = {"id": query_id, "sql": "SELECT 2", "started": "2026-01-01T00:00:02Z"} if query_id else {}
-    return client.say(do="runs", slot=slot, **fields)
+    statement = {"id": query_id, "sql": "SELECT 2", "started": "2026-01-01T00:00:02Z"} if query_id else None
+    return client.say(do="runs", slot=slot, statement=statement)
 
 
 def listed(client: Client, key: str = "k") -> list[tuple[str, str]]:
     (answer,) = client.say(do="active", ask=1, key=key)
-    return [(one["id"], one["state"]) for one in answer["statements"]]
+    return [(one["query_id"], one["state"]) for one in answer["statements"]]

@@ -54,12 +54,12 @@ def test_active_lists_a_keys_statements_of_all_processes_oldest_first(bench: Ben
     a.enter("1", "k")
     b.enter("2", "other")
     b.enter("3", "k")
-    a.say(do="enter", id="4", key="k", sql="x" * 2000, started="2026-01-01T00:00:01Z")
+    a.say(do="enter", key="k", statement={"id": "4", "sql": "x" * 2000, "started": "2026-01-01T00:00:01Z"})
 
     (answer,) = b.say(do="active", ask=7, key="k")
 
-    assert (answer["is"], answer["ask"]) == ("active", 7)
-    assert [(one["id"], one["state"]) for one in answer["statements"]] == [
+    assert (answer["is"], answer["ask"]) == ("listed", 7)
+    assert [(one["query_id"], one["state"]) for one in answer["statements"]] == [
         ("1", "running"),
         ("3", "queued"),
         ("4", "queued"),
@@ -67,13 +67,13 @@ def test_active_lists_a_keys_statements_of_all_processes_oldest_first(bench: Ben
     assert answer["statements"][0]["sql"] == "SELECT '1'"
     assert answer["statements"][0]["started"] == "2026-01-01T00:00:00Z"
     assert len(answer["statements"][2]["sql"]) == 1000
-    assert b.say(do="active", ask=8, key="nobody") == [{"is": "active", "ask": 8, "statements": []}]
+    assert b.say(do="active", ask=8, key="nobody") == [{"is": "listed", "ask": 8, "statements": []}]
 
 
 def test_the_status_comes_at_once_on_change_and_every_second(bench: Bench) -> None:
     client = bench.client()
-    assert client.greeting == [{"is": "status", "alive": 0, "killed": 0, "stopping": False}]
     status = {"is": "status", "alive": 2, "killed": 1, "stopping": False, "running": 0, "queued": 0}
+    assert client.greeting == [status | {"alive": 0, "killed": 0, "busy": 0}]
 
     bench.broker.report(alive=2, killed=1)
     assert client.everything() == [status | {"busy": 0}]
@@ -113,7 +113,7 @@ def test_the_socket_is_for_one_user_and_replaces_a_stale_one(make_bench: MakeBen
     assert not again.path.exists()
 
 
-_ENTER = {"do": "enter", "id": "1", "key": "k", "sql": "SELECT 1", "started": "now"}
+_ENTER = {"do": "enter", "key": "k", "statement": {"id": "1", "sql": "SELECT 1", "started": "now"}}
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_malformed_input_ends_its_connection_only(bench: Bench, data: bytes) -> 
 
     assert bad.is_dropped()
     assert good.enter("h", "another") == [admitted("h")], "its slot is free"
-    assert good.say(do="active", ask=1, key="good")[-1]["statements"][0]["id"] == "g"
+    assert good.say(do="active", ask=1, key="good")[-1]["statements"][0]["query_id"] == "g"
 
 
 @pytest.mark.parametrize("size", [pytest.param(10**7, id="in one go"), pytest.param(6007, id="in odd pieces")])
@@ -155,7 +155,8 @@ def test_many_long_messages_in_a_row_are_served(make_bench: MakeBench, size: int
     bench = make_bench(workers=64)
     client = bench.client()
     sql = "\x01" * 2000  # Each is sent as an escape.
-    messages = [{"do": "enter", "id": str(n), "key": f"k{n}", "sql": sql, "started": "now"} for n in range(64)]
+    statements = [{"id": str(n), "sql": sql, "started": "now"} for n in range(64)]
+    messages = [{"do": "enter", "key": f"k{one['id']}", "statement": one} for one in statements]
     data = b"".join(encode(Kind.MESSAGE, message) for message in messages)
     assert len(data) > 10 * MAX_MESSAGE_BYTES
 

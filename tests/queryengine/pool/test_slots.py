@@ -141,7 +141,7 @@ def test_short_statements_settle_on_one_slot_per_processor(make_tier: MakeTier) 
 
     busy = [begin(partial(keep_busy, sql)) for sql in ["long"] * 3 + ["SELECT 1"] * 5]
     try:
-        wait_until(lambda: sum(client._pool._reusable.values()) == 3)
+        wait_until(lambda: sum(client._pool._reusable.values()) >= 3)
         go_on.set()
         wait_until(lambda: sum(client._pool._reusable.values()) == 1)
         held = client.run(Query(sql="endless", fingerprint="k", query_id="q"))
