@@ -82,7 +82,7 @@ def test_it_loads_what_has_changed_or_what_is_named_and_says_what_came_of_it(run
     code, out, err = once(runtime, "orders", "nope")
 
     assert (code, out) == (2, [])
-    assert err.splitlines()[-1] == "CommandError: Dataset nope not found."
+    assert err.splitlines()[-1] == "Dataset nope not found."
     assert len(history(runtime)["orders"]) == 3
 
 

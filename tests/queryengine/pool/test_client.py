@@ -39,7 +39,7 @@ def test_admit_returns_the_answer_of_the_gate(tier: Tier, engine: EngineClient) 
     )
 
     request = tier.engine.requests[0]
-    assert (request["call"], request["relations"]) == ("admit", ["s", "t"])
+    assert (request["call"], sorted(request["relations"])) == ("admit", ["s", "t"])
     with pytest.raises(QueryError, match="cannot be read"):
         engine.admit("broken", frozenset())
     with pytest.raises(SqlError, match="no such thing"):
