@@ -138,7 +138,7 @@ $(VENV)/peers.stamp: requirements/peers.txt | $(BIN)/python
 	$(call install,$(VENV)/peers/bin/python,$<)
 	@touch $@
 
-bench: $(VENV)/bench.stamp $(VENV)/peers.stamp  ## Measure beside the peers for about half an hour, and write docs/performance.md (BENCH_ARGS= options).
+bench: $(VENV)/test.stamp $(VENV)/bench.stamp $(VENV)/peers.stamp  ## Measure beside the peers for about half an hour, and write docs/performance.md (BENCH_ARGS= options).
 	$(BIN)/python -m benchmarks --json docs/performance.json --pictures docs/curves \
 	  --markdown docs/performance.md --markdown README.md $(BENCH_ARGS)
 
