@@ -130,7 +130,7 @@ class Trial:
             nonlocal asked, before, patience_s
             if asked.done():
                 assert asked.result() in {"query_error", "engine_unavailable", "cut", "query_timeout"}
-                patience_s *= 2
+                patience_s = min(2 * patience_s, 120.0)
                 asked, before = pool.submit(end_of, self.server, sql, last_value, patience_s), self.cluster.cpu_s()
             return self.cluster.cpu_s() > before + 0.5
 
