@@ -49,7 +49,7 @@ class KeySet:
                 item.sha256 if item.key is None else _sha256(item.key.reveal()),
                 name=item.name,
                 expires_at=None if item.expires_at is None else item.expires_at.timestamp(),
-                datasets=item.datasets,
+                scope=item.scope,
                 rights=item.rights,
                 limits=item.limits,
             )

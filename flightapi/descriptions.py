@@ -16,6 +16,7 @@ from pathlib import Path
 
 from queryengine.engine import ArrowParameters, Description, Parameters
 from queryengine.manifest import Signature, manifest_path, signature
+from runtimeconf.model import Scope
 
 #: Seconds for which a cached description is valid while no new data is published. It is limited because an engine
 #: worker that cannot open the newest data at once describes the previous data.
@@ -26,7 +27,7 @@ MAX_BYTES = 16 * 1024 * 1024
 MAX_CACHED_BYTES = 256 * 1024
 
 #: The text of a statement and the scope of the caller's key.
-_Key = tuple[str, frozenset[str] | None]
+_Key = tuple[str, Scope | None]
 
 #: The approximate overhead of an entry, in bytes.
 _ENTRY_BYTES = 1024
@@ -44,7 +45,7 @@ class StatementRequest:
     claim: bytes
     sql: str
     parameters: ArrowParameters | None = None
-    scope: frozenset[str] | None = None
+    scope: Scope | None = None
 
     @property
     def bound(self) -> Parameters:
@@ -75,7 +76,7 @@ class Descriptions:
         """Return the version of the published data. Read it before describing the statement."""
         return signature(self._manifest)
 
-    def of(self, sql: str, scope: frozenset[str] | None, describe: Callable[[], Description]) -> Description:
+    def of(self, sql: str, scope: Scope | None, describe: Callable[[], Description]) -> Description:
         """
         Return the cached description of *sql* within *scope*, or that of *describe*, cached without its answer.
 

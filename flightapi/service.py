@@ -193,7 +193,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
                 self._results.keep(request, description, version)
         elif request.parameters is None:
             describe = partial(self._statements.describe, call, request.sql, [])
-            description = self._descriptions.of(request.sql, call.principal.datasets, describe)
+            description = self._descriptions.of(request.sql, call.principal.scope, describe)
         else:
             description = self._statements.describe(call, request.sql, request.bound)
         return description.schema or b""
@@ -254,7 +254,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         counted = self._requests.count(call.principal, Step.PREPARE)
         call.principal.require("query")
         version = self._results.data_version()
-        description = self._descriptions.of(sql, call.principal.datasets, partial(self._speculate, call, sql, None))
+        description = self._descriptions.of(sql, call.principal.scope, partial(self._speculate, call, sql, None))
         prepared = Prepared(sql, takes_parameters=bool(description.parameters))
         fingerprint = call.principal.fingerprint
         handle = self._prepared.add(fingerprint, prepared)

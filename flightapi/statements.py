@@ -133,7 +133,7 @@ def _query(call: Call, sql: str, parameters: Parameters | None, query_id: str) -
         query_id=query_id,
         fingerprint=caller.fingerprint,
         key_name=caller.name,
-        scope=caller.datasets,
+        scope=caller.scope,
         limit_s=caller.limits.timeout_s,
         concurrent=caller.limits.concurrent,
         trace_id=trace_id(call.trace),

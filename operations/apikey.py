@@ -7,6 +7,7 @@ It reads the YAML and the state directory with the runtime's own code.
 import argparse
 import getpass
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -24,16 +25,16 @@ from runtimeconf.dataset_schema import RELATION_NAME
 from runtimeconf.errors import RuntimeConfError
 from runtimeconf.fields import ChoiceField, DurationField, InvalidValueError, ScalarField
 from runtimeconf.loader import load
-from runtimeconf.model import KeyLimits, RuntimeConfig
-from runtimeconf.named_keys import LIMITS, ExpiryField, KeyNameField
+from runtimeconf.model import DatasetRule, KeyLimits, RuntimeConfig
+from runtimeconf.named_keys import EXPRESSION, LIMITS, ExpiryField, KeyNameField
 from runtimeconf.state import config_path
 from runtimeconf.yaml_reader import Scalar
 from system.wallclock import utc_at
 
 #: The options of `create` alone.
-_OF_CREATE = ("expires", "datasets", "rights", "requests_per_minute", "concurrent", "timeout")
+_OF_CREATE = ("expires", "datasets", "rows", "rights", "requests_per_minute", "concurrent", "timeout")
 
-_COLUMNS = ("name", "fingerprint", "expires", "expired", "datasets", "rights", "limits", "last_use")
+_COLUMNS = ("name", "fingerprint", "expires", "expired", "datasets", "rules", "rights", "limits", "last_use")
 
 
 def call(invocation: Invocation) -> None:
@@ -54,8 +55,15 @@ def _create(invocation: Invocation) -> None:
     entry.append(f"  sha256: {hashlib.sha256(key.encode()).hexdigest()}")
     if options.expires is not None:
         entry.append(f"  expires: {_expiry(options.expires):%Y-%m-%dT%H:%M:%SZ}")
-    if datasets := _words(options.datasets, "--datasets"):
-        names = [_converted(RELATION_NAME, word, "Each of --datasets must be") for word in datasets]
+    filters = dict(map(_row_filter, options.rows or ()))
+    datasets = _words(options.datasets, "--datasets")
+    names = [_converted(RELATION_NAME, word, "Each of --datasets must be") for word in datasets]
+    if filters:
+        entry.append("  datasets:")
+        entry += [f"    - {name}" for name in names if name.lower() not in filters]
+        for name, sql in filters.items():  # JSON is YAML.
+            entry += [f"    - name: {name}", f"      row_filter: {json.dumps(sql, ensure_ascii=False)}"]
+    elif names:
         entry.append(f"  datasets: [{', '.join(names)}]")
     if rights := _words(options.rights, "--rights"):
         right = ChoiceField("query", "refresh")
@@ -77,7 +85,8 @@ def _list(invocation: Invocation) -> None:
     items: list[dict[str, Any]] = []
     for name, caller in _keys(config):
         moment = used.get(caller.fingerprint)
-        datasets = None if caller.datasets is None else sorted(caller.datasets)
+        datasets = None if caller.scope is None else sorted(caller.scope.relations)
+        rules = {rule.dataset: _rule(rule) for rule in caller.rules}
         limits = {field: value for field, value in asdict(caller.limits).items() if value is not None}
         item = {
             "name": name,
@@ -85,12 +94,14 @@ def _list(invocation: Invocation) -> None:
             "expires": None if caller.expires_at is None else utc_at(caller.expires_at),
             "expired": caller.expires_at is not None and caller.expires_at <= now,
             "datasets": datasets,
+            "rules": rules,
             "rights": sorted(caller.rights),
             "limits": limits,
             "last_use": None if moment is None else utc_at(moment),
         }
         if style.format != "json":
             item |= {"datasets": "all" if datasets is None else ",".join(datasets)}
+            item |= {"rules": "; ".join(f"{name}: {_rule_text(rule)}" for name, rule in rules.items()) or None}
             item |= {"rights": ",".join(sorted(caller.rights))}
             item |= {"limits": _limits_text(caller.limits)}
         if style.format == "table" and item["expired"]:
@@ -170,6 +181,30 @@ def _limits(options: argparse.Namespace) -> dict[str, str]:
     for name, text in given.items():
         _converted(LIMITS[name], text, f"--{name.replace('_', '-')} must be")
     return given
+
+
+def _row_filter(text: str) -> tuple[str, str]:
+    """Return the dataset, in lower case, and the SQL of one `--rows`."""
+    name, equals, sql = text.partition("=")
+    if not equals or not sql.strip():
+        raise UsageError("--rows must be the name of a dataset, = and SQL that is true for the rows of the key.")
+    name = _converted(RELATION_NAME, name.strip(), "The dataset of --rows must be")
+    return name.lower(), _converted(EXPRESSION, sql.strip(), "The SQL of --rows must be")
+
+
+def _rule(rule: DatasetRule) -> dict[str, Any]:
+    """Return what *rule* says, named as in the YAML."""
+    said = {"row_filter": rule.row_filter, "columns": rule.columns and list(rule.columns), "masks": dict(rule.masks)}
+    return {name: value for name, value in said.items() if value}
+
+
+def _rule_text(rule: dict[str, Any]) -> str:
+    texts = [
+        f"rows {rule['row_filter']}" if "row_filter" in rule else "",
+        f"columns {','.join(rule['columns'])}" if "columns" in rule else "",
+        f"masks {','.join(rule['masks'])}" if "masks" in rule else "",
+    ]
+    return ", ".join(filter(None, texts))
 
 
 def _words(text: str | None, option: str) -> list[str]:

@@ -25,6 +25,12 @@ def _add_apikey_arguments(parser: argparse.ArgumentParser) -> None:
     create = parser.add_argument_group("create")
     create.add_argument("--expires", metavar="90d|DATE", help="after this time, or at the end of this day (UTC)")
     create.add_argument("--datasets", metavar="A,B", help="the datasets that the key may name (default: all)")
+    create.add_argument(
+        "--rows",
+        metavar="DATASET=SQL",
+        action="append",
+        help="a dataset of which the key sees the rows for which this SQL is true; may be repeated",
+    )
     create.add_argument("--rights", metavar="A,B", help="query, refresh or both (default: query)")
     create.add_argument("--requests-per-minute", metavar="N", help="a limit of the key (default: none)")
     create.add_argument("--concurrent", metavar="N", help="how many of its statements run at once (default: no limit)")
@@ -50,6 +56,7 @@ _APIKEY = Command(
     ),
     examples=(
         ("create dashboard --expires 90d --datasets flights", "print a new key, and the entry for named_keys"),
+        ("create acme --rows \"orders=tenant = 'acme'\"", "a key that sees some rows of one dataset"),
         ("create app --requests-per-minute 600 --concurrent 4 --timeout 5s", "a key with limits"),
         ("list --config runtime.yaml", "who may do what, and the last use"),
         ("check --config runtime.yaml < key.txt", "the entry of this key"),

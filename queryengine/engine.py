@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import Meta, Struct
 
+from queryengine.key_catalog import KeyCatalog
 from queryengine.manifest import Signature
-from runtimeconf.model import QueryConfig
+from runtimeconf.model import QueryConfig, Scope
 
 #: How to use the results cache: read and write, write only, or neither.
 CacheUse = Literal["use", "renew", "none"]
@@ -56,6 +57,8 @@ class GatedStatement:
 
     `catalog` are the names that it finds in `information_schema` and with SHOW; None if it reads neither. `macros` are
     those of `queryengine.gate.macros` that it calls.
+
+    With a `key_catalog`, its names are those in this catalog.
     """
 
     sql: str
@@ -68,14 +71,17 @@ class GatedStatement:
     lines_before: int = field(default=0, compare=False)
     catalog: frozenset[str] | None = field(default=None, compare=False)
     macros: frozenset[str] = field(default=frozenset(), compare=False)
+    key_catalog: KeyCatalog | None = field(default=None, compare=False)
 
 
 class StatementGate(Protocol):
     """Judges statements in the dialect of an engine, before the engine sees them."""
 
-    def admit(self, sql: str, relations: frozenset[str], /) -> GatedStatement:
+    def admit(self, sql: str, relations: frozenset[str], /, catalog: str = "") -> GatedStatement:
         """
         Judge *sql*, which may read *relations* (names of datasets and views in lower case).
+
+        It runs in the database `runtime`, or in another *catalog* that stands for it.
 
         Raises:
             StatementError: *sql* cannot be parsed or is not allowed.
@@ -98,7 +104,7 @@ class Query(Struct, frozen=True, kw_only=True, omit_defaults=True):
     query_id: str = ""
     fingerprint: str = ""  # of the caller's key, for the log and for fairness; "" without a key
     key_name: str = ""  # the name of that key, for the log
-    scope: frozenset[str] | None = None  # the datasets and views that it may read, in lower case; None for all
+    scope: Scope | None = None  # what the caller's key may see; None for everything
     limit_s: float | None = None  # the time limit of the caller's key, if it has one; that of the YAML holds too
     timeout_s: float | None = None  # the rest of the time limit; None for all of it
     concurrent: int | None = None  # how many statements of the key may run at once; None for the usual number

@@ -49,18 +49,48 @@ class KeyLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRule:
+    """
+    What a key may see of one dataset, by its name in lower case.
+
+    `row_filter` is SQL that is true for the rows that exist for the key; None for all rows. `columns` are the columns
+    that exist for it, in this order; None for all. `masks` are pairs of a column and the SQL of the value that the key
+    gets instead, by column. `line` and `yaml_path` are those of the item.
+    """
+
+    dataset: str
+    row_filter: str | None = None
+    columns: tuple[str, ...] | None = None
+    masks: tuple[tuple[str, str], ...] = ()
+    line: int = field(default=0, compare=False)
+    yaml_path: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """
+    What a key may see: datasets and views, by names in lower case, and the rules of some datasets, by their names.
+
+    Keys with equal scopes share caches and plans; others never do.
+    """
+
+    relations: frozenset[str]
+    rules: tuple[DatasetRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NamedKey:
     """
     An item of `named_keys`. Either `key` or `sha256`, the digest of its bytes, is set.
 
-    The key is refused from `expires_at` on. `datasets` are lower-case names; None stands for all.
+    The key is refused from `expires_at` on. `scope` is None for a key that may see everything.
     """
 
     name: str
     key: Secret | None = None
     sha256: bytes | None = field(default=None, repr=False)
     expires_at: datetime | None = None
-    datasets: frozenset[str] | None = None
+    scope: Scope | None = None
     rights: frozenset[Right] = frozenset({"query"})
     limits: KeyLimits = KeyLimits()
 

@@ -14,6 +14,7 @@ from typing import Any
 from runtimeconf.fields import (
     ChoiceField,
     DurationField,
+    Field,
     IntegerField,
     InvalidValueError,
     ListField,
@@ -21,10 +22,11 @@ from runtimeconf.fields import (
     Section,
     Setting,
     TextField,
+    TextsField,
     into,
 )
 from runtimeconf.key_texts import KeyField, KeyText, resolve
-from runtimeconf.model import KeyLimits, NamedKey
+from runtimeconf.model import DatasetRule, KeyLimits, NamedKey, Scope
 from runtimeconf.secret import Secret
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
@@ -104,6 +106,66 @@ def _declared(values: dict[str, Any], node: Mapping, path: YamlPath) -> Declared
     return DeclaredNamedKey(values, node.line, path)
 
 
+def _rule(values: dict[str, Any], node: Mapping, path: YamlPath) -> DatasetRule | None:
+    columns, masks = values.get("columns"), dict[str, str](values.get("masks", {}))
+    if not any(node.get(name) is not None for name in ("row_filter", "columns", "masks")):
+        path.fault(node.line, "has neither row_filter nor columns nor masks: for all of a dataset, list its name alone")
+        return None
+    if (listed := node.get("masks")) is not None and isinstance(listed, Mapping) and not listed.entries:
+        path.field("masks").fault(listed.line, "is empty: fill it in, or leave it out")
+    for name, given in (("columns", columns or ()), ("masks", masks)):
+        folded = [column.lower() for column in given]
+        if repeated := sorted({column for column in folded if folded.count(column) > 1}):
+            path.field(name).fault(node.line_of(name), f"has a column twice: {repeated[0]}")
+    if columns is not None and (hidden := sorted(masks.keys() - _spellings(columns, masks))):
+        path.field("masks").fault(node.line_of("masks"), f"masks a column that is not among columns: {hidden[0]}")
+    return DatasetRule(
+        dataset=values["name"].lower(),
+        row_filter=values.get("row_filter"),
+        columns=columns,
+        masks=tuple(sorted(masks.items())),
+        line=node.line,
+        yaml_path=path.text,
+    )
+
+
+def _spellings(columns: Iterable[str], names: Iterable[str]) -> set[str]:
+    """Return those of *names* that are *columns*, in any case."""
+    folded = {column.lower() for column in columns}
+    return {name for name in names if name.lower() in folded}
+
+
+_RELATION: TextField = TextField("the name of a dataset or view", max_length=200)
+_COLUMN: TextField = TextField("the name of a column", max_length=200)
+EXPRESSION: TextField = TextField("a SQL expression over the dataset's columns", max_length=4000, may_have_lines=True)
+
+#: A dataset or view of which a key may see a part.
+DATASET_RULE = Section(
+    _rule,
+    Setting("name", _RELATION, is_required=True),
+    Setting("row_filter", EXPRESSION),
+    Setting("columns", ListField(_COLUMN, minimum=1)),
+    Setting("masks", TextsField(EXPRESSION)),
+    may_be_empty=False,
+)
+
+
+class ScopeField(Field[str | DatasetRule]):
+    """A dataset or view that a key may see: its name, or a mapping that says which part."""
+
+    expected = "the name of a dataset or view, or a mapping with name and row_filter, columns or masks"
+
+    def read(self, node: Node, path: YamlPath) -> str | DatasetRule | None:
+        """Read either form."""
+        if isinstance(node, Mapping):
+            return DATASET_RULE.read(node, path)
+        return _RELATION.read(node, path)
+
+    def walk(self, path: str) -> Iterator[tuple[str, Field[Any]]]:
+        """Yield this field, and those of the mapping."""
+        yield from DATASET_RULE.walk(path)
+
+
 #: The fields of `limits`.
 LIMITS: dict[str, ScalarField[Any]] = {
     "requests_per_minute": IntegerField(1, 1_000_000),
@@ -118,7 +180,7 @@ NAMED_KEY = Section(
     Setting("key", KeyField()),
     Setting("sha256", Sha256Field()),
     Setting("expires", ExpiryField(), attribute="expires_at"),
-    Setting("datasets", ListField(TextField("the name of a dataset or view", max_length=200), minimum=1)),
+    Setting("datasets", ListField(ScopeField(), minimum=1)),
     Setting("rights", ListField(ChoiceField("query", "refresh"), minimum=1)),
     Setting(
         "limits",
@@ -150,11 +212,28 @@ def resolve_all(declared: Iterable[DeclaredNamedKey]) -> list[tuple[DeclaredName
             if text is None:
                 continue
             values["key"] = Secret(text)
-        for field in ("datasets", "rights"):
-            if field in values:
-                values[field] = frozenset(word.lower() for word in values[field])
+        if "rights" in values:
+            values["rights"] = frozenset(values["rights"])
+        if "datasets" in values:
+            values["scope"] = _scope(values.pop("datasets"), item.path.field("datasets"))
         keys.append((item, NamedKey(**values)))
     return keys
+
+
+def _scope(items: Iterable[str | DatasetRule], path: YamlPath) -> Scope:
+    """Return the scope of the items of `datasets`. Record a fault for a dataset that is listed again with a rule."""
+    names: set[str] = set()
+    rules: dict[str, DatasetRule] = {}
+    for item in items:
+        name = item.lower() if isinstance(item, str) else item.dataset
+        if isinstance(item, DatasetRule):
+            if name in names:
+                path.fault(item.line, "has a dataset twice: the key would see it in two ways")
+            rules[name] = item
+        elif name in rules:
+            path.fault(rules[name].line, "has a dataset twice: the key would see it in two ways")
+        names.add(name)
+    return Scope(relations=frozenset(names), rules=tuple(rules[name] for name in sorted(rules)))
 
 
 def refuse_repeated(keys: Iterable[tuple[KeyText, str]], named: Iterable[tuple[DeclaredNamedKey, NamedKey]]) -> None:
@@ -170,16 +249,17 @@ def refuse_repeated(keys: Iterable[tuple[KeyText, str]], named: Iterable[tuple[D
             first_of[digest] = f"the one on line {item.line}"
 
 
-def check_datasets(root: Mapping, dependencies: Iterable[Mapping], path: YamlPath) -> None:
+def check_datasets(root: Mapping, dependencies: Iterable[Mapping], path: YamlPath, *, in_cluster: bool) -> None:
     """
-    Record a fault for each item of `datasets:` that names nothing declared, or a view that is not materialized.
+    Record a fault for each item of `datasets:` that names nothing declared, or that the engine cannot offer.
 
-    *root* is the configuration, and *dependencies* are other files that declare datasets and views.
+    *root* is the configuration, and *dependencies* are other files that declare datasets and views. An engine
+    *in_cluster* offers neither a part of a dataset nor a view without a snapshot of its own.
     """
     files = (root, *dependencies)
     declared = {name.text.lower() for file in files for name in _names(file.get("datasets"))}
     views = {name.text.lower() for file in files for name in _names(file.get("views"), plain=True)}
-    declared |= {name.text.lower() for file in files for name in _names(file.get("views"))} - views
+    declared |= {name.text.lower() for file in files for name in _names(file.get("views"))}
     node: Node | None = root
     for name in ("runtime", "auth", "api-key", "named_keys"):
         node = (node.get(name) or node.get(name.replace("-", "_"))) if isinstance(node, Mapping) else None
@@ -188,13 +268,16 @@ def check_datasets(root: Mapping, dependencies: Iterable[Mapping], path: YamlPat
         listed = key.get("datasets") if isinstance(key, Mapping) else None
         for index, item in enumerate(_items(listed)):
             where = path.item(number).field("datasets").item(index)
-            if not isinstance(item, Scalar) or item.text.lower() in declared:
-                continue  # not a text: recorded as a fault already
-            if item.text.lower() in views:
-                reason = "what it leaves out could be read through an error"
-                where.fault(item.line, f"names a view without materialized: true: {reason}")
-            else:
-                where.fault(item.line, "is not the name of a declared dataset")
+            if in_cluster and isinstance(item, Mapping):
+                where.fault(item.line, "limits rows, columns or values, which runtime.engine cannot: list a name alone")
+            named = item.get("name") if isinstance(item, Mapping) else item
+            if not isinstance(named, Scalar):
+                continue  # recorded as a fault already
+            if named.text.lower() not in declared:
+                where.fault(named.line, "is not the name of a declared dataset")
+            elif in_cluster and named.text.lower() in views:
+                reason = "with runtime.engine, what it leaves out could be read through an error"
+                where.fault(named.line, f"names a view without materialized: true: {reason}")
 
 
 def _names(listed: Node | None, *, plain: bool = False) -> Iterator[Scalar]:

@@ -287,7 +287,8 @@ def _build_root(values: dict[str, Any], node: Mapping, path: YamlPath) -> Runtim
     _refuse_duplicate_names([(node, path), *((one.root, one.path) for one in dependencies)])
     listed = node.get("dependencies")
     if not isinstance(listed, Sequence) or len(dependencies) == len(listed.items):  # Otherwise some names are unknown.
-        check_datasets(node, [one.root for one in dependencies], path)
+        in_cluster = values.get("runtime", {}).get("engine") is not None
+        check_datasets(node, [one.root for one in dependencies], path, in_cluster=in_cluster)
     for name in ("version", "kind", "secrets", "metadata"):
         values.pop(name, None)  # validated, but not part of the result
     runtime: dict[str, Any] = values.pop("runtime", {})

@@ -1,6 +1,7 @@
 """The views of datasets, their refreshes, and the catalog."""
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
+from typing import TypeVar
 
 from django.http import HttpResponse
 from rest_framework.request import Request
@@ -10,6 +11,7 @@ from datasources.errors import UnknownDatasetError
 from datasources.refresh.declarations import check_refresh
 from datasources.refresh_sql import admit_refresh_sql
 from datasources.state import get_datasets
+from queryengine.errors import StatementNotAllowedError
 from queryengine.state import get_engine
 from runtimeconf.model import DatasetConfig
 from runtimeconf.state import get_config
@@ -22,6 +24,11 @@ CATALOG = {"from": "runtime", "name": "runtime"}
 #: The fields of a dataset, in the order of the CSV.
 DATASET_COLUMNS = tuple(field.name.rstrip("_") for field in fields(DatasetState))
 
+#: Instead of an error that may quote a value.
+_NOT_SHOWN = "The refresh failed."
+
+_Figures = TypeVar("_Figures", DatasetState, RefreshRun)
+
 #: The fields of a refresh run.
 RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
 
@@ -33,7 +40,8 @@ class DatasetsView(ApiView):
         """List the datasets in the order of the YAML."""
         caller = caller_of(request)
         states = [state for state in get_datasets().datasets() if caller.may_name(state.name)]
-        rows = [{name.rstrip("_"): value for name, value in asdict(state).items()} for state in states]
+        shown = [_without_figures(state) if caller.rule_of(state.name) else state for state in states]
+        rows = [{name.rstrip("_"): value for name, value in asdict(state).items()} for state in shown]
         return table(request, rows, DATASET_COLUMNS)
 
 
@@ -42,9 +50,12 @@ class RefreshView(ApiView):
 
     def get(self, request: Request, name: str) -> HttpResponse:
         """List recent runs, newest first."""
-        if not caller_of(request).may_name(name):
+        caller = caller_of(request)
+        if not caller.may_name(name):
             raise UnknownDatasetError(name)
-        return table(request, [asdict(run) for run in get_datasets().history(name)], RUN_COLUMNS)
+        runs = get_datasets().history(name)
+        shown = [_without_figures(run) for run in runs] if caller.rule_of(name) else runs
+        return table(request, [asdict(run) for run in shown], RUN_COLUMNS)
 
     def post(self, request: Request, name: str) -> HttpResponse:
         """Start a refresh. Its `refresh_sql`, if any, is checked before the 201 is sent."""
@@ -60,6 +71,11 @@ class RefreshView(ApiView):
         dataset = _declared(control, name)
         sql = None
         if asked.refresh_sql is not None:
+            # It would decide what the rules apply to, and those of a dataset may read another one.
+            if caller.rules:
+                raise StatementNotAllowedError(
+                    "A key with rules for rows, columns or masks may not choose a refresh_sql."
+                )
             check_refresh(dataset, asked.refresh_mode)
             sql = admit_refresh_sql(get_engine(), dataset, asked.refresh_sql)
         run = control.request_refresh(
@@ -79,6 +95,11 @@ class CatalogsView(ApiView):
     def get(self, request: Request) -> HttpResponse:
         """List it."""
         return table(request, [CATALOG], tuple(CATALOG))
+
+
+def _without_figures(one: _Figures) -> _Figures:
+    """Return *one* without what tells of rows that the caller's key may not see."""
+    return replace(one, rows=None, bytes=None, error=None if one.error is None else _NOT_SHOWN)
 
 
 def _declared(control: DatasetControl, name: str) -> DatasetConfig:

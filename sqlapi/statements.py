@@ -149,7 +149,7 @@ class SqlView(ApiView):
             query_id=environ[QUERY_ID],
             fingerprint=caller.fingerprint,
             key_name=caller.name,
-            scope=caller.datasets,
+            scope=caller.scope,
             limit_s=caller.limits.timeout_s,
             concurrent=caller.limits.concurrent,
             cache=negotiation.cache_use(environ.get("HTTP_CACHE_CONTROL")),

@@ -88,14 +88,15 @@ class KeyView(ApiView):
     """`/v1/key`: what the caller's own key may do."""
 
     def get(self, request: Request) -> HttpResponse:
-        """Describe it; null stands for no name, no expiry, all datasets and no limit."""
+        """Describe it, without its filters; null stands for no name, no expiry, all datasets and no limit."""
         JSON_FORMAT.read(request.META)
         caller = caller_of(request)
         return json_response(
             {
                 "name": caller.name or None,
                 "expires": None if caller.expires_at is None else utc_at(caller.expires_at),
-                "datasets": None if caller.datasets is None else sorted(caller.datasets),
+                "datasets": None if caller.scope is None else sorted(caller.scope.relations),
+                "columns": {rule.dataset: list(rule.columns) for rule in caller.rules if rule.columns is not None},
                 "rights": sorted(caller.rights),
                 "limits": {
                     "requests_per_minute": caller.limits.requests_per_minute,

@@ -93,7 +93,7 @@ def checked_config_of_one_process() -> RuntimeConfig:
 
 def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
     """
-    Check the SQL of the YAML, views and `refresh_sql`; return *config* with what is to run.
+    Check the SQL of the YAML, views, `refresh_sql` and rules of keys; return *config* with what is to run.
 
     Raises:
         ConfigError: Lists all faults.
@@ -101,12 +101,13 @@ def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
     # Imported here, because parts without an engine use this module too.
     from datasources.refresh import declarations  # noqa: PLC0415
     from queryengine.backends import gate_of  # noqa: PLC0415
+    from queryengine.execution import row_rules  # noqa: PLC0415
     from queryengine.execution.views import with_materialized_views  # noqa: PLC0415
     from queryengine.gate.gate import Gate  # noqa: PLC0415
 
     datafusion_sql = config.query.datafusion_sql
     with closing(gate_of(config)) as gate, closing(Gate(datafusion_sql=datafusion_sql)) as gate_of_loads:
-        faults = list(declarations.faults(config, gate_of_loads))
+        faults = [*declarations.faults(config, gate_of_loads), *row_rules.faults(config, gate)]
         try:
             config = with_materialized_views(config, gate)
         except ConfigError as error:

@@ -106,11 +106,11 @@ class SparkGate:
     def close(self) -> None:
         """Do nothing: nothing is open."""
 
-    def admit(self, sql: str, visible: frozenset[str]) -> GatedStatement:
+    def admit(self, sql: str, visible: frozenset[str], catalog: str = "") -> GatedStatement:
         """
         Judge *sql*, which may read *visible* (names of datasets and views in lower case).
 
-        The `sql` of the result is for `binding.bound`.
+        The `sql` of the result is for `binding.bound`. A cluster has no *catalog* for a key: it must be empty.
 
         Raises:
             EmptyStatementError: *sql* has only white space, comments and semicolons.
@@ -119,6 +119,8 @@ class SparkGate:
             SqlError: *sql* names a table or function that does not exist.
             ParameterError: *sql* has both named and positional parameters.
         """
+        if catalog:
+            raise StatementNotAllowedError("A cluster cannot limit the rows, columns or values that a key sees.")
         if len(sql) <= _CACHED_CHARACTERS:
             return self._cached(sql, visible)
         return _admit(sql, visible)

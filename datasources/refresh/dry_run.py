@@ -29,6 +29,7 @@ from datasources.sql import identifier, literal
 from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError
 from queryengine.execution.instance import EngineInstance
+from queryengine.execution.row_rules import fault_of, gated_or_unavailable
 from queryengine.execution.views import gate_views
 from queryengine.gate.gate import Gate
 from queryengine.manifest import (
@@ -197,6 +198,7 @@ class _Stage:
         with closing(Gate(datafusion_sql=config.query.datafusion_sql)) as gate:
             views = gate_views(config.views, names, gate, config.file)
             with closing(EngineInstance(config, manifest, views, self._directory, tolerant=True)) as engine:
+                self._check_rules(gate, engine)
                 unfit = {view.yaml_path: " ".join(view.reason.split()) for view in engine.unfit_views.values()}
                 for view in config.views:
                     if view.yaml_path in unfit:
@@ -204,6 +206,15 @@ class _Stage:
                     elif columns := _columns_of(view, gate, engine):
                         where = f"{view.yaml_path.rpartition('.')[0]}.columns"
                         self._compare(view.documentation, columns, view.line, where)
+
+    def _check_rules(self, gate: Gate, engine: EngineInstance) -> None:
+        """Record a fault for each rule of a key that does not fit the columns of the datasets."""
+        relations = frozenset(one.name.lower() for one in self._config.datasets)
+        relations |= frozenset(one.name.lower() for one in self._config.views)
+        for key in self._config.auth.named_keys:
+            for rule in () if key.scope is None else key.scope.rules:
+                if reason := engine.misfit(gated_or_unavailable(rule, relations, gate)):
+                    self.errors.append(fault_of(rule, f"does not fit the data: {reason}", self._config.file))
 
     def _compare(self, documentation: Documentation, columns: Sequence[Column], line: int, yaml_path: str) -> None:
         """Record a warning for each column of *documentation* that does not exist."""

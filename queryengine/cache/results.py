@@ -9,8 +9,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+from runtimeconf.model import Scope
+
 #: Encoding, normal form of the text, parameters as JSON, scope of the caller's key.
-Key = tuple[str, str, str | None, frozenset[str] | None]
+Key = tuple[str, str, str | None, Scope | None]
 
 #: The memory of a result besides its bytes and its key: the objects, and the entry in the dictionary.
 _ENTRY_BYTES: Final = 680

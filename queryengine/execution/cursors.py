@@ -36,9 +36,11 @@ class Cursor:
     """
     A DuckDB cursor with its transaction, which began at `begun_s` (`time.monotonic`), and the statements bound in it.
 
-    No name changes its meaning within the transaction, so a statement without parameters is bound only once.
+    Its statements find their names in *database*. No name changes its meaning within the transaction, so a statement
+    without parameters is bound only once.
     """
 
+    database: str
     connection: duckdb.DuckDBPyConnection
     begun_s: float | None = None
     bound: dict[str, BoundStatement] = field(default_factory=dict)
@@ -47,7 +49,7 @@ class Cursor:
         """Begin the transaction, unless it has begun."""
         if self.begun_s is None:
             self.begun_s = time.monotonic()
-            self.connection.execute("USE runtime")
+            self.connection.execute(f"USE {self.database}")
             self.connection.execute("BEGIN TRANSACTION READ ONLY")
 
 
@@ -68,16 +70,16 @@ class Cursors:
         self._closed = False
         self._renewed_s = 0.0
 
-    def take(self, *, shared: bool) -> Cursor:
-        """Return a cursor; a *shared* one may have run other statements."""
+    def take(self, *, shared: bool, database: str = "runtime") -> Cursor:
+        """Return a cursor whose names are those in *database*; a *shared* one may have run other statements of it."""
         oldest_s = max(time.monotonic() - _REUSED_S, self._renewed_s)
         with self._lock:  # All threads make their cursors from the one connection.
-            while shared and self._idle:
-                cursor = self._idle.pop()
+            for cursor in [one for one in reversed(self._idle) if shared and one.database == database]:
+                self._idle.remove(cursor)
                 if cursor.begun_s is not None and cursor.begun_s > oldest_s:
                     return cursor
                 cursor.connection.close()
-            return Cursor(self._connection.cursor())
+            return Cursor(database, self._connection.cursor())
 
     def renew(self) -> None:
         """Use no transaction again that has begun: what was defined since is not visible in it."""
@@ -86,8 +88,10 @@ class Cursors:
     def keep(self, cursor: Cursor) -> bool:
         """Take back *cursor*, in its transaction, for another query; False when it is not wanted."""
         with self._lock:
-            if self._closed or self.broken or len(self._idle) == _MAX_IDLE:
+            if self._closed or self.broken:
                 return False
+            if len(self._idle) == _MAX_IDLE:  # The oldest one may be of a database that is not used any more.
+                self._idle.popleft().connection.close()
             self._idle.append(cursor)
             return True
 

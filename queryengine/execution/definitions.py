@@ -25,6 +25,7 @@ from queryengine.execution.session import UnfitView
 from queryengine.execution.views import GatedView
 from queryengine.gate import macros
 from queryengine.gate.parse_tree import CATALOG, SHOWN_COLUMNS, SHOWN_TABLES, catalog_schema
+from queryengine.key_catalog import GatedRule
 from queryengine.manifest import Snapshot, snapshot_path
 from queryengine.values import qualified, quoted, split_relation
 from runtimeconf.model import DatasetConfig, Documentation, RuntimeConfig
@@ -66,6 +67,10 @@ MACROS: Final = (
     f"to_variant(value) AS CAST({_TAKEN} AS VARIANT)",
     f"variant_group_array(value) AS CAST(list({_TAKEN}) AS VARIANT)",
 )
+
+
+#: A statement in the catalog of a key sees the name of the one that it stands for.
+_OF_KEY_CATALOGS: Final = ("current_catalog() AS 'runtime'", "current_database() AS 'runtime'")
 
 
 class SnapshotGoneError(Exception):
@@ -111,7 +116,11 @@ class Definitions:
         #: The schemas of the hidden catalog: those that views read, and the others, the least recently used first.
         self._catalogs_of_views: frozenset[str] = frozenset()
         self._catalogs: dict[str, None] = {}
-        self._macros: frozenset[str] = frozenset()  # those of `queryengine.gate.macros` that are defined
+        #: The macros of `queryengine.gate.macros` that are defined, by database.
+        self._macros: dict[str, frozenset[str]] = {"runtime": frozenset()}
+        #: The names of all relations as the YAML writes them, and what it says about them, by name in lower case.
+        self._declared = {one.name.lower(): (one.name, one.documentation) for one in config.datasets}
+        self._declared |= {one.name.lower(): (one.name, one.documentation) for one in config.views}
         self._defining = threading.Lock()
         self._define_datasets(tolerant=tolerant)
         self._connection.execute(f"ATTACH ':memory:' AS {CATALOG} (HIDDEN)")
@@ -129,6 +138,18 @@ class Definitions:
             self._catalogs_of_views |= self._catalogs.keys()
         self._catalogs.clear()
 
+    def is_readable(self, name: str) -> bool:
+        """Say whether the dataset or view *name* can be read."""
+        return name not in self._unreadable
+
+    def is_view(self, name: str) -> bool:
+        """Say whether *name* is a view without a snapshot of its own."""
+        return name in self._datasets_of
+
+    def is_deterministic(self, relations: Iterable[str]) -> bool:
+        """Say whether the data alone decides the rows of *relations*."""
+        return self._nondeterministic_views.isdisjoint(relations)
+
     def require(self, statement: GatedStatement) -> None:
         """
         Check that each relation of *statement* can be read, and define the catalog that it reads and what it calls.
@@ -140,50 +161,85 @@ class Definitions:
         for name in sorted(statement.relations & self._unreadable.keys()):
             error, reason = self._unreadable[name]
             raise error(reason)
-        if statement.catalog is not None:
-            self._define_catalog(statement.catalog, "TABLE")
-        if not statement.macros <= self._macros:
-            self._define_macros(statement.macros)
+        if statement.key_catalog is None:
+            if statement.catalog is not None:
+                self._define_catalog(statement.catalog, "TABLE")
+            self.define_macros("runtime", statement.macros)
 
     def is_cacheable(self, statement: GatedStatement) -> bool:
         """Say whether the parameters of *statement* and the data alone decide its result."""
-        return statement.deterministic and self._nondeterministic_views.isdisjoint(statement.relations)
+        rules = _rules_of(statement)
+        read = statement.relations.union(*(rule.relations for rule in rules))
+        return (
+            statement.deterministic
+            and all(rule.deterministic for rule in rules)
+            and self._nondeterministic_views.isdisjoint(read)
+        )
+
+    def datasets_read_by(self, statement: GatedStatement) -> frozenset[str]:
+        """Return the datasets that *statement* reads, through views and the rules of its key too."""
+        return self.datasets_of(statement.relations.union(*(rule.relations for rule in _rules_of(statement))))
 
     def datasets_of(self, relations: Iterable[str]) -> frozenset[str]:
         """Return the datasets among *relations*, and those that the views among them read."""
         return frozenset().union(*(self._datasets_of.get(name, {name}) for name in relations))
 
-    def _define_macros(self, names: frozenset[str]) -> None:
+    def define_macros(self, database: str, names: frozenset[str]) -> None:
         """Define macros for DataFusion's functions. All of them would take longer than the rest of an instance."""
+        if database in self._macros and names <= self._macros[database]:
+            return
         with self._defining, self._connection.cursor() as cursor:
-            new = [macro for macro in macros.needed(names) if macro.name not in self._macros]
-            definitions = [f"CREATE MACRO runtime.main.{macro.definition}" for macro in new]
+            known = self._macros.get(database, frozenset())
+            new = [macro for macro in macros.needed(names) if macro.name not in known]
+            always = [] if database in self._macros else [*MACROS, *_OF_KEY_CATALOGS]
+            texts = [*always, *(macro.definition for macro in new)]
+            definitions = [f"CREATE MACRO {database}.main.{text}" for text in texts]
             cursor.execute("; ".join(["BEGIN", *definitions, "COMMIT"]))
             self.renew_cursors()
-            self._macros |= {macro.name for macro in new}
+            self._macros[database] = known | {macro.name for macro in new}
 
-    def _define_catalog(self, relations: frozenset[str], kind: Literal["TABLE", "VIEW"]) -> None:
+    def forget_macros(self, database: str) -> None:
+        """Note that *database* is gone."""
+        with self._defining:
+            self._macros.pop(database, None)
+
+    def define_list(self, relations: frozenset[str], database: str) -> None:
+        """Define what the gate substitutes for `information_schema` and SHOW in the *database* of a key."""
+        self._define_catalog(relations, "TABLE", database)
+
+    def define_view(self, database: str, name: str, sql: str, *, is_secure: bool = False) -> None:
+        """Define the relation *name* in the *database* of a key."""
+        kind = "SECURE VIEW" if is_secure else "VIEW"
+        with self._connection.cursor() as cursor:
+            declared, documentation = self._declared[name]
+            self._create_view(declared, sql, documentation, cursor, f"{kind} {database}")
+
+    def _define_catalog(
+        self, relations: frozenset[str], kind: Literal["TABLE", "VIEW"], database: str = "runtime"
+    ) -> None:
         """
         Define what the gate substitutes for `information_schema` and SHOW: the same lists, of *relations* only.
 
         Statements find tables: the plan of a view would show how many other relations there are.
         """
-        schema = f"{CATALOG}.{catalog_schema(relations)}"
+        named = "" if database == "runtime" else database
+        schema = f"{CATALOG}.{catalog_schema(relations, named)}"
         names = _text_list(sorted(relations))
         datasets = _text_list(one.name.lower() for one in self._config.datasets if one.name.lower() in relations)
         schemas = _text_list(sorted({"main", *(split_relation(name)[0] for name in relations)}))
         full_name = "lower(if(table_schema = 'main', table_name, concat(table_schema, '.', table_name)))"
         table_type = f"if({full_name} IN ({datasets}), 'BASE TABLE', 'VIEW') AS table_type"
-        ours = f"table_catalog = 'runtime' AND {full_name} IN ({names})"
+        ours = f"table_catalog = '{database}' AND {full_name} IN ({names})"
         shown_name = "lower(if(schema = 'main', name, concat(schema, '.', name)))"
         lists = {
-            "tables": f"FROM information_schema.tables SELECT * REPLACE ({table_type}) WHERE {ours}",
-            "columns": f"FROM information_schema.columns WHERE {ours}",
-            "schemata": "FROM information_schema.schemata WHERE catalog_name = 'runtime' "
-            f"AND lower(schema_name) IN ({schemas})",
-            SHOWN_TABLES: f"FROM (SHOW TABLES FROM runtime.main) WHERE lower(name) IN ({names}) ORDER BY name",
-            SHOWN_COLUMNS: "FROM (SHOW ALL TABLES) WHERE database = 'runtime' "
-            f"AND {shown_name} IN ({names}) ORDER BY schema, name",
+            "tables": f"FROM information_schema.tables SELECT * REPLACE ({table_type}, 'runtime' AS table_catalog) "
+            f"WHERE {ours}",
+            "columns": f"FROM information_schema.columns SELECT * REPLACE ('runtime' AS table_catalog) WHERE {ours}",
+            "schemata": "FROM information_schema.schemata SELECT * REPLACE ('runtime' AS catalog_name) "
+            f"WHERE catalog_name = '{database}' AND lower(schema_name) IN ({schemas})",
+            SHOWN_TABLES: f"FROM (SHOW TABLES FROM {database}.main) WHERE lower(name) IN ({names}) ORDER BY name",
+            SHOWN_COLUMNS: "FROM (SHOW ALL TABLES) SELECT * REPLACE ('runtime' AS database) "
+            f"WHERE database = '{database}' AND {shown_name} IN ({names}) ORDER BY schema, name",
         }
         with self._defining, self._connection.cursor() as cursor:
             if schema in self._catalogs_of_views:
@@ -255,8 +311,7 @@ class Definitions:
             self._unreadable[name.lower()] = error, f"View '{name}' {lack}: {reason}"
             return
         try:
-            if not view.statement.macros <= self._macros:
-                self._define_macros(view.statement.macros)
+            self.define_macros("runtime", view.statement.macros)
             self._create_view(name, view.statement.sql, view.config.documentation)
         except duckdb.Error as exc:
             # Leave out the excerpt: it shows our CREATE VIEW, which the author of the statement did not write.
@@ -264,17 +319,33 @@ class Definitions:
             self.unfit_views[name] = UnfitView(view.config.yaml_path, reason)
             self._unreadable[name.lower()] = SqlError, f"View '{name}' does not fit the data: {reason}"
 
-    def _create_view(self, name: str, sql: str, documentation: Documentation) -> None:
-        view, schema = f"runtime.{qualified(name)}", split_relation(name)[0]
+    def _create_view(
+        self,
+        name: str,
+        sql: str,
+        documentation: Documentation,
+        connection: duckdb.DuckDBPyConnection | None = None,
+        kind: str = "VIEW runtime",
+    ) -> None:
+        """Create the view *name*; *kind* is a kind of view, and its database."""
+        execute = (connection or self._connection).execute
+        database = kind.rpartition(" ")[2]
+        view, schema = f"{database}.{qualified(name)}", split_relation(name)[0]
         if schema != "main":
-            self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS runtime.{quoted(schema)}")
-        self._connection.execute(f"CREATE VIEW {view} AS {sql}")
+            execute(f"CREATE SCHEMA IF NOT EXISTS {database}.{quoted(schema)}")
+        execute(f"CREATE {kind.removesuffix(database)}{view} AS {sql}")
         if documentation.description is not None:
-            self._connection.execute(f"COMMENT ON VIEW {view} IS {_text_literal(documentation.description)}")
+            execute(f"COMMENT ON VIEW {view} IS {_text_literal(documentation.description)}")
         for column, description in documentation.columns.items():
             with suppress(duckdb.BinderException):  # There is no such column, which `manage.py check` reports.
                 comment = _text_literal(description)
-                self._connection.execute(f"COMMENT ON COLUMN {view}.{quoted(column)} IS {comment}")
+                execute(f"COMMENT ON COLUMN {view}.{quoted(column)} IS {comment}")
+
+
+def _rules_of(statement: GatedStatement) -> list[GatedRule]:
+    """Return the rules of the relations that *statement* reads."""
+    rules = statement.key_catalog.rules if statement.key_catalog is not None else {}
+    return [rules[name] for name in statement.relations & rules.keys()]
 
 
 def _attachment(dataset: str) -> str:

@@ -74,7 +74,9 @@ _KIND = re.compile(r"\A(?P<kind>[A-Za-z][A-Za-z ]{1,30}?) Error: ")
 _LINE = re.compile(r"\n\nLINE (?P<number>\d+):")
 _PARAMETER = re.compile(r"\bpython\b|Failed to cast value|\bparameters?\b", re.IGNORECASE)
 #: Our attachments, which the caller did not name.
-_ATTACHMENT = re.compile(r'(?P<quote>"?)_s[0-9a-f]{12}(?P=quote)\."?main"?\.')
+_ATTACHMENT = re.compile(r'(?P<quote>"?)(?:_s[0-9a-f]{12}|_copies)(?P=quote)\."?main"?\.')
+#: The database of a key, which stands for `runtime`.
+_KEY_CATALOG = re.compile(r"\b_k[0-9a-f]{12}(?=\.)")
 _CATALOG_VIEW = re.compile(r"\b_catalog\.s[0-9a-f]{32}\.(?=tables\b|columns\b|schemata\b)")
 #: Advice that no caller can follow: extensions are not installed, settings are locked.
 _ADVICE = re.compile(
@@ -155,7 +157,8 @@ def sentence(exc: BaseException, state_dir: Path, *, lines_before: int = 0) -> s
     text = _ADVICE.sub("", text)
     text = re.sub(rf"{re.escape(str(state_dir))}[^\s'\"]*", "<file>", text)
     text = _LINE.sub(lambda match: f"\n\nLINE {max(1, int(match['number']) - lines_before)}:", text)
-    return _CATALOG_VIEW.sub("information_schema.", _ATTACHMENT.sub("", text)).strip()
+    text = _KEY_CATALOG.sub("runtime", _ATTACHMENT.sub("", text))
+    return _CATALOG_VIEW.sub("information_schema.", text).strip()
 
 
 def _size(count: int) -> str:

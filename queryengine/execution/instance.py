@@ -22,18 +22,22 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from queryengine.bounded_dict import BoundedDict
 from queryengine.cancellation import Interruption, Watchdog
 from queryengine.engine import Encoding, GatedStatement, Parameters, Query
 from queryengine.errors import EngineUnavailableError, QueryCancelledError, QueryError, StatementError
+from queryengine.execution import duckdb_errors
 from queryengine.execution.arrow_parameters import values_of
 from queryengine.execution.cursors import Cursors
 from queryengine.execution.definitions import Definitions
+from queryengine.execution.key_catalogs import KeyCatalogs, UnfitRuleError, rows_of
 from queryengine.execution.parameters import nulls
 from queryengine.execution.reader import Reader, Values
 from queryengine.execution.session import UnfitView
 from queryengine.execution.statistics import Statistics, Threads
 from queryengine.execution.views import GatedView
 from queryengine.gate.gate import Gate
+from queryengine.key_catalog import GatedRule
 from queryengine.manifest import Column, Manifest
 from runtimeconf.model import RuntimeConfig
 
@@ -41,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 #: The longest statement that shares a cursor, in characters: DuckDB holds the GIL while it parses it.
 _SHARED_CHARACTERS = 1000
+
+#: As many databases of keys have statistics of their own.
+_MOST_STATISTICS = 256
 
 #: The part of the time limit after which a fetch of a small result is given up, and the most that this is, in seconds.
 _SMALL_PART = 0.1
@@ -87,7 +94,7 @@ class EngineInstance:
         self._config = config
         self._scratch = scratch
         self._files = {snapshot.dataset.lower(): snapshot.file for snapshot in manifest.snapshots}
-        self._statistics = Statistics()
+        self._statistics_in: BoundedDict[str, Statistics] = BoundedDict(_MOST_STATISTICS)
         try:
             self._connection = duckdb.connect(":memory:", config=settings)
             self.cursors = Cursors(self._connection, config)
@@ -131,23 +138,24 @@ class EngineInstance:
             QueryError: *interruption* was stopped; its reason.
         """
         values = values_of(statement, query.parameters)
-        self._require(statement)
-        if self._threads is not None:
-            self._threads.begin(statement.pattern)
-        shared = self._may_share(statement)
-        reader = None
-        if watchdog and shared and self._statistics.small_results(query.encoding).get(statement.pattern or ""):
-            reader = self._fetched(statement, values, interruption, query.encoding, watchdog)
-        if reader is None:
-            reader = Reader(self.cursors, self._statistics, interruption, shared=shared)
-            try:
-                reader.start(statement, values)
-            except BaseException:
-                reader.close()
-                raise
-        if self._threads is not None:
-            self._threads.learn(statement.pattern, whole=reader.is_complete)
-        return reader
+        with self._ready(statement, interruption, rows=True):
+            if self._threads is not None:
+                self._threads.begin(statement.pattern)
+            shared = self._may_share(statement)
+            reader = None
+            small_results = self._statistics(statement).small_results(query.encoding)
+            if watchdog and shared and small_results.get(statement.pattern or ""):
+                reader = self._fetched(statement, values, interruption, query.encoding, watchdog)
+            if reader is None:
+                reader = self._reader(statement, interruption, shared=shared)
+                try:
+                    reader.start(statement, values)
+                except BaseException:
+                    reader.close()
+                    raise
+            if self._threads is not None:
+                self._threads.learn(statement.pattern, whole=reader.is_complete)
+            return reader
 
     def describe(
         self, statement: GatedStatement, parameters: Parameters | None, interruption: Interruption
@@ -162,11 +170,29 @@ class EngineInstance:
         """
         unbound = bool(statement.parameters) and parameters is None
         values = nulls(statement.parameters) if unbound else values_of(statement, parameters)
-        self._require(statement)
         shared = not unbound and self._may_share(statement)
-        with closing(Reader(self.cursors, self._statistics, interruption, shared=shared)) as reader:
+        # A PIVOT reads the data to find its columns.
+        with (
+            self._ready(statement, interruption, rows=statement.kind == "pivot"),
+            closing(self._reader(statement, interruption, shared=shared)) as reader,
+        ):
             schema = reader.describe(statement, values, unbound=unbound)
             return None if schema is None else (reader.columns, schema)
+
+    def misfit(self, rule: GatedRule) -> str | None:
+        """Return why *rule* does not fit the data; None if it does, or if some of that is not loaded."""
+        if not all(map(self._definitions.is_readable, rule.relations)):
+            return None
+        self._definitions.define_macros("runtime", rule.macros)
+        try:
+            with self._connection.cursor() as cursor:
+                rows_of(cursor, rule)
+        except UnfitRuleError as exc:
+            return str(exc)
+        except duckdb.Error as exc:
+            # Without the excerpt, which shows our statement.
+            return " ".join(duckdb_errors.sentence(exc, self._config.state_dir).partition("\n\nLINE ")[0].split())
+        return None
 
     def close(self) -> None:
         """Close the snapshots and remove the spilled files. Readers must be closed before."""
@@ -176,19 +202,39 @@ class EngineInstance:
 
     def reads_the_same(self, statement: GatedStatement, files: Mapping[str, str]) -> bool:
         """Say whether *statement* reads the same here as over *files*, given by dataset in lower case."""
-        datasets = self._definitions.datasets_of(statement.relations)
+        datasets = self._definitions.datasets_read_by(statement)
         return self.is_cacheable(statement) and all(self._files.get(name) == files.get(name) for name in datasets)
 
     def holds_superseded(self, files: Mapping[str, str]) -> bool:
         """Say whether the instance holds a file that is not among *files*, given by dataset in lower case."""
         return any(files.get(name) != file for name, file in self._files.items())
 
-    def _require(self, statement: GatedStatement) -> None:
-        """Check and define what *statement* needs; raises the errors of `run`."""
+    @contextmanager
+    def _ready(self, statement: GatedStatement, interruption: Interruption, *, rows: bool) -> Iterator[None]:
+        """
+        Check and define what *statement* needs, with the *rows* that its key sees, until it has begun.
+
+        Raises the errors of `run`.
+        """
         try:
             self._definitions.require(statement)
         except duckdb.Error as exc:
             raise self.cursors.failure(exc) from exc
+        with self._key_catalogs.ready(statement, interruption, rows=rows):
+            yield
+
+    def _reader(self, statement: GatedStatement, interruption: Interruption, *, shared: bool) -> Reader:
+        database = "runtime" if statement.key_catalog is None else statement.key_catalog.name
+        statistics = self._statistics(statement)
+        return Reader(self.cursors, statistics, interruption, shared=shared, database=database)
+
+    def _statistics(self, statement: GatedStatement) -> Statistics:
+        """Return the statistics of statements that find the same under their names as *statement*."""
+        database = "" if statement.key_catalog is None else statement.key_catalog.name
+        found = self._statistics_in.get(database)
+        if found is None:
+            found = self._statistics_in[database] = Statistics()
+        return found
 
     def _fetched(
         self,
@@ -205,7 +251,7 @@ class EngineInstance:
         """
         limit_s = min(_SMALL_PART * self._config.query.timeout_s, _MAX_SMALL_S)
         with limited(interruption, watchdog, limit_s) as early:
-            reader = Reader(self.cursors, self._statistics, early, shared=True)
+            reader = self._reader(statement, early, shared=True)
             try:
                 if reader.fetch(statement, values, encoding):
                     return reader
@@ -216,7 +262,7 @@ class EngineInstance:
             except BaseException:
                 reader.close()
                 raise
-        self._statistics.small_results(encoding).learn(statement.pattern, small=False)
+        self._statistics(statement).small_results(encoding).learn(statement.pattern, small=False)
         return None
 
     def _may_share(self, statement: GatedStatement) -> bool:
@@ -233,6 +279,8 @@ class EngineInstance:
         execute(f"SET max_temp_directory_size = '{self._config.query.temp_directory_limit_bytes}B'")
         self._definitions = Definitions(self._connection, self._config, manifest.snapshots, views, tolerant=tolerant)
         self._definitions.renew_cursors = self.cursors.renew
+        memory_bytes = self._config.query.memory_limit_bytes
+        self._key_catalogs = KeyCatalogs(self._connection, self._definitions, memory_bytes, self.cursors.failure)
         self.unfit_views: Mapping[str, UnfitView] = self._definitions.unfit_views
         self.is_cacheable = self._definitions.is_cacheable
         # Free the block of 256 KiB of each snapshot that attaching it read; otherwise they would stay.

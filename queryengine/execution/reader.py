@@ -57,15 +57,21 @@ class Reader:
     schema: pa.Schema
 
     def __init__(
-        self, cursors: Cursors, statistics: Statistics, interruption: Interruption, *, shared: bool = False
+        self,
+        cursors: Cursors,
+        statistics: Statistics,
+        interruption: Interruption,
+        *,
+        shared: bool = False,
+        database: str = "runtime",
     ) -> None:
         """
-        Take a cursor, and let *interruption* stop what runs on it. `fetch` or `start` runs a statement.
+        Take a cursor in *database*, and let *interruption* stop what runs on it. `fetch` or `start` runs a statement.
 
         A *shared* cursor may have run other statements, and may run others afterwards.
         """
         self._cursors = cursors
-        self._cursor = cursors.take(shared=shared)
+        self._cursor = cursors.take(shared=shared, database=database)
         self._statistics = statistics
         self._interruption = interruption
         self._shared = shared

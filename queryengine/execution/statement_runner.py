@@ -6,9 +6,11 @@ the broker admits a statement before a worker gets it; in the in-process engine,
 """
 
 import itertools
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -21,13 +23,15 @@ from queryengine.engine import MAX_SPECULATIVE_BYTES, Answer, Description, Gated
 from queryengine.errors import EngineUnavailableError, QueryError
 from queryengine.execution.instance import DuckDBBackend, limited
 from queryengine.execution.parameters import ordered
+from queryengine.execution.row_rules import gated_or_unavailable
 from queryengine.execution.session import Backend, ResultReader, Session
 from queryengine.execution.session_manager import Lease, SessionManager
 from queryengine.execution.statement_result import StatementResult
 from queryengine.execution.views import gate_views
 from queryengine.gate.gate import Gate
+from queryengine.key_catalog import KeyCatalog
 from queryengine.manifest import Manifest
-from runtimeconf.model import RuntimeConfig
+from runtimeconf.model import RuntimeConfig, Scope
 from system import process_limits
 from system.scratch import ScratchDirectory
 
@@ -71,7 +75,8 @@ class StatementRunner:
             self._gate = self._backend.gate
             self._views = gate_views(config.views, datasets, self._gate, config.file)
             self._relations = datasets | {view.config.name.lower() for view in self._views}
-            self._visible_in: BoundedDict[frozenset[str], frozenset[str]] = BoundedDict(_SCOPES)
+            self._plain_views = frozenset(view.config.name.lower() for view in self._views)
+            self._visible_in: BoundedDict[Scope, KeyCatalog] = BoundedDict(_SCOPES)
             self.scratch = ScratchDirectory(config.state_dir)
             undo.callback(self.scratch.close)
             self.sessions = SessionManager(config.state_dir, self._open)
@@ -196,7 +201,13 @@ class StatementRunner:
         self._watchdog.watch(interruption, query.time_limit_s(self._config.query), left_s=query.timeout_s)
         held.callback(self._watchdog.forget, interruption)
         began = time.perf_counter()
-        statement = self._gate.admit(query.sql, self._visible(query.scope))
+        if query.scope is None:
+            statement = self._gate.admit(query.sql, self._relations)
+        else:
+            visible = self._visible(query.scope)
+            statement = self._gate.admit(query.sql, visible.relations, visible.name)
+            if visible.name:
+                statement = replace(statement, key_catalog=visible)
         timings.parse_ms = _ms_since(began)
         timings.statement = statement.digest
         if wait_for_slot is not None:
@@ -210,13 +221,21 @@ class StatementRunner:
         start = partial(run, statement, query, watchdog=self._watchdog)
         return statement, lease, start
 
-    def _visible(self, scope: frozenset[str] | None) -> frozenset[str]:
-        """Return the relations within *scope*, as one object for each scope: caches compare it often."""
-        if scope is None:
-            return self._relations
+    def _visible(self, scope: Scope) -> KeyCatalog:
+        """Return what is within *scope*, as one object for each scope: caches compare it often. It may need no name."""
         visible = self._visible_in.get(scope)
         if visible is None:
-            visible = self._visible_in[scope] = self._relations & scope
+            relations = self._relations & scope.relations
+            is_limited = bool(scope.rules) or not relations.isdisjoint(self._plain_views)
+            visible = self._visible_in[scope] = KeyCatalog(
+                name=f"_k{secrets.token_hex(6)}" if is_limited else "",
+                relations=relations,
+                rules={
+                    rule.dataset: gated_or_unavailable(rule, self._relations, self._gate)
+                    for rule in scope.rules
+                    if rule.dataset in relations
+                },
+            )
         return visible
 
     def _open(self, manifest: Manifest, tolerant: bool) -> Session:

@@ -84,17 +84,19 @@ class Gate:
         self._engine_tables = frozenset(name for (name,) in self._connection.execute(_ENGINE_TABLES).fetchall())
         (self._parse_call,) = self._connection.extract_statements(_PARSE)
         self._of_thread = threading.local()
-        self._cached: Callable[[str, frozenset[str]], GatedStatement] = lru_cache(_CACHED)(self._admit)
-        #: Verdicts by the fingerprint of a statement and its relations.
-        self._verdicts: BoundedDict[tuple[str, frozenset[str]], GatedStatement] = BoundedDict(_CACHED)
+        self._cached: Callable[[str, frozenset[str], str], GatedStatement] = lru_cache(_CACHED)(self._admit)
+        #: Verdicts by the fingerprint of a statement, its relations and its catalog.
+        self._verdicts: BoundedDict[tuple[str, frozenset[str], str], GatedStatement] = BoundedDict(_CACHED)
 
     def close(self) -> None:
         """Close the parser; `admit` then raises `EngineUnavailableError` for statements without a cached verdict."""
         self._connection.close()
 
-    def admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+    def admit(self, sql: str, relations: frozenset[str], catalog: str = "") -> GatedStatement:
         """
         Judge *sql*, which may read *relations* (names of datasets and views in lower case).
+
+        It runs in the database `runtime`, or in another *catalog* that stands for it.
 
         Raises:
             EmptyStatementError: *sql* has only white space, comments and semicolons.
@@ -104,10 +106,10 @@ class Gate:
             ParameterError: *sql* has both named and positional parameters.
         """
         if len(sql) <= _CACHED_CHARACTERS:
-            return self._cached(sql, relations)
-        return self._admit(sql, relations)
+            return self._cached(sql, relations, catalog)
+        return self._admit(sql, relations, catalog)
 
-    def _admit(self, sql: str, relations: frozenset[str]) -> GatedStatement:
+    def _admit(self, sql: str, relations: frozenset[str], catalog: str) -> GatedStatement:
         before, whole = _one_statement(scan(sql))
         whole = with_dollar_names(whole)
         first = whole[0].word
@@ -115,25 +117,25 @@ class Gate:
             answer = _CONSTANT_ANSWERS[whole[1].word]
             return GatedStatement(answer, "show", frozenset(), frozenset(), digest=digest(whole))
         if first == "explain":
-            return replace(self._admit_explain(whole, relations, before), digest=digest(whole))
+            return replace(self._admit_explain(whole, relations, catalog, before), digest=digest(whole))
         if len(whole.text) > _CACHED_CHARACTERS:
-            return replace(self._judge(whole, relations, before), digest=digest(whole))
+            return replace(self._judge(whole, relations, catalog, before), digest=digest(whole))
         key = fingerprint(whole)
-        if known := self._verdicts.get((key, relations)):
+        if known := self._verdicts.get((key, relations, catalog)):
             return replace(known, sql=whole.text, lines_before=before.count("\n"))
-        statement = replace(self._judge(whole, relations, before), digest=digest(whole))
+        statement = replace(self._judge(whole, relations, catalog, before), digest=digest(whole))
         # Cache the verdict only if the text runs unchanged: a rewritten text contains numbers of its own.
         if statement.kind == "select" and statement.sql == whole.text:
             statement = replace(statement, pattern=pattern(key))
-            self._verdicts[key, relations] = statement
+            self._verdicts[key, relations, catalog] = statement
         return statement
 
-    def _admit_explain(self, whole: Scan, relations: frozenset[str], before: str) -> GatedStatement:
+    def _admit_explain(self, whole: Scan, relations: frozenset[str], catalog: str, before: str) -> GatedStatement:
         prefix, begin = _explain_prefix(whole)
         explained = scan(whole.text[begin:])
         if explained[0].word == "explain":
             raise StatementNotAllowedError("EXPLAIN of an EXPLAIN is not allowed.")
-        statement = self._judge(explained, relations, before + whole.text[:begin])
+        statement = self._judge(explained, relations, catalog, before + whole.text[:begin])
         if statement.kind == "pivot":
             raise StatementNotAllowedError(
                 "EXPLAIN of a PIVOT that finds its own columns is not allowed: use IN (...)."
@@ -147,25 +149,29 @@ class Gate:
             lines_before=statement.lines_before - 1,
         )
 
-    def _judge(self, statement: Scan, relations: frozenset[str], before: str) -> GatedStatement:
+    def _judge(self, statement: Scan, relations: frozenset[str], catalog: str, before: str) -> GatedStatement:
         """Judge *statement*, as DuckDB would write it; *before* is the text before it, for the lines of errors."""
         try:
-            gated, is_foreign = self._judge_as_written(statement, relations, before)
+            gated, is_foreign = self._judge_as_written(statement, relations, catalog, before)
         except StatementError as error:
             text = datafusion.rewritten(statement) if self._datafusion_sql else None
             if text is None:
                 raise
             try:
-                return self._judge_as_written(scan(text), relations, before)[0]
+                return self._judge_as_written(scan(text), relations, catalog, before)[0]
             except SqlSyntaxError as changed:  # of the change, if the statement itself can be parsed
                 raise (changed if isinstance(error, SqlSyntaxError) else error) from None
         if is_foreign and (text := datafusion.rewritten(statement)) is not None:
             with suppress(StatementError):  # Otherwise DuckDB says what is wrong with the statement as it is written.
-                return self._judge_as_written(scan(text), relations, before)[0]
+                return self._judge_as_written(scan(text), relations, catalog, before)[0]
         return gated
 
-    def _judge_as_written(self, statement: Scan, relations: frozenset[str], before: str) -> tuple[GatedStatement, bool]:
+    def _judge_as_written(
+        self, statement: Scan, relations: frozenset[str], catalog: str, before: str
+    ) -> tuple[GatedStatement, bool]:
         """Return the judgement, and whether DuckDB has no function for a call in *statement*."""
+        if catalog:
+            statement = scan(rewriting.without_database(statement, relations))
         kind, tree = self._tree(statement, before)
         engine_tables = self._engine_tables if kind == "pivot" else frozenset()
         reading = Reading(
@@ -173,15 +179,22 @@ class Gate:
             engine_tables=engine_tables,
             datafusion=self._datafusion_sql,
             variant_casts=self._variant_casts,
+            names_database=not catalog,
         )
         reading.judge(tree)
         deterministic = kind == "select" and reading.deterministic and not reading.reads_catalog
         shows, reads_catalog = reading.shows, reading.reads_catalog
         if reads_catalog:
-            schema = catalog_schema(relations)
+            schema = catalog_schema(relations, catalog)
             statement = scan(rewriting.with_hidden_catalog(statement, schema))
             kind, tree = self._tree(statement, before)
-            reading = Reading(relations, catalog=schema, engine_tables=engine_tables, datafusion=self._datafusion_sql)
+            reading = Reading(
+                relations,
+                catalog=schema,
+                engine_tables=engine_tables,
+                datafusion=self._datafusion_sql,
+                names_database=not catalog,
+            )
             reading.judge(tree)
         gated = GatedStatement(
             statement.text,

@@ -60,7 +60,7 @@ _SHOWN_LISTS: Final = frozenset({('"tables"',), ("__show_tables_expanded",)})
 _SHOWN_SCHEMAS: Final = frozenset({("main", ""), ("runtime", ""), ("runtime", "main", "")})
 _FILE: Final = re.compile(r"[/\\:*?.]")
 #: The engine's hidden names for snapshots and lists: an error would tell whether there is such a dataset.
-_HIDDEN_NAME: Final = re.compile(r"_catalog|_s[0-9a-f]{12}")
+_HIDDEN_NAME: Final = re.compile(r"_catalog|_copies|_[sk][0-9a-f]{12}")
 
 
 @dataclass(slots=True)
@@ -109,7 +109,8 @@ class Reading:
     not see all common table expressions: none may have one of those names, and a name that this query may take for a
     relation is judged as one. With `datafusion`, the session has the macros for DataFusion's functions; `macros` are
     those that the tree calls, and it `is_foreign` when it calls a function with arguments that only DataFusion takes.
-    Without `variant_casts`, a cast to VARIANT is refused.
+    Without `variant_casts`, a cast to VARIANT is refused. Without `names_database`, so is a relation in `runtime`: the
+    statement runs in another database.
     """
 
     declared: frozenset[str]
@@ -117,6 +118,7 @@ class Reading:
     engine_tables: frozenset[str] = frozenset()
     datafusion: bool = False
     variant_casts: bool = True
+    names_database: bool = True
     relations: set[str] = field(default_factory=set)
     reads_catalog: bool = False
     deterministic: bool = True
@@ -251,10 +253,12 @@ class Reading:
             return
         # A name with a dot is declared with its schema, and is not found under this one name.
         schema = qualifier[-1] if len(qualifier) == 1 or qualifier[:-1] == ["runtime"] else ""
-        if tuple(qualifier) in _QUALIFIERS and "." not in name and name in self.declared:
-            self.relations.add(name)
-        elif "." not in schema + name and f"{schema}.{name}" in self.declared:
-            self.relations.add(f"{schema}.{name}")
+        is_plain = tuple(qualifier) in _QUALIFIERS and "." not in name and name in self.declared
+        relation = name if is_plain else f"{schema}.{name}"
+        if is_plain or ("." not in schema + name and relation in self.declared):
+            if qualifier[:1] == ["runtime"] and not self.names_database:
+                raise StatementNotAllowedError(f"Write {_shown(path)} without the name of the database.")
+            self.relations.add(relation)
         elif qualifier in (["information_schema"], ["runtime", "information_schema"]) and name in CATALOG_VIEWS:
             self._read_catalog("Write information_schema.tables with plain or double-quoted names.")
         elif not (self.catalog and qualifier == [CATALOG, self.catalog] and name in _HIDDEN_VIEWS) and not (
@@ -283,9 +287,9 @@ class Reading:
         self.reads_catalog = True
 
 
-def catalog_schema(relations: frozenset[str]) -> str:
-    """Return the name of the schema of the hidden catalog whose views list *relations* and nothing else."""
-    return "s" + hashlib.sha256("\0".join(sorted(relations)).encode()).hexdigest()[:32]
+def catalog_schema(relations: frozenset[str], database: str = "") -> str:
+    """Return the name of the schema of the hidden catalog whose views list *relations* of *database*, nothing else."""
+    return "s" + hashlib.sha256("\0".join([database, *sorted(relations)]).encode()).hexdigest()[:32]
 
 
 def decode(text: str) -> Any:

@@ -123,6 +123,28 @@ def with_hidden_catalog(scan: Scan, schema: str) -> str:
     return "".join([*pieces, scan.text[kept:]])
 
 
+def without_database(scan: Scan, relations: frozenset[str]) -> str:
+    """
+    Remove the name of the database before schemas and *relations*: `runtime.main.a` becomes `main.a`.
+
+    The statement runs in a database that stands for it. What is left is refused where it names a relation.
+    """
+    tokens = scan.tokens
+    pieces: list[str] = []
+    kept = 0
+    for index, token in enumerate(tokens):
+        if token.name != "runtime" or _text(tokens, index + 1) != "." or _text(tokens, index - 1) == ".":
+            continue
+        first = _name(tokens, index + 2)
+        second = _name(tokens, index + 4) if _text(tokens, index + 3) == "." else ""
+        if "." in f"{first}{second}":  # A name with a dot is written as two.
+            continue
+        if first in relations or f"{first}.{second}" in relations or (first == "main" and second in relations):
+            pieces.append(scan.text[kept : token.start])
+            kept = tokens[index + 2].start
+    return "".join([*pieces, scan.text[kept:]])
+
+
 def _shown_list(tokens: tuple[Token, ...], show: int) -> tuple[str, int] | None:
     """Return the hidden view for the list that the SHOW at index *show* gives, and the index of its last token."""
     words = [tokens[index].word for index in range(show + 1, min(show + 4, len(tokens)))]

@@ -17,11 +17,13 @@ from authkeys.keys import KeySet
 from authkeys.principal import ALL_RIGHTS, Principal
 from runtimeclient.errors import UsageError
 from runtimeclient.http.endpoint import check_api_key, has_typing_error
-from runtimeconf.model import KeyLimits, NamedKey
+from runtimeconf.model import DatasetRule, KeyLimits, NamedKey, Scope
 from runtimeconf.secret import Secret
 
 SALT = bytes(range(32))
 KEY = "k1-Zq8vT3mN6bX9cL2pR5sW7yD0fG4hJ1aE"
+RULE = DatasetRule(dataset="a", row_filter="id > 1", columns=("id", "b"), masks=(("b", "'x'"),), line=3, yaml_path="p")
+SCOPE = Scope(relations=frozenset({"a"}), rules=(RULE,))
 OTHER = "k2-Hn5tB8xQ1zV4kM7wC0rL3uP6jS9dF2gY"
 
 
@@ -32,14 +34,14 @@ def hashed(text: str, name: str = "dash", **fields: object) -> NamedKey:
 def test_a_key_is_found_by_its_digest_with_what_it_may_do() -> None:
     limits = KeyLimits(requests_per_minute=60, concurrent=2, timeout_s=5)
     expires = datetime(2999, 1, 1, tzinfo=UTC)
-    named = hashed(KEY, expires_at=expires, datasets=frozenset({"a"}), rights=frozenset({"refresh"}), limits=limits)
+    named = hashed(KEY, expires_at=expires, scope=SCOPE, rights=frozenset({"refresh"}), limits=limits)
     keys = KeySet([Secret(OTHER)], SALT, [named])
 
     assert keys.find(KEY) == Principal(
         fingerprint=keys.fingerprints()[1],
         name="dash",
         expires_at=expires.timestamp(),
-        datasets=frozenset({"a"}),
+        scope=SCOPE,
         rights=frozenset({"refresh"}),
         limits=limits,
     )
@@ -61,12 +63,12 @@ def test_the_digest_itself_is_no_key() -> None:
 
 
 def test_of_a_key_that_is_listed_twice_the_one_without_a_name_counts() -> None:
-    keys = KeySet([Secret(KEY)], SALT, [hashed(KEY, datasets=frozenset({"a"}))])
+    keys = KeySet([Secret(KEY)], SALT, [hashed(KEY, scope=SCOPE)])
 
     assert len(keys) == 1
     caller = keys.find(KEY)
     assert caller is not None
-    assert (caller.name, caller.datasets, caller.rights) == ("", None, ALL_RIGHTS)
+    assert (caller.name, caller.scope, caller.rights) == ("", None, ALL_RIGHTS)
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(-1, Reason.EXPIRED), (60, "dash")])
@@ -91,10 +93,11 @@ def test_a_key_expires_while_the_process_runs() -> None:
 
 
 def test_what_a_caller_may_do() -> None:
-    caller = Principal(fingerprint="f", datasets=frozenset({"a"}), rights=frozenset({"query"}))
+    caller = Principal(fingerprint="f", scope=SCOPE, rights=frozenset({"query"}))
 
     assert [caller.may_name(name) for name in ("a", "A", "b")] == [True, True, False]
     assert Principal(fingerprint="f").may_name("b")
+    assert [caller.rule_of("A"), caller.rule_of("b"), Principal(fingerprint="f").rule_of("a")] == [RULE, None, None]
     caller.require("query")
     with pytest.raises(NotPermittedError, match="has no right to refresh"):
         caller.require("refresh")

@@ -11,7 +11,7 @@ from authkeys.access import Access
 from authkeys.keys import KeySet
 from flightapi.protocol import messages
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import KeyLimits, NamedKey, RuntimeConfig
+from runtimeconf.model import KeyLimits, NamedKey, RuntimeConfig, Scope
 from runtimeconf.secret import Secret
 from tests.flightapi.endpoint import (
     Endpoint,
@@ -36,7 +36,7 @@ def named(name: str, metadata: Metadata, **fields: object) -> NamedKey:
 
 
 KEYS = (
-    named("few", FEW, datasets=frozenset({"few"})),
+    named("few", FEW, scope=Scope(relations=frozenset({"few"}))),
     named("limited", LIMITED, limits=KeyLimits(requests_per_minute=3)),
     named("ops", REFRESHER, rights=frozenset({"refresh"})),
 )

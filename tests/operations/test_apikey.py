@@ -58,6 +58,14 @@ def test_a_new_key_is_printed_once_and_its_entry_opens_the_runtime(tmp_path: Pat
     assert call("apikey", "create", "dashboard").out != made.out
 
 
+def test_a_key_for_some_rows_is_made(tmp_path: Path) -> None:
+    sql = """tenant = 'acme' AND "Note" <> 'a=b'"""
+    made = call("apikey", "create", "acme", "--datasets=flights,orders", "--rows", f"Orders={sql}")
+
+    (entry,) = yaml.safe_load(made.err.partition("\n")[2])
+    assert entry["datasets"] == ["flights", {"name": "orders", "row_filter": sql}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
@@ -70,6 +78,9 @@ def test_a_new_key_is_printed_once_and_its_entry_opens_the_runtime(tmp_path: Pat
         ("create a --expires=", 2, "--expires must be a period such as 90d, a date such as"),
         ("create a --expires=2001-01-01", 2, "--expires is in the past."),
         ("create a --datasets=", 2, "--datasets is empty: leave it out for the default."),
+        ("create a --rows orders", 2, "--rows must be the name of a dataset, = and SQL"),
+        ("create a --rows orders=", 2, "--rows must be the name of a dataset, = and SQL"),
+        ("list --rows orders=x", 2, "list does not take --rows."),
         ("create a --rights=,", 2, "--rights is empty: leave it out for the default."),
         ("create a --datasets=a,b]", 2, "Each of --datasets must be a name of letters, digits and _"),
         ("create a --datasets=main", 2, "(the engine reserves this name)"),
@@ -97,7 +108,7 @@ def test_keys_are_listed_with_their_last_use(tmp_path: Path) -> None:
         "name": "dashboard",
         "sha256": sha256(K2.encode()).hexdigest(),
         "expires": "2999-12-31",
-        "datasets": ["Orders"],
+        "datasets": [{"name": "Orders", "row_filter": "tenant = 'acme'", "columns": ["id"]}],
     }
     file = configured(tmp_path, named)
     state_dir = tmp_path / ".runtime"
@@ -121,12 +132,14 @@ def test_keys_are_listed_with_their_last_use(tmp_path: Path) -> None:
         "expires": "3000-01-01T00:00:00.000Z",
         "expired": False,
         "datasets": ["orders"],
+        "rules": {"orders": {"row_filter": "tenant = 'acme'", "columns": ["id"]}},
         "rights": ["query"],
         "limits": {},
     }
     table = call("apikey", "list", environ={"RUNTIME_CONFIG": str(file)})
     assert table.status == 0
-    assert re.search(r"dashboard +\| +\w{12} +\| 3000-01-01T00:00:00.000Z \| orders +\| query", table.out)
+    rules = "orders: rows tenant = 'acme', columns id"
+    assert re.search(rf"dashboard +\| +\w{{12}} +\| 3000-01-01T00:00:00.000Z \| orders +\| {rules} \| query", table.out)
     assert K1 not in table.out
 
 
@@ -147,8 +160,8 @@ def test_the_list_shows_limits_and_marks_what_has_expired(tmp_path: Path) -> Non
     (first, last) = json.loads(as_json)
     assert (first["expired"], first["limits"], last["expired"]) == (False, {}, True)
     assert last["limits"] == {"requests_per_minute": 1_000_000, "concurrent": 4, "timeout_s": 90.0}
-    assert as_csv.splitlines()[0] == "name,fingerprint,expires,expired,datasets,rights,limits,last_use"
-    assert f',2020-01-02T00:00:00.000Z,true,all,query,"{shown}",' in as_csv
+    assert as_csv.splitlines()[0] == "name,fingerprint,expires,expired,datasets,rules,rights,limits,last_use"
+    assert f',2020-01-02T00:00:00.000Z,true,all,,query,"{shown}",' in as_csv
 
 
 def test_a_key_is_told_by_its_entry(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from queryengine.engine import Encoding, Query, QueryEngine
 from queryengine.errors import QueryError, SqlError
 from queryengine.execution.definitions import _attachment
+from runtimeconf.model import Scope
 from tests.queryengine.asking import rows
 from tests.queryengine.conftest import KINDS, StartEngine, config_of
 from tests.queryengine.publishing import Publisher
@@ -124,8 +125,9 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def outcome(engine: QueryEngine, sql: str, scope: frozenset[str] | None, encoding: Encoding = "json") -> object:
+    within = None if scope is None else Scope(relations=scope)
     try:
-        with closing(engine.run(Query(sql=sql, scope=scope, encoding=encoding))) as result:
+        with closing(engine.run(Query(sql=sql, scope=within, encoding=encoding))) as result:
             return b"".join(result)
     except QueryError as error:
         return type(error), str(error)
@@ -144,10 +146,16 @@ def assert_alike(engines: Engines, scope: str, sql: str, encoding: Encoding = "j
         expected.append(outcome(within, sql, None, encoding))
 
 
+def is_comparable(sql: str, scope: str) -> bool:
+    """Say whether *sql* shows no plan: with a view in its scope, a key has a database of its own, with copies."""
+    return not sql.startswith("EXPLAIN") or SCOPES[scope].isdisjoint(VIEWS)
+
+
 @pytest.mark.parametrize("scope", SCOPES)
 def test_every_way_to_name_a_relation(engines: Engines, scope: str) -> None:
     for sql in WRITTEN:
-        assert_alike(engines, scope, sql)
+        if is_comparable(sql, scope):
+            assert_alike(engines, scope, sql)
 
 
 @pytest.mark.exhaustive
@@ -155,31 +163,34 @@ def test_every_way_to_name_a_relation(engines: Engines, scope: str) -> None:
 @pytest.mark.parametrize("scope", SCOPES)
 def test_every_format(engines: Engines, scope: str, encoding: Encoding) -> None:
     for sql in WRITTEN:
-        assert_alike(engines, scope, sql, encoding)
+        if is_comparable(sql, scope):
+            assert_alike(engines, scope, sql, encoding)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("scope", SCOPES)
 def test_every_statement_of_the_other_tests(engines: Engines, scope: str) -> None:
     for sql in REST:
-        assert_alike(engines, scope, sql)
+        if is_comparable(sql, scope):
+            assert_alike(engines, scope, sql)
 
 
 def test_a_scope_of_nothing_that_is_declared_sees_nothing(engines: Engines) -> None:
     assert outcome(engines[0], "SHOW TABLES", frozenset({"nowhere"})) == b"[]"
 
 
-# Why a scope may not name a view that is not materialized.
+# What a view leaves out.
 
 
-def test_a_plain_view_does_not_keep_a_callers_expression_off_the_rows_that_it_leaves_out(
+def test_a_plain_view_keeps_a_callers_expression_off_the_rows_that_it_leaves_out_for_a_key_with_a_scope(
     publisher: Publisher, start_engine: StartEngine
 ) -> None:
     publisher.publish(
         people="SELECT * FROM (VALUES (1, '17'), (2, 'secret of 2')) t(tenant, note)", others="SELECT 2 AS tenant"
     )
     engine = start_engine(("people", "others"), {"notes": "SELECT note FROM people ANTI JOIN others USING (tenant)"})
-    assert rows(engine, "FROM notes") == [{"note": "17"}]
+    sql = "SELECT note FROM notes WHERE note::INTEGER = 17"
 
     with pytest.raises(SqlError, match="secret of 2"):
-        rows(engine, "SELECT note FROM notes WHERE note::INTEGER = 17")
+        rows(engine, sql)
+    assert outcome(engine, sql, frozenset({"notes"})) == b'[{"note":"17"}]'

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtimeconf.fields import InvalidValueError
-from runtimeconf.model import KeyLimits, NamedKey, RuntimeConfig
-from runtimeconf.named_keys import ExpiryField
+from runtimeconf.model import DatasetRule, KeyLimits, NamedKey, RuntimeConfig, Scope
+from runtimeconf.named_keys import EXPRESSION, ExpiryField
 from runtimeconf.yaml_reader import Scalar
 from tests.runtimeconf.configurations import KEY, Faults, Load, fault_cases
 
@@ -45,7 +45,7 @@ def test_everything_that_a_named_key_can_say(load_text: Load) -> None:
         name="dash-1",
         sha256=sha256(KEY.encode()).digest(),
         expires_at=datetime(2999, 12, 31, 10, tzinfo=UTC),
-        datasets=frozenset({"flights"}),
+        scope=Scope(relations=frozenset({"flights"})),
         rights=frozenset({"query", "refresh"}),
         limits=KeyLimits(requests_per_minute=600, concurrent=4, timeout_s=5.0),
     )
@@ -54,6 +54,26 @@ def test_everything_that_a_named_key_can_say(load_text: Load) -> None:
     assert plain == NamedKey(name="plain", key=plain.key)
     assert DIGEST not in repr(config).lower()
     assert OTHER not in repr(config)
+
+
+def test_rules_of_a_dataset(load_text: Load) -> None:
+    config = load_text(
+        named(
+            f"{{name: a, sha256: {DIGEST}, datasets: [late,\n{{name: FLIGHTS, row_filter: \"tenant = 'acme'\","
+            " columns: [ID, Email], masks: {email: 'NULL', id: id % 10}}]}"
+        )
+    )
+
+    (key,) = config.auth.named_keys
+    rule = DatasetRule(
+        dataset="flights",
+        row_filter="tenant = 'acme'",
+        columns=("ID", "Email"),
+        masks=(("email", "NULL"), ("id", "id % 10")),
+    )
+    assert key.scope == Scope(relations=frozenset({"flights", "late"}), rules=(rule,))
+    assert key.scope.rules[0].line == 3
+    assert key.scope.rules[0].yaml_path == "runtime.auth.api-key.named_keys[0].datasets[1]"
 
 
 EXPIRES = "must be a date such as 2027-03-31, or a date and time such as 2027-03-31T12:00:00Z"
@@ -84,10 +104,31 @@ FAULTS = f"""
 # an expiry that is out of range
 {{name: a, key: {KEY}, expires: 9999-12-31}}
 => named_keys[0].expires: {EXPIRES}; found a text (it is too far away: leave it out for a key that never expires)
-# unknown dataset, a view
+# a mapping without a rule
+{{name: a, key: {KEY}, datasets: [{{name: flights}}]}}
+=> named_keys[0].datasets[0]: has neither row_filter nor columns nor masks: for all of a dataset, list its name alone
+# a misspelt rule
+{{name: a, key: {KEY}, datasets: [{{name: flights, rowfilter: x}}]}}
+=> named_keys[0].datasets[0].rowfilter: unknown field; did you mean row_filter?
+=> named_keys[0].datasets[0]: has neither row_filter nor columns nor masks: for all of a dataset, list its name alone
+# empty rules
+{{name: a, key: {KEY}, datasets: [{{name: flights, row_filter: , columns: [], masks: {{}}}}]}}
+=> named_keys[0].datasets[0].row_filter: is empty: it must be {EXPRESSION.expected}, or be left out
+=> named_keys[0].datasets[0].columns: is an empty list: give at least 1, or leave it out
+=> named_keys[0].datasets[0].masks: is empty: fill it in, or leave it out
+# a column twice, a mask of a column that is not listed
+{{name: a, key: {KEY}, datasets: [{{name: flights, columns: [id, ID], masks: {{b: 'NULL'}}}}]}}
+=> named_keys[0].datasets[0].columns: has a column twice: id
+=> named_keys[0].datasets[0].masks: masks a column that is not among columns: b
+# a dataset twice
+{{name: a, key: {KEY}, datasets: [flights, {{name: Flights, columns: [id]}}]}}
+=> named_keys[0].datasets: has a dataset twice: the key would see it in two ways
+# a rule of nothing
+{{name: a, key: {KEY}, datasets: [{{name: nowhere, columns: [id]}}]}}
+=> named_keys[0].datasets[0]: is not the name of a declared dataset
+# unknown dataset
 {{name: a, key: {KEY}, datasets: [flights, nowhere, LATE]}}
 => named_keys[0].datasets[1]: is not the name of a declared dataset
-=> named_keys[0].datasets[2]: names a view without materialized: true: what it leaves out could be read through an error
 # empty lists
 {{name: a, key: {KEY}, datasets: [], rights: []}}
 => named_keys[0].datasets: is an empty list: give at least 1, or leave it out
@@ -114,15 +155,15 @@ def test_a_named_key_that_is_also_a_string_key_is_a_fault(faults: Faults) -> Non
         ("materialized: false", False),
     ],
 )
-def test_a_key_may_name_an_accelerated_view_which_is_materialized(
+def test_in_a_cluster_a_key_may_name_an_accelerated_view_which_is_materialized(
     load_text: Load, faults: Faults, view: str, is_allowed: bool
 ) -> None:
     text = named(f"{{name: a, key: {KEY}, datasets: [late]}}").replace("sql: SELECT 1", f"sql: SELECT 1, {view}")
+    in_cluster = text.replace("runtime: {", "runtime: {engine: {from: 'sc://127.0.0.1:15002'}, ")
 
-    if is_allowed:
-        assert load_text(text).datasets[-1].view is not None
-    else:
-        assert "names a view without materialized: true" in faults(text)[0].message
+    assert load_text(text).auth.named_keys[0].scope == Scope(relations=frozenset({"late"}))
+    found = [fault.message for fault in faults(in_cluster) if "materialized" in fault.message]
+    assert bool(found) is not is_allowed
 
 
 @pytest.mark.parametrize(("items", "expected"), fault_cases(FAULTS))

@@ -13,7 +13,7 @@ from authkeys.last_use import read
 from authkeys.state import get_access
 from datasources.refresh.service import DatasetService
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import KeyLimits, NamedKey, RuntimeConfig
+from runtimeconf.model import KeyLimits, NamedKey, RuntimeConfig, Scope
 from tests.sqlapi.conftest import running_on
 from tests.sqlapi.harness import Answer, call, sql
 from tests.system.harness import K1, WRONG
@@ -33,7 +33,7 @@ def runtime(config: RuntimeConfig, service: DatasetService, engine: InProcessEng
         named(
             "fixed-only",
             FIXED,
-            datasets=frozenset({"fixed"}),
+            scope=Scope(relations=frozenset({"fixed"})),
             rights=frozenset({"query", "refresh"}),
             expires_at=EXPIRES,
         ),
@@ -118,6 +118,7 @@ def test_a_caller_is_told_what_its_key_may_do() -> None:
         "name": "fixed-only",
         "expires": "2999-01-01T00:00:00.000Z",
         "datasets": ["fixed"],
+        "columns": {},
         "rights": ["query", "refresh"],
         "limits": {"requests_per_minute": None, "concurrent": None, "timeout_seconds": None},
     }

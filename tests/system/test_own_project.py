@@ -33,6 +33,7 @@ def test_what_is_whose():
 
 USERS = """
 from authkeys.principal import Principal
+from runtimeconf.model import Scope
 from django.contrib.auth.models import User
 from django.test import TestCase
 from rest_framework.test import APIClient, APIRequestFactory, force_authenticate
@@ -51,7 +52,7 @@ class Users(TestCase):
         self.assertEqual(APIClient().get("/v1/datasets").status_code, 401)
 
     def test_a_forced_principal_has_its_own(self):
-        scoped = Principal(fingerprint="test", datasets=frozenset({"nothing"}))
+        scoped = Principal(fingerprint="test", scope=Scope(relations=frozenset({"nothing"})))
         request = APIRequestFactory().get("/v1/datasets")
         force_authenticate(request, user=scoped)
         self.assertEqual(DatasetsView.as_view()(request).content, b"[]")

@@ -9,12 +9,13 @@ import pytest
 from queryengine.cache.cached_engine import CachedEngine
 from queryengine.engine import Query
 from queryengine.errors import QueryError, SqlError
+from runtimeconf.model import Scope
 
-FLIGHTS = frozenset({"flights"})
-NUMBERS = frozenset({"numbers"})
+FLIGHTS = Scope(relations=frozenset({"flights"}))
+NUMBERS = Scope(relations=frozenset({"numbers"}))
 
 
-def ask(engine: CachedEngine, sql: str, scope: frozenset[str] | None, key: str = "") -> tuple[object, str]:
+def ask(engine: CachedEngine, sql: str, scope: Scope | None, key: str = "") -> tuple[object, str]:
     """Return the answer, or the type of the error, and where it came from."""
     try:
         with closing(engine.run(Query(sql=sql, scope=scope, fingerprint=key, cache="use"))) as result:
@@ -29,7 +30,7 @@ def test_a_scope_is_part_of_what_is_cached(engine: CachedEngine) -> None:
 
     assert state == "miss"
     assert ask(engine, sql, NUMBERS, "k2") == (answer, "miss")
-    assert ask(engine, sql, frozenset(["numbers"]), "k3") == (answer, "hit")
+    assert ask(engine, sql, Scope(relations=frozenset(["numbers"])), "k3") == (answer, "hit")
     assert ask(engine, sql, FLIGHTS, "k4") == (SqlError, "")
     assert ask(engine, "SHOW TABLES", FLIGHTS)[0] == b'[{"name":"flights"}]'
     assert ask(engine, "SHOW TABLES", NUMBERS)[0] == b'[{"name":"numbers"}]'
@@ -37,7 +38,7 @@ def test_a_scope_is_part_of_what_is_cached(engine: CachedEngine) -> None:
 
 def assert_none_crosses(engine: CachedEngine, rounds: int) -> None:
     """Ask the same text at once with scopes that allow it and scopes that do not, 16 at a time, after a warm-up."""
-    allowed = {None: True, NUMBERS: True, FLIGHTS: False, frozenset({"nowhere"}): False}
+    allowed = {None: True, NUMBERS: True, FLIGHTS: False, Scope(relations=frozenset({"nowhere"})): False}
     gate = threading.Barrier(16)
 
     def caller(number: int) -> int:

@@ -96,7 +96,7 @@ def test_what_duckdb_answers_is_the_same_with_all_macros_defined(
     publisher.publish(**TABLES)
     plain, full = (open_session(datasets=tuple(TABLES), views=VIEWS) for _ in range(2))
     calls = frozenset(macros())
-    full._definitions._define_macros(calls)
+    full._definitions.define_macros("runtime", calls)
     assert defined(full) == calls
 
     def answer(session: EngineInstance, statement: GatedStatement) -> list[str]:

@@ -36,7 +36,7 @@ _PIECES = (*_WORDS.split(), " ")
 def judged(gate: Gate, statement: Scan) -> tuple[Any, ...]:
     """Give the verdict without any memory, and the tree without values and places."""
     try:
-        verdict = gate._judge(statement, DECLARED, "")
+        verdict = gate._judge(statement, DECLARED, "", "")
     except QueryError as exc:
         return (type(exc),)
     tree = gate._tree(statement, "")[1] if verdict.kind == "select" else None
@@ -165,7 +165,7 @@ def test_memory_is_bounded(gate: Gate) -> None:
     gate.admit("SELECT '" + "x" * 5000 + "'", frozenset())
 
     assert len(gate._verdicts) == _CACHED
-    assert not any(len(key) > 4200 for key, _ in gate._verdicts)
+    assert not any(len(key) > 4200 for key, *_ in gate._verdicts)
 
 
 def test_a_pattern_is_without_texts() -> None:

@@ -1,0 +1,90 @@
+"""Gate the rules of keys: row filters and masks are expressions, and an expression cannot leave its brackets."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from queryengine.engine import GatedStatement, StatementGate
+from queryengine.errors import SqlSyntaxError, StatementError, StatementNotAllowedError
+from queryengine.gate.lexer import scan
+from queryengine.key_catalog import GatedRule
+from queryengine.values import qualified
+from runtimeconf.errors import ConfigFault
+from runtimeconf.model import DatasetRule, RuntimeConfig
+
+#: Functions that give another value for each row or call: a filter would show other rows each time.
+_VOLATILE: Final = frozenset({"gen_random_uuid", "rand", "random", "setseed", "uuid", "uuidv4", "uuidv7"})
+
+
+def gate_rule(rule: DatasetRule, relations: frozenset[str], gate: StatementGate) -> GatedRule:
+    """
+    Gate *rule*. Its filter may read *relations*, all that are declared; its masks only its own dataset.
+
+    Raises:
+        StatementError: An expression cannot be parsed or is not allowed. The message names the field.
+    """
+    found = [_named("row_filter", rule.row_filter, rule, relations, gate)] if rule.row_filter is not None else []
+    masks = [_named(f"masks.{column}", sql, rule, frozenset({rule.dataset}), gate) for column, sql in rule.masks]
+    statements = [statement for _, statement in (*found, *masks)]
+    return GatedRule(
+        rule=rule,
+        row_filter=found[0][0] if found else None,
+        masks={column: sql for (column, _), (sql, _) in zip(rule.masks, masks, strict=True)},
+        relations=frozenset({rule.dataset}).union(*(one.relations for one in statements)),
+        macros=frozenset[str]().union(*(one.macros for one in statements)),
+        deterministic=all(one.deterministic for one in statements),
+    )
+
+
+def gated_or_unavailable(rule: DatasetRule, relations: frozenset[str], gate: StatementGate) -> GatedRule:
+    """Gate *rule* as `gate_rule` does; return one with its error if it is refused."""
+    try:
+        return gate_rule(rule, relations, gate)
+    except StatementError as error:
+        return GatedRule(rule=rule, error=str(error))
+
+
+def faults(config: RuntimeConfig, gate: StatementGate) -> Iterable[ConfigFault]:
+    """Yield a fault for each rule of a key that the gate refuses."""
+    relations = frozenset([*(one.name.lower() for one in config.datasets), *(one.name.lower() for one in config.views)])
+    for key in config.auth.named_keys:
+        for rule in key.scope.rules if key.scope is not None else ():
+            try:
+                gate_rule(rule, relations, gate)
+            except StatementError as error:
+                yield fault_of(rule, str(error), config.file)
+
+
+def fault_of(rule: DatasetRule, message: str, file: Path) -> ConfigFault:
+    """Return the fault of *rule* in *file*."""
+    return ConfigFault(file=file, line=rule.line, yaml_path=rule.yaml_path, message=message)
+
+
+def _named(
+    field: str, sql: str, rule: DatasetRule, relations: frozenset[str], gate: StatementGate
+) -> tuple[str, GatedStatement]:
+    try:
+        return _expression(sql, rule, relations, gate.admit)
+    except StatementError as error:
+        raise type(error)(f"{field}: {error}") from None
+
+
+def _expression(
+    sql: str, rule: DatasetRule, relations: frozenset[str], admit: Callable[[str, frozenset[str]], GatedStatement]
+) -> tuple[str, GatedStatement]:
+    """Return *sql* as the gate lets it run, and the gated query for its value."""
+    tokens = scan(sql)  # Its brackets match, so within brackets it is one expression, or cannot be parsed.
+    if tokens.size_without_end == 0 or tokens.separators:
+        raise SqlSyntaxError("write one expression, without a semicolon.")
+    if volatile := sorted({token.name for token in tokens.tokens if token.name} & _VOLATILE):
+        raise StatementNotAllowedError(f"'{volatile[0]}' gives another value each time.")
+    before, after = "SELECT (\n", f"\n) FROM {qualified(rule.dataset)}"
+    statement = admit(f"{before}{sql}{after}", relations)
+    if statement.kind != "select" or statement.catalog is not None:
+        raise StatementNotAllowedError("an expression contains neither SHOW nor information_schema.")
+    if statement.parameters:
+        raise StatementNotAllowedError("an expression takes no parameters.")
+    if not (statement.sql.startswith(before) and statement.sql.endswith(after)):
+        raise StatementNotAllowedError("this form of an expression is not allowed: write it as DuckDB does.")
+    return statement.sql[len(before) : -len(after)], replace(statement, sql="")
