@@ -26,9 +26,6 @@ TTL_S = 10.0
 MAX_BYTES = 16 * 1024 * 1024
 MAX_CACHED_BYTES = 256 * 1024
 
-#: The text of a statement and the scope of the caller's key.
-_Key = tuple[str, Scope | None]
-
 #: The approximate overhead of an entry, in bytes.
 _ENTRY_BYTES = 1024
 
@@ -36,7 +33,7 @@ _ENTRY_BYTES = 1024
 @dataclass(frozen=True, slots=True)
 class StatementRequest:
     """
-    A statement, its parameters, and the fingerprint of the key that asks for it, or the scope of several keys.
+    A statement, its parameters, the fingerprint of the key that asks for it, if it is for one key, and its scope.
 
     `claim` is the ticket id or handle that will claim the result; b"" if nothing will.
     """

@@ -158,9 +158,9 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Return what *plan* runs; *ticket_id* is the id of its ticket, b"" without one."""
         fingerprint = call.principal.fingerprint
         if isinstance(plan, Statement):
-            return StatementRequest(fingerprint, ticket_id, plan.sql)
+            return StatementRequest(fingerprint, ticket_id, plan.sql, scope=call.principal.scope)
         prepared = self._prepared_of(call, plan.handle)
-        return StatementRequest(fingerprint, ticket_id, prepared.sql, prepared.parameters)
+        return StatementRequest(fingerprint, ticket_id, prepared.sql, prepared.parameters, call.principal.scope)
 
     def _prepared_of(self, call: Call, handle: bytes) -> Prepared:
         """Return the prepared statement *handle*. A call with an unknown handle counts as a request."""
@@ -260,7 +260,8 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         handle = self._prepared.add(fingerprint, prepared)
         self._requests.grant(call.principal, handle, counted)
         if description.is_cacheable and description.answer is not None:
-            self._results.keep(StatementRequest(fingerprint, handle, sql), description, version)
+            request = StatementRequest(fingerprint, handle, sql, scope=call.principal.scope)
+            self._results.keep(request, description, version)
         return actions.prepared_result(handle, description.schema or b"", description.parameters)
 
     def _cancel(self, call: Call, plan: actions.Cancel) -> bool:
@@ -274,7 +275,9 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         unavailable: EngineUnavailableError | None = None
         for name in names:
             try:
-                request = StatementRequest(call.principal.fingerprint, b"", f"FROM {qualified(name)}")
+                request = StatementRequest(
+                    call.principal.fingerprint, b"", f"FROM {qualified(name)}", scope=call.principal.scope
+                )
                 schema = self._describe(call, request)
             except StatementError:
                 continue  # A view that does not fit its data is listed without columns.

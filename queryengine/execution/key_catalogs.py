@@ -173,7 +173,7 @@ class KeyCatalogs:
         define_view = partial(self._definitions.define_view, catalog.key.name, name)
         copy = None
         try:
-            if self._definitions.is_view(name) or (rule is not None and rule.row_filter is not None):
+            if self._leaves_rows_out(name, rule):
                 copy = self._copy(name, rule)
                 define_view(f"FROM {_COPIES}.main.{copy.name}")
                 copy.catalogs += 1
@@ -192,6 +192,9 @@ class KeyCatalogs:
             return
         catalog.copies[name] = copy
         self._definitions.renew_cursors()
+
+    def _leaves_rows_out(self, name: str, rule: GatedRule | None) -> bool:
+        return self._definitions.is_view(name) or (rule is not None and rule.row_filter is not None)
 
     def _copy(self, name: str, rule: GatedRule | None) -> _Copy:
         """Return the copy for *rule*, or for the view *name*; it may be without rows."""
@@ -293,6 +296,11 @@ def rows_of(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> str:
     if missing := [column for column in (*listed, *masks) if column not in named]:
         raise UnfitRuleError(f"there is no column {missing[0]}")
     source = f"FROM runtime.{qualified(name)} AS {alias}"
+    if rule.row_filter is not None:
+        if [*_columns(cursor, f"{source} SELECT (\n{rule.row_filter}\n)").values()] != ["BOOLEAN"]:
+            raise UnfitRuleError("row_filter is not BOOLEAN")
+        # In a query of its own, where no name can mean a masked column.
+        source = f"FROM ({source} WHERE (\n{rule.row_filter}\n)) AS {alias}"
     items = []
     for column in listed:
         actual = quoted(named[column])
@@ -305,10 +313,6 @@ def rows_of(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> str:
             mask = f"CAST({mask} AS {types[named[column]]})"
         items.append(f"{mask} AS {actual}")
     sql = f"SELECT {', '.join(items)} {source}"
-    if rule.row_filter is not None:
-        if [*_columns(cursor, f"{source} SELECT (\n{rule.row_filter}\n)").values()] != ["BOOLEAN"]:
-            raise UnfitRuleError("row_filter is not BOOLEAN")
-        sql += f" WHERE (\n{rule.row_filter}\n)"
     if [*_columns(cursor, sql)] != [named[column] for column in listed]:
         raise UnfitRuleError("a mask gives more than one column")
     return sql
