@@ -40,6 +40,7 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
         enabled=True,
         keys=tuple(Secret(text) for _, text in keys),
         named_keys=tuple(key for _, key in named),
+        rules=tuple(rule for _, key in named if key.scope is not None for rule in key.scope.rules),
     )
 
 

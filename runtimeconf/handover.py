@@ -217,7 +217,8 @@ def without_sources(config: RuntimeConfig) -> RuntimeConfig:
         for dataset in config.datasets
     )
     snapshots = None if config.snapshots is None else replace(config.snapshots, params={})
-    return replace(config, datasets=datasets, snapshots=snapshots, auth=replace(config.auth, keys=(), named_keys=()))
+    auth = replace(config.auth, keys=(), named_keys=(), rules=())
+    return replace(config, datasets=datasets, snapshots=snapshots, auth=auth)
 
 
 def without_headers(config: RuntimeConfig) -> RuntimeConfig:

@@ -100,13 +100,15 @@ class AuthConfig:
     """
     `runtime.auth.api-key`: the accepted keys, resolved, in the order of the YAML; none when off.
 
-    `allows_anybody` is true if the YAML itself turns authentication off. Only then may other machines be served.
+    `rules` are those of all named keys, for the checks of a start: they are no secret. `allows_anybody` is true if the
+    YAML itself turns authentication off. Only then may other machines be served.
     """
 
     enabled: bool = False
     allows_anybody: bool = False
     keys: tuple[Secret, ...] = ()
     named_keys: tuple[NamedKey, ...] = ()
+    rules: tuple[DatasetRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -211,10 +211,9 @@ class _Stage:
         """Record a fault for each rule of a key that does not fit the columns of the datasets."""
         relations = frozenset(one.name.lower() for one in self._config.datasets)
         relations |= frozenset(one.name.lower() for one in self._config.views)
-        for key in self._config.auth.named_keys:
-            for rule in () if key.scope is None else key.scope.rules:
-                if reason := engine.misfit(gated_or_unavailable(rule, relations, gate)):
-                    self.errors.append(fault_of(rule, f"does not fit the data: {reason}", self._config.file))
+        for rule in self._config.auth.rules:
+            if reason := engine.misfit(gated_or_unavailable(rule, relations, gate)):
+                self.errors.append(fault_of(rule, f"does not fit the data: {reason}", self._config.file))
 
     def _compare(self, documentation: Documentation, columns: Sequence[Column], line: int, yaml_path: str) -> None:
         """Record a warning for each column of *documentation* that does not exist."""

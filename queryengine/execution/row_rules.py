@@ -48,12 +48,11 @@ def gated_or_unavailable(rule: DatasetRule, relations: frozenset[str], gate: Sta
 def faults(config: RuntimeConfig, gate: StatementGate) -> Iterable[ConfigFault]:
     """Yield a fault for each rule of a key that the gate refuses."""
     relations = frozenset([*(one.name.lower() for one in config.datasets), *(one.name.lower() for one in config.views)])
-    for key in config.auth.named_keys:
-        for rule in key.scope.rules if key.scope is not None else ():
-            try:
-                gate_rule(rule, relations, gate)
-            except StatementError as error:
-                yield fault_of(rule, str(error), config.file)
+    for rule in config.auth.rules:
+        try:
+            gate_rule(rule, relations, gate)
+        except StatementError as error:
+            yield fault_of(rule, str(error), config.file)
 
 
 def fault_of(rule: DatasetRule, message: str, file: Path) -> ConfigFault:

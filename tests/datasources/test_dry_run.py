@@ -213,3 +213,28 @@ def test_published_columns_tell_whether_a_time_format_fits(tmp_path: Path) -> No
     assert str(warning).endswith(
         "datasets[0].time_format: The time_column of orders is of type TIMESTAMP: leave time_format out."
     )
+
+
+def test_rules_of_keys_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_text("id,name\n1,a\n")
+    rules = (
+        "{name: orders, row_filter: \"name = 'a' AND nope = 1\"}",
+        '{name: orders, row_filter: "id"}',
+        "{name: orders, columns: [id, gone]}",
+        '{name: orders, masks: {name: "id || (1"}}',
+        '{name: orders, row_filter: "id > 0", masks: {name: "\'x\'"}}',
+        '{name: orders, masks: {name: "max(name)"}}',
+    )
+    keys = "".join(
+        f"    - {{name: k{n}, key: a-key-of-a-test-{n}, datasets: [{rule}]}}\n" for n, rule in enumerate(rules)
+    )
+    config = configured(
+        tmp_path,
+        "runtime:\n  auth:\n   api-key:\n    enabled: true\n    named_keys:\n" + keys + ORDERS % "",
+    )
+
+    found = [(fault.line, fault.message) for fault in dry_run(config).errors]
+
+    assert [line for line, _ in found] == [6, 7, 8, 9, 11]
+    assert all(message.startswith("does not fit the data: ") for _, message in found)
+    assert "there is no column gone" in found[2][1]

@@ -11,7 +11,7 @@ from authkeys.access import Access
 from authkeys.keys import KeySet
 from flightapi.protocol import messages
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import KeyLimits, NamedKey, RuntimeConfig, Scope
+from runtimeconf.model import DatasetRule, KeyLimits, NamedKey, RuntimeConfig, Scope
 from runtimeconf.secret import Secret
 from tests.flightapi.endpoint import (
     Endpoint,
@@ -27,7 +27,7 @@ from tests.flightapi.endpoint import (
 )
 from tests.system.harness import K1
 
-FEW, LIMITED, REFRESHER = (bearer(f"named-key-{number}-Zq8vT3mN6bX9cL2pR5sW7y") for number in range(3))
+FEW, LIMITED, REFRESHER, SOME = (bearer(f"named-key-{number}-Zq8vT3mN6bX9cL2pR5sW7y") for number in range(4))
 
 
 def named(name: str, metadata: Metadata, **fields: object) -> NamedKey:
@@ -35,9 +35,14 @@ def named(name: str, metadata: Metadata, **fields: object) -> NamedKey:
     return NamedKey(name=name, sha256=sha256(key.encode()).digest(), **fields)  # type: ignore[arg-type]
 
 
+SOME_ROWS = Scope(
+    relations=frozenset({"flights"}),
+    rules=(DatasetRule(dataset="flights", row_filter="id < 3", columns=("id", "name"), masks=(("name", "'x'"),)),),
+)
 KEYS = (
     named("few", FEW, scope=Scope(relations=frozenset({"few"}))),
     named("limited", LIMITED, limits=KeyLimits(requests_per_minute=3)),
+    named("some", SOME, scope=SOME_ROWS),
     named("ops", REFRESHER, rights=frozenset({"refresh"})),
 )
 
@@ -122,3 +127,23 @@ def test_a_key_expires_on_an_open_connection(config: RuntimeConfig, engine: InPr
         assert isinstance(endpoint.call("DoGet", ticket_of(info), metadata=FEW), Refused)
         assert endpoint.fails("GetFlightInfo", query("SELECT 1"), metadata=FEW).status == "UNAUTHENTICATED"
         assert sum(1 for _ in running) > 1
+
+
+def test_a_key_with_rules_sees_its_rows_and_columns_on_every_way(endpoint: Endpoint) -> None:
+    whole = endpoint.sql("FROM flights LIMIT 1").column_names
+    rows = [{"id": number, "name": "x"} for number in range(3)]
+    text = "FROM runtime.main.flights ORDER BY id"
+
+    assert whole == ["id", "name", "carrier"]
+    assert endpoint.sql(text, SOME).to_pylist() == rows
+    assert endpoint.sql(text).num_rows == 1000
+    prepared = endpoint.prepare(text, SOME)
+    info = endpoint.info(executing(prepared.prepared_statement_handle), SOME)
+    assert schema_of(info.schema).names == ["id", "name"]
+    assert endpoint.table(info, SOME).to_pylist() == rows
+    assert endpoint.fails("DoGet", ticket_of(info), metadata=FEW).status in {"NOT_FOUND", "INVALID_ARGUMENT"}
+    tables = endpoint.table(endpoint.info(messages.CommandGetTables(include_schema=True), SOME), SOME).to_pylist()
+    assert [(one["table_name"], schema_of(one["table_schema"]).names) for one in tables] == [
+        ("flights", ["id", "name"])
+    ]
+    assert "carrier" in endpoint.fails("GetFlightInfo", query("SELECT carrier FROM flights"), metadata=SOME).message

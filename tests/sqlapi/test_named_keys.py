@@ -13,14 +13,20 @@ from authkeys.last_use import read
 from authkeys.state import get_access
 from datasources.refresh.service import DatasetService
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import KeyLimits, NamedKey, RuntimeConfig, Scope
+from runtimeconf.model import DatasetRule, KeyLimits, NamedKey, RuntimeConfig, Scope
 from tests.sqlapi.conftest import running_on
 from tests.sqlapi.harness import Answer, call, sql
 from tests.system.harness import K1, WRONG
 
-FIXED, REFRESHER, LIMITED, SHORT, OLD = (f"named-key-{number}-Zq8vT3mN6bX9cL2pR5sW7y" for number in range(5))
+FIXED, REFRESHER, LIMITED, SHORT, OLD, SOME = (f"named-key-{number}-Zq8vT3mN6bX9cL2pR5sW7y" for number in range(6))
 EXPIRES = datetime(2999, 1, 1, tzinfo=UTC)
 ORDERS = "/v1/datasets/Orders/acceleration/refresh"
+
+
+SOME_ROWS = Scope(
+    relations=frozenset({"orders"}),
+    rules=(DatasetRule(dataset="orders", row_filter="id < 3", columns=("id",)),),
+)
 
 
 def named(name: str, key: str, **fields: object) -> NamedKey:
@@ -37,6 +43,7 @@ def runtime(config: RuntimeConfig, service: DatasetService, engine: InProcessEng
             rights=frozenset({"query", "refresh"}),
             expires_at=EXPIRES,
         ),
+        named("some", SOME, scope=SOME_ROWS, rights=frozenset({"query", "refresh"})),
         named("ops", REFRESHER, rights=frozenset({"refresh"})),
         named("limited", LIMITED, limits=KeyLimits(requests_per_minute=5)),
         named("short", SHORT, limits=KeyLimits(timeout_s=0.2)),
@@ -139,3 +146,20 @@ def test_the_last_use_of_a_key_is_kept(runtime: RuntimeConfig) -> None:
     caller = access.key_set.find(FIXED)
     assert caller is not None
     assert datetime.now(UTC).timestamp() - read(runtime.state_dir)[caller.fingerprint] < 60
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_key_with_rules_sees_no_figures_and_chooses_no_sql() -> None:
+    whole, (shown,) = get("/v1/datasets", K1).json()[0], get("/v1/datasets", SOME).json()
+    assert sql("SELECT count(*) AS n, max(id) AS id FROM Orders", key=SOME).json() == [{"n": 3, "id": 2}]
+    assert whole["rows"] > 3
+    assert {name: value for name, value in shown.items() if value != whole[name]} == {"rows": None, "bytes": None}
+
+    refused = call("POST", ORDERS, ("X-API-Key", SOME), body=b'{"refresh_sql": "SELECT * FROM Orders"}')
+    assert (refused.status, refused.code) == (403, "statement_not_allowed")
+    assert call("POST", ORDERS, ("X-API-Key", SOME)).status == 201
+    assert {(run["rows"], run["bytes"]) for run in get(ORDERS, SOME).json()} == {(None, None)}
+
+    told = get("/v1/key", SOME)
+    assert (told.json()["datasets"], told.json()["columns"]) == (["orders"], {"orders": ["id"]})
+    assert b"id < 3" not in told.body

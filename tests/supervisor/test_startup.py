@@ -1,5 +1,6 @@
 """The runtime in one process: it starts and stops, and does not keep the keys."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,38 @@ def test_on_a_cluster_the_sql_of_datafusion_is_for_loads_alone(
     with pytest.raises(ConfigError) as caught:
         startup.with_checked_statements(load(file, {}))
     assert [fault.yaml_path.removesuffix(".acceleration.refresh_sql") for fault in caught.value.faults] == faults
+
+
+def test_the_rules_of_keys_are_checked(tmp_path: Path) -> None:
+    file = tmp_path / "runtime.yaml"
+    rules = {
+        "row_filter": [
+            "true) OR (true",
+            "random() > 0",
+            "id = ?",
+            "read_csv('x') IS NULL",
+            "a; b",
+            "id IN (FROM nowhere)",
+        ],
+        "masks": ["(SELECT max(id) FROM u)", "nope("],
+    }
+    items = [
+        f"- {{name: t, {field}: {json.dumps(sql) if field == 'row_filter' else json.dumps({'id': sql})}}}"
+        for field, texts in rules.items()
+        for sql in texts
+    ]
+    keys = "".join(
+        f"        - name: k{number}\n          key: {KEY}{number}\n          datasets:\n            {item}\n"
+        for number, item in enumerate(items)
+    )
+    head = "runtime:\n  auth:\n    api-key:\n      enabled: true\n      named_keys:\n"
+    file.write_text(f"{head}{keys}datasets: [{{from: 'file:a.csv', name: t}}, {{from: 'file:a.csv', name: u}}]\n")
+
+    with pytest.raises(ConfigError) as caught:
+        startup.with_checked_statements(load(file, {}))
+
+    assert [fault.line for fault in caught.value.faults] == [9 + 4 * number for number in range(len(items))]
+    assert all(fault.message.startswith(("row_filter: ", "masks.id: ")) for fault in caught.value.faults)
 
 
 def test_faulty_statements_are_in_the_order_of_the_file(tmp_path: Path) -> None:
