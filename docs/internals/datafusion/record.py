@@ -8,7 +8,7 @@ import json
 
 import datafusion  # type: ignore[import-not-found]  # it is in the environment of the peers
 
-from docs.reference.datafusion.constructs import ANSWERS, TABLES, answer, constructs
+from docs.internals.datafusion.constructs import ANSWERS, TABLES, answer, constructs
 
 _FUNCTIONS = "SELECT DISTINCT routine_name FROM information_schema.routines ORDER BY 1"
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from docs.reference.datafusion.constructs import ANSWERS, TABLES, Construct, answer, constructs, is_same
+from docs.internals.datafusion.constructs import ANSWERS, TABLES, Construct, answer, constructs, is_same
 from queryengine.cancellation import Interruption
 from queryengine.engine import Query
 from queryengine.errors import QueryError
