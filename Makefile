@@ -117,11 +117,11 @@ lock: $(VENV)/base.stamp  ## Compile pyproject.toml and requirements/*.in to pin
 	$(LOCK) requirements/uv.in -o requirements/uv.txt
 	$(LOCK) requirements/caddy.in -o requirements/caddy.txt
 
-reference: install  ## Write the comparison with DataFusion in docs/reference/.
-	$(BIN)/python -m docs.reference.datafusion.page
+reference: install  ## Write the comparison with DataFusion in docs/internals/.
+	$(BIN)/python -m docs.internals.datafusion.page
 
 datafusion: $(VENV)/peers.stamp  ## Record the answers of DataFusion that the comparison shows.
-	$(VENV)/peers/bin/python -m docs.reference.datafusion.record
+	$(VENV)/peers/bin/python -m docs.internals.datafusion.record
 
 # Reproducible: the same commit gives the same bytes, wherever and whenever it is built.
 # What the sdist unpacks has the time of its commit.
