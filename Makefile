@@ -34,7 +34,21 @@ $(VENV)/%.stamp: requirements/%.txt | $(BIN)/python
 	$(call install,$(BIN)/python,$<)
 	@touch $@
 
-install: $(VENV)/base.stamp  ## Make .venv with the pinned dependencies.
+# The wheel has this program as a console script. Here it runs the files of the clone.
+define PROGRAM
+#!/bin/sh
+'''exec' "$(CURDIR)/$(BIN)/python" "$$0" "$$@"
+' '''
+import sys
+sys.path.insert(0, "$(CURDIR)")
+from deploy.wheel.__main__ import main
+main()
+endef
+$(BIN)/querykeep: Makefile | $(BIN)/python
+	$(file > $@,$(PROGRAM))
+	@chmod +x $@
+
+install: $(VENV)/base.stamp $(BIN)/querykeep  ## Make .venv with the pinned dependencies and the program querykeep.
 
 run: install  ## Run the example and print a query to paste.
 	@$(BIN)/python examples/prepare.py

@@ -13,7 +13,7 @@ from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar
 
 #: The library for object storage. It is imported only by the process that refreshes.
-OBJECT_STORE = Package("obstore", "querykeep[nodes]")
+OBJECT_STORE = Package("obstore", "obstore~=0.12")
 
 #: A part of the prefix. It is also a part of URLs, in which clusters read other characters in their own ways.
 _PART = re.compile(r"[A-Za-z0-9._=-]+")

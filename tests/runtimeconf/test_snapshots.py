@@ -2,6 +2,7 @@
 
 import pytest
 
+from runtimeclient.distribution import requirements_of
 from runtimeconf import handover, snapshots
 from runtimeconf.connector import Package
 from runtimeconf.errors import ConfigError
@@ -102,9 +103,11 @@ def test_a_fault_shows_no_password(load_text: Load) -> None:
 def test_without_the_library_the_command_that_installs_it_is_named(
     load_text: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "OBJECT_STORE", Package("no_such_module", "querykeep[nodes]"))
+    (requirement,) = requirements_of("nodes")
+    assert snapshots.OBJECT_STORE.requirement == requirement
+    monkeypatch.setattr(snapshots, "OBJECT_STORE", Package("no_such_module", requirement))
 
-    with pytest.raises(ConfigError, match=r"python -m pip install 'querykeep\[nodes\]'"):
+    with pytest.raises(ConfigError, match=f"python -m pip install '{requirement}'"):
         load_text(of(f"{{location: s3://lake/a, role: auto, params: {{{KEYS}}}}}"))
 
 
