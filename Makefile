@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_TESTS ?= tests/system/test_soak.py tests/system/test_kills.py tests/system/test_many_refreshes.py \
   tests/system/test_named_keys.py tests/system/test_metrics.py tests/datasources/test_injected_faults.py \
-  tests/system/test_cluster_kills.py tests/sqlapi/openapi/test_conformance.py
+  tests/system/test_cluster_kills.py tests/sqlapi/openapi/test_conformance.py tests/deploy/test_truncated_results.py \
+  tests/datasources/test_node_kills.py
 NPM := --ignore-scripts --no-audit --no-fund --loglevel=error --fetch-retries=5
 PIP := -m pip --disable-pip-version-check install --quiet --require-hashes
 UV_PIP := $(BIN)/uv pip install --quiet --require-hashes
@@ -130,11 +131,11 @@ lock: $(VENV)/base.stamp  ## Compile pyproject.toml and requirements/*.in to pin
 	$(LOCK) requirements/uv.in -o requirements/uv.txt
 	$(LOCK) requirements/caddy.in -o requirements/caddy.txt
 
-reference: install  ## Write the comparison with DataFusion in docs/reference/.
-	$(BIN)/python -m docs.reference.datafusion.page
+reference: install  ## Write the comparison with DataFusion in docs/internals/.
+	$(BIN)/python -m docs.internals.datafusion.page
 
 datafusion: $(VENV)/peers.stamp  ## Record the answers of DataFusion that the comparison shows.
-	$(VENV)/peers/bin/python -m docs.reference.datafusion.record
+	$(VENV)/peers/bin/python -m docs.internals.datafusion.record
 
 # Reproducible: the same commit gives the same bytes, wherever and whenever it is built.
 # What the sdist unpacks has the time of its commit.
