@@ -23,10 +23,7 @@ LEVELS: Final = {
 
 #: Every test in these directories has the marker.
 DIRECTORIES: Final = {
-    "plugin": (
-        *("connectors", "secretstores", "cluster", "nodes", "doctor", "operations", "clients"),
-        "datasources/sharing",
-    ),
+    "plugin": ("connectors", "secretstores", "cluster", "nodes", "doctor", "operations", "clients"),
     "lifecycle": ("system", "deploy", "benchmarks"),
 }
 
@@ -38,6 +35,7 @@ STARTING: Final = (
     *SHARING,
     *DIRECTORIES["lifecycle"],
     "connectors",
+    "nodes",
     "supervisor",
     "httpserver",
     "datasources",
