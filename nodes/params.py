@@ -34,5 +34,5 @@ S3 = SnapshotStore(
     params=NodeParams,
     node="nodes.node:Node",
     # It is imported only by the process that refreshes.
-    packages=(Package("obstore", "querykeep[nodes]"),),
+    packages=(Package("obstore", "obstore~=0.12"),),
 )

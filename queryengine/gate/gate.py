@@ -3,7 +3,7 @@ Decide whether a statement may run, before an engine with data sees it.
 
 The lexer checks its size and nesting first. Then DuckDB's own parser, in a private, empty, locked instance, builds its
 tree, which is checked against an allowlist (`parse_tree`, `functions`). `docs/sql.md` tells users which statements are
-allowed; `docs/decisions/0004-statement-gate.md` has the reasons.
+allowed; `docs/internals/decisions/0004-statement-gate.md` has the reasons.
 """
 
 import threading

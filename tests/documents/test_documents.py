@@ -20,6 +20,8 @@ from authkeys.credentials import Reason
 from authkeys.keys import FINGERPRINT_DIGITS
 from datasources.control import DatasetStatus, RefreshStatus
 from datasources.errors import INTERRUPTED
+from runtimeclient import COMMANDS
+from runtimeclient.commands.base import command_parser, load_command
 from tests.system.harness import PATIENCE_S, clean_environ, free_port, wait_for
 from tests.system.harness import REPOSITORY as ROOT
 
@@ -31,6 +33,10 @@ FOREIGN = {"node_modules", "htmlcov", "secrets"}
 FENCE = re.compile(r"^(?P<fence>```+)(?P<language>\w*)\n(?P<body>.*?)^(?P=fence)\s*$", re.DOTALL | re.MULTILINE)
 INLINE_CODE = re.compile(r"`+[^`]+`+")
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+#: A call of our program. Its name is also that of images, units and resources, which follow other words.
+PROGRAM = re.compile(
+    r"(?:manage\.py|(?:^|bin/|[$|] |-- |sudo |-u \w+ |exec )querykeep) (?P<name>[a-z]\w*)(?P<rest>[^|>;&]*)"
+)
 HEADING = re.compile(r"^#{1,6} (?P<text>.+?)\s*$", re.MULTILINE)
 
 
@@ -62,6 +68,12 @@ def own_commands() -> dict[str, BaseCommand]:
     return {name: load_command_class(app, name) for name, app in get_commands().items() if app in ROOMS}
 
 
+def options_of_commands() -> dict[str, set[str]]:
+    of_server = {name: command.create_parser("manage.py", name) for name, command in own_commands().items()}
+    of_client = {name: command_parser(load_command(name), "querykeep") for name in COMMANDS}
+    return {name: set(parser._option_string_actions) for name, parser in {**of_server, **of_client}.items()}
+
+
 def code_lines() -> Iterator[tuple[Path, str]]:
     """Every line of a fenced block, joined over a trailing backslash, and every piece of inline code."""
     for document in DOCUMENTS:
@@ -74,9 +86,9 @@ def code_lines() -> Iterator[tuple[Path, str]]:
 
 
 def command_lines() -> Iterator[tuple[Path, str, list[str]]]:
-    """Every `manage.py NAME ...` of the documents: where, the name, and the words after it."""
+    """Every `querykeep NAME ...` or `manage.py NAME ...`: the document, the name, and the words after it."""
     for document, line in code_lines():
-        for call in re.finditer(r"manage\.py (?P<name>[a-z]\w*)(?P<rest>[^|>;&]*)", line):
+        for call in PROGRAM.finditer(line):
             try:
                 words = shlex.split(call["rest"], comments=True)
             except ValueError:  # A quoted statement that holds one of |>;&
@@ -101,10 +113,14 @@ def test_links_lead_somewhere_and_no_path_is_of_a_machine(document: Path) -> Non
 
 
 def test_every_page_is_in_the_index_and_in_no_list_twice() -> None:
-    contents = (ROOT / "docs" / "README.md").read_text()
-    pages = {str(page.relative_to(ROOT / "docs")) for page in DOCUMENTS if page.is_relative_to(ROOT / "docs")}
+    pages = {page for page in DOCUMENTS if page.is_relative_to(ROOT / "docs")}
+    listed_pages = {
+        (index.parent / target).resolve()
+        for index in (ROOT / "docs" / "README.md", ROOT / "docs" / "internals" / "README.md")
+        for target in LINK.findall(index.read_text())
+    }
 
-    assert sorted(page for page in pages - {"README.md"} if f"({page})" not in contents) == []
+    assert sorted(document_id(page) for page in pages - listed_pages - {ROOT / "docs" / "README.md"}) == []
     for index in DOCUMENTS:
         listed = re.findall(r"^\* \[[^\]]*\]\(([^)]+)\)", index.read_text(), re.MULTILINE)
         assert sorted({page for page in listed if listed.count(page) > 1}) == [], index
@@ -135,16 +151,16 @@ def test_every_make_target_is_explained_and_no_other_is_named() -> None:
 
 def test_every_command_is_documented_and_no_other_is_named() -> None:
     named = {(document_id(document), name) for document, name, _ in command_lines()}
+    existing = {*own_commands(), *COMMANDS}
 
-    assert sorted(name for name in own_commands() if f"manage.py {name}" not in ALL_TEXT) == []
-    assert sorted((document, name) for document, name in named if name not in {*get_commands(), "help"}) == []
+    assert sorted(existing - {name for _, name in named}) == []
+    assert (
+        sorted((document, name) for document, name in named if name not in existing | {*get_commands(), "help"}) == []
+    )
 
 
 def test_only_options_that_exist_are_named() -> None:
-    options = {
-        name: set(command.create_parser("manage.py", name)._option_string_actions)
-        for name, command in own_commands().items()
-    }
+    options = options_of_commands()
 
     unknown = [
         (document_id(document), name, word)
@@ -157,9 +173,9 @@ def test_only_options_that_exist_are_named() -> None:
 
 
 def test_the_words_for_states_and_reasons_are_those_of_the_code() -> None:
-    http, operations = ((ROOT / "docs" / name).read_text() for name in ("http.md", "operations.md"))
+    http, logs = ((ROOT / "docs" / name).read_text() for name in ("http.md", "logs.md"))
     (dataset, refresh) = re.findall(r"^\| `status` \| (`(?:Initializing|queued)`.*) \|$", http, re.MULTILINE)
-    (reasons,) = re.findall(r"^\| `reason` \| (.*) \|$", operations, re.MULTILINE)
+    (reasons,) = re.findall(r"^\| `reason` \| (.*) \|$", logs, re.MULTILINE)
 
     assert set(re.findall("`([A-Z][a-z]+)`", dataset)) == set(get_args(DatasetStatus))
     assert set(re.findall("`([a-z]+)`", refresh)) == set(get_args(RefreshStatus))
@@ -177,7 +193,7 @@ def test_fingerprints_have_the_digits_of_the_code() -> None:
 
 def test_every_direct_dependency_is_decided() -> None:
     decided = {}
-    for line in (ROOT / "docs/decisions/0002-dependencies.md").read_text().splitlines():
+    for line in (ROOT / "docs/internals/decisions/0002-dependencies.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if len(cells) == 4 and cells[0] != "Package" and not cells[0].startswith("-"):
             decided[cells[0]] = cells

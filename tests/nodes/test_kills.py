@@ -25,11 +25,9 @@ from tests.nodes.storage_server import SharedStorage, storage_process
 pytestmark = pytest.mark.plugin
 
 _NAMES = "abc"
-_DISTURBANCES = 30
 _ROWS = 2000
 #: The time until another node publishes, with a lease that expires after 4 s instead of 15.
 _MOVES_WITHIN_S = 30.0
-_ANSWERS = 20_000
 
 _chance = random.Random(18)
 
@@ -163,10 +161,13 @@ def _has_last(nodes: Nodes, name: str) -> bool:
 
 
 @pytest.mark.alone
-def test_a_publisher_that_dies_or_sleeps_at_any_point_costs_no_version(nodes: Nodes) -> None:
+@pytest.mark.parametrize(("disturbances", "answers"), [(9, 5_000), pytest.param(30, 20_000, marks=pytest.mark.soak)])
+def test_a_publisher_that_dies_or_sleeps_at_any_point_costs_no_version(
+    nodes: Nodes, disturbances: int, answers: int
+) -> None:
     with nodes.at_work():
-        moves = [_disturb(nodes, stops=number % 3 == 2) for number in range(_DISTURBANCES)]
-        wait_for(lambda: nodes.answers >= _ANSWERS, "the answers", 600.0)
+        moves = [_disturb(nodes, stops=number % 3 == 2) for number in range(disturbances)]
+        wait_for(lambda: nodes.answers >= answers, "the answers", 600.0)
 
     nodes.write()
     for name in _NAMES:
@@ -177,4 +178,4 @@ def test_a_publisher_that_dies_or_sleeps_at_any_point_costs_no_version(nodes: No
     numbers = [(one.epoch, one.generation) for one in nodes.manifests]
     assert numbers == sorted(set(numbers))
     assert len({(one.epoch, one.node) for one in nodes.manifests}) == len({one.epoch for one in nodes.manifests})
-    assert nodes.epoch() > _DISTURBANCES
+    assert nodes.epoch() > disturbances

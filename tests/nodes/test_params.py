@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nodes.params import S3
+from runtimeclient.distribution import requirements_of
 from runtimeconf import handover
 from runtimeconf.connector import Package
 from runtimeconf.errors import ConfigError
@@ -83,10 +84,11 @@ def test_a_fault_shows_no_password(load_text: Load) -> None:
 def test_without_the_library_the_command_that_installs_it_is_named(
     load_text: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = replace(S3, packages=(Package("no_such_module", "querykeep[nodes]"),))
-    monkeypatch.setitem(SNAPSHOT_STORES._loaded, "s3", store)
+    (requirement,) = requirements_of("nodes")
+    assert S3.packages == (Package("obstore", requirement),)
+    monkeypatch.setitem(SNAPSHOT_STORES._loaded, "s3", replace(S3, packages=(Package("no_such_module", requirement),)))
 
-    with pytest.raises(ConfigError, match=r"python -m pip install 'querykeep\[nodes\]'"):
+    with pytest.raises(ConfigError, match=f"python -m pip install '{requirement}'"):
         load_text(of(f"{{location: s3://lake/a, role: auto, params: {{{KEYS}}}}}"))
 
 

@@ -3,7 +3,11 @@
 import io
 import os
 import re
+import shlex
 import stat
+import subprocess
+import sys
+import tempfile
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from runtimeconf.model import RuntimeConfig
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT
 from tests.runtimeclient.remote import Remote, problem
+from tests.system.harness import clean_environ
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +64,32 @@ def test_the_readme_shows_what_is_written() -> None:
     shown = (ROOT / "README.md").read_text()
 
     assert re.sub("sha256: .*", "", written) in re.sub("sha256: .*", "", shown)
+
+
+def test_the_program_of_a_clone_prints_lines_that_run_where_it_ran(tmp_path: Path) -> None:
+    """`make` writes the program; without the variable PATH, it is found by its own."""
+    program = tmp_path / "a venv" / "bin" / "querykeep"
+    python = program.with_name("python")
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    where = os.path.relpath(tmp_path, ROOT).replace(" ", "\\ ")
+    (tmp_path / "venv").symlink_to("a venv")
+
+    subprocess.run(["make", "-C", ROOT, f"VENV={where}/venv", f"{where}/venv/bin/querykeep"], check=True)
+    lines = [
+        subprocess.run([shown, "init"], cwd=directory, env=environ, check=True, capture_output=True, text=True).stdout
+        for shown, directory, environ in (
+            ("venv/bin/querykeep", tmp_path, clean_environ()),
+            (
+                program,
+                Path(tempfile.mkdtemp(dir=tmp_path)),
+                clean_environ(PATH=f"{program.parent}:{os.environ['PATH']}"),
+            ),
+        )
+    ]
+
+    assert [text.splitlines()[0] for text in lines] == ["venv/bin/querykeep serve", "querykeep serve"]
 
 
 def test_a_variable_that_names_another_configuration_is_warned_of() -> None:

@@ -17,8 +17,8 @@ from tests.system.processes import family, send, shown
 
 ROWS = 1000
 #: Seconds for which the storage does not answer.
-_OUTAGE_S = 60.0
-_ANSWERS = 20_000
+_OUTAGE_S = 30.0
+_ANSWERS = 5_000
 SUM = "SELECT count(*) AS n, sum(id)::BIGINT AS s FROM orders"
 
 

@@ -42,7 +42,7 @@ DOWN = "the collector takes no traces"
 UP = "the collector takes traces again"
 
 #: Requests of each measurement.
-REQUESTS = 600
+REQUESTS = 300
 
 
 def caller() -> tuple[str, str]:

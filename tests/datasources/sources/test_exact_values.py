@@ -240,7 +240,7 @@ def moment(text: str) -> tuple[timedelta | None, str | None, Decimal, str]:
     return found - datetime(1, 1, 1, tzinfo=UTC), None, fraction, "UTC" if zone else ""
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=COLUMNS, format_=st.sampled_from(["csv", "json"]))
 def test_every_value_arrives_or_stays_text(tmp_path: Path, values: list[str], format_: str) -> None:
     type_, texts = arrived(tmp_path, format_, values)
