@@ -44,7 +44,7 @@ class Param:
     A secret parameter should be a reference, is never shown, and is not part of the version of the data. A hidden one
     is not shown because an invalid value may hold a secret, such as a URL with a password. A path is made absolute,
     relative to the directory of the YAML. Code is in another language, whose braces are no secret references. *kinds*
-    are the kinds of files that it applies to; none stands for all. `Params` sets *name* and *is_required*.
+    are the kinds of files that it applies to; none means all. `Params` sets *name* and *is_required*.
     """
 
     field: Field[Any]

@@ -424,7 +424,8 @@ class Refresher:
             self._history.put(*self._queue.put_back(queued).recorded())
             self._condition.notify_all()
         logger.info(
-            "The load of dataset %s was stopped for another one that waits: it begins again", queued.entry.config.name
+            "The load of dataset %s was stopped so that a waiting one can run: it is queued again",
+            queued.entry.config.name,
         )
 
     def _give_way(self) -> None:
@@ -451,7 +452,7 @@ class Refresher:
             except SnapshotError as exc:
                 logger.warning("%s", exc)
             except Exception:  # For example, out of memory or descriptors; the next check may succeed.
-                logger.exception("The published data cannot be looked at")
+                logger.exception("The published data cannot be checked")
 
     def _views_of(self, name: str) -> list[DatasetEntry]:
         """Return the materialized views that read the dataset *name*."""
