@@ -9,7 +9,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, Final, Generic, TypeVar
 
-from runtimeconf.connector import Connector
+from runtimeconf.connector import Connector, SnapshotStore
 
 T = TypeVar("T")
 
@@ -62,6 +62,13 @@ class Plugins(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(self._built_in) + len(self._installed)
 
+    def usable(self, name: str) -> T | None:
+        """Return the plug-in *name*; None if there is none, or it cannot be used."""
+        try:
+            return self[name]
+        except (KeyError, PluginError):
+            return None
+
     @property
     def built_in(self) -> Mapping[str, T]:
         """Those that are built in, by name. Nothing of another distribution is imported for them."""
@@ -110,6 +117,16 @@ CONNECTORS: Final = Plugins(
         "iceberg": "connectors.iceberg.params:ICEBERG",
     },
     reserved=frozenset({VIEW, LOCALPOD}),
+)
+
+#: By the text before the colon of `runtime.snapshots.location`.
+SNAPSHOT_STORES: Final = Plugins(
+    "querykeep.snapshot_stores",
+    SnapshotStore,
+    {
+        "s3": "nodes.params:S3",
+    },
+    reserved=frozenset(),
 )
 
 

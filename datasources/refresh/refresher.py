@@ -64,13 +64,13 @@ def _milliseconds_since(began: float) -> int:
 
 class Refresher:
     """
-    The `DatasetControl` of the process that holds the lock of the state directory.
+    The `DatasetManager` of a runtime without other nodes.
 
     Args:
         config: The runtime's configuration.
         builders: The builders to load with, each in a thread of its own. If there are none, this process does the
             loading itself.
-        predecessor: A refresher that has finished (`finish`); this one takes over what it knows and was asked for.
+        predecessor: A refresher that has finished; this one takes over what it knows and was asked for.
         share: Gives each snapshot to other nodes, before it is published here; None if there are none.
         now: The monotonic clock for intervals, in seconds.
         chance: Returns random numbers, from 0 to 1, for the jitter.
@@ -138,14 +138,21 @@ class Refresher:
                 self._queue.add(queued)
                 self._history.put(*queued.recorded())
 
-    def finish(self, timeout_s: float) -> None:
+    def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> "Refresher":
+        """As `DatasetManager.replace`: stop, and return a successor."""
+        self._finish(timeout_s)
+        successor = Refresher(config, builders=builders, predecessor=self, share=self._share)
+        with self._condition:
+            self._successor = successor
+            self._condition.notify_all()
+        successor.start()
+        return successor
+
+    def _finish(self, timeout_s: float) -> None:
         """
         Begin no more loads, and stop when those that run have ended; interrupt them after *timeout_s* seconds.
 
         Requests are still accepted. A successor takes them over.
-
-        Raises:
-            DatasetError: An interrupted load does not end.
         """
         with self._condition:
             self._is_finishing = True
@@ -155,14 +162,8 @@ class Refresher:
         with self._condition:
             self._is_moving = True
 
-    def succeed(self, successor: "Refresher") -> None:
-        """Pass on what is requested from now on."""
-        with self._condition:
-            self._successor = successor
-            self._condition.notify_all()
-
     def commit(self) -> None:
-        """Withdraw the data that the predecessor served and this refresher does not."""
+        """As `DatasetManager.commit`."""
         self._publication.drop_undeclared()
 
     def start(self) -> None:

@@ -309,12 +309,6 @@ class Publication:
 Fit = Callable[[Sequence[Snapshot], Sequence[DatasetConfig]], list[Snapshot]]
 
 
-def of_declared_names(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
-    """Return the snapshots of declared datasets, whatever they were built from."""
-    names = {dataset.name for dataset in datasets}
-    return [one for one in snapshots if one.dataset in names]
-
-
 def as_declared(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
     """Return the snapshots of declared datasets whose definition has not changed."""
     declared = {dataset.name: dataset for dataset in datasets}

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from datasources.refresh.manager import manager_of
 from runtimeconf.connector import Connector
-from runtimeconf.plugins import CONNECTORS, LOCALPOD, VIEW, PluginError, Plugins
-from tests.runtimeconf.configurations import Fault, dataset_text
+from runtimeconf.plugins import CONNECTORS, LOCALPOD, SNAPSHOT_STORES, VIEW, PluginError, Plugins
+from tests.runtimeconf.configurations import Fault, Load, dataset_text
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = sorted(path.parent.name for path in ROOT.glob("connectors/*/params.py"))
@@ -123,29 +124,96 @@ def test_a_dataset_of_a_plugin_that_cannot_be_used_is_a_fault(
     install(packages, "bad = querykeep_ini:CONNECTOR", "import absent_library")
     monkeypatch.setitem(CONNECTORS.__dict__, "_installed", {"bad": "querykeep_ini:CONNECTOR"})
 
-    said = fault(dataset_text("bad:x", {}))
+    said = fault(dataset_text("bad:x", {"file_format": "csv"}))
 
     assert "(the connector bad cannot be used: querykeep_ini:CONNECTOR cannot be imported (ModuleNotFound" in said
 
 
-def copy_without(directory: Path, plugins: list[str]) -> None:
-    """Copy the tree into *directory*, without *plugins* and their rows."""
+#: Of another distribution: a store whose nodes each load by themselves.
+_STORE = """
+from typing import Annotated
+
+from datasources.refresh.refresher import Refresher
+from runtimeconf.connector import Param, Params, SnapshotStore
+from runtimeconf.fields import TextField
+
+
+class StoreParams(Params):
+    lonely_key: Annotated[str, Param(TextField("a key"), is_secret=True)]
+
+
+class Node(Refresher):
+    def __init__(self, config, builders):
+        super().__init__(config, builders=builders)
+
+
+STORE = SnapshotStore(locate=str.strip, params=StoreParams, node="querykeep_ini:Node")
+"""
+
+
+def shared(text: str) -> str:
+    """Return a configuration with `runtime.snapshots`."""
+    return f"runtime: {{snapshots: {{{text}}}}}"
+
+
+def test_a_snapshot_store_of_another_distribution_provides_the_node(
+    packages: Path, fault: Fault, load_text: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(packages, "lonely = querykeep_ini:STORE", _STORE)
+    monkeypatch.setitem(SNAPSHOT_STORES.__dict__, "_installed", {"lonely": "querykeep_ini:STORE"})
+
+    config = load_text(shared("location: 'lonely://a', role: auto, params: {lonely_key: '${ env:K }'}"), {"K": "k"})
+    (config.state_dir).mkdir(parents=True)
+    manager = manager_of(config, ())
+
+    assert (type(manager).__module__, manager.waiting_for()) == ("querykeep_ini", ())
+    assert "params: lacks the field lonely_key: a key" in fault(shared("location: 'lonely://a', role: auto"))
+    assert "s3_key: unknown field" in fault(
+        shared("location: 'lonely://a', role: auto, params: {lonely_key: k, s3_key: a}")
+    )
+
+
+@pytest.mark.parametrize(
+    ("built_in", "reason"),
+    [
+        ({}, "(no snapshot store is installed)"),
+        ({"other": "absent_library:X"}, "(it begins with one of other:)"),
+        ({"s3": "absent_library:X"}, "(the snapshot store s3 cannot be used: absent_library:X cannot be imported"),
+    ],
+)
+def test_snapshots_without_their_store_are_a_fault(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch, built_in: dict[str, str], reason: str
+) -> None:
+    monkeypatch.setitem(SNAPSHOT_STORES.__dict__, "_installed", {})
+    monkeypatch.setattr(SNAPSHOT_STORES, "_built_in", built_in)
+    monkeypatch.setattr(SNAPSHOT_STORES, "_loaded", {})
+
+    said = fault(shared("location: 's3://user:canary@lake/a', role: auto"))
+
+    assert said.startswith("1: runtime.snapshots.location: must be a place for these nodes alone")
+    assert reason in said
+    assert "canary" not in said
+
+
+def copy_without(directory: Path, packages: list[str]) -> None:
+    """Copy the tree into *directory*, without the *packages* of plug-ins, their tests and their rows."""
     skipped = shutil.ignore_patterns(".git", ".venv", ".tmp", "__pycache__", ".*_cache", "docs", "*.duckdb")
     shutil.copytree(ROOT, directory, ignore=skipped)
     registry = directory / "runtimeconf" / "plugins.py"
-    lines = registry.read_text().splitlines(keepends=True)
-    for name in plugins:
-        shutil.rmtree(directory / "connectors" / name)
-        assert any(f'"connectors.{name}.' in line for line in lines)
-        lines = [line for line in lines if f'"connectors.{name}.' not in line]
-    registry.write_text("".join(lines))
+    for package in packages:
+        shutil.rmtree(directory / package)
+        shutil.rmtree(directory / "tests" / package, ignore_errors=True)
+        module = package.replace("/", r"\.")
+        without, count = re.subn(rf'(?m)^.*"{module}\..*\n', "", registry.read_text())
+        assert count, package
+        registry.write_text(without)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_the_others_work_without_a_plugin(tmp_path: Path, plugin: str) -> None:
     gone = {name for name in CONNECTORS if CONNECTORS[name].source.startswith(f"connectors.{plugin}.")}
-    copy_without(tmp_path / "tree", [plugin])
+    copy_without(tmp_path / "tree", [f"connectors/{plugin}"])
 
     left = run(_IMPORT, directory=tmp_path / "tree").split()
 
@@ -155,10 +223,9 @@ def test_the_others_work_without_a_plugin(tmp_path: Path, plugin: str) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-def test_the_tests_of_the_core_pass_without_any_connector(tmp_path: Path) -> None:
-    copy_without(tmp_path / "tree", PLUGINS)
-    for path in (tmp_path / "tree" / "connectors", tmp_path / "tree" / "tests" / "connectors"):
-        shutil.rmtree(path)
+@pytest.mark.parametrize("gone", [["connectors"], ["nodes"]])
+def test_the_tests_of_the_core_pass_without_plugins(tmp_path: Path, gone: list[str]) -> None:
+    copy_without(tmp_path / "tree", gone)
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *CORE]
 
     done = subprocess.run(command, cwd=tmp_path / "tree", capture_output=True, text=True, check=False)
@@ -168,7 +235,8 @@ def test_the_tests_of_the_core_pass_without_any_connector(tmp_path: Path) -> Non
 
 #: A sample of the core's tests: the schema, loads of files, snapshots, and refreshes.
 CORE = [
-    *(f"tests/runtimeconf/test_{name}.py" for name in ("dataset_schema", "schema", "handover")),
+    "--level=core",
+    *(f"tests/runtimeconf/test_{name}.py" for name in ("dataset_schema", "schema", "handover", "cluster")),
     *(f"tests/datasources/sources/test_{name}.py" for name in ("files", "formats")),
-    *(f"tests/datasources/test_{name}.py" for name in ("snapshot", "publication")),
+    *(f"tests/datasources/test_{name}.py" for name in ("snapshot", "publication", "service")),
 ]

@@ -98,7 +98,7 @@ def write_program(environment: Path) -> Path:
     python.write_text(f'#!/bin/sh\nexec {shlex.quote(PYTHON)} "$@"\n')
     python.chmod(0o755)
     relative = os.path.relpath(environment, REPOSITORY)
-    command = ["make", "--silent", "-C", REPOSITORY, f"VENV={relative}", f"{relative}/bin/querykeep"]
+    command = ["make", "--silent", "-C", str(REPOSITORY), f"VENV={relative}", f"{relative}/bin/querykeep"]
     subprocess.run(command, env=clean_environ(), check=True)
     return python.with_name("querykeep")
 

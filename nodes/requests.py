@@ -6,8 +6,8 @@ import secrets
 
 from datasources.control import RefreshRun
 from datasources.errors import SharedStorageError
-from datasources.sharing.documents import REQUESTS, RefreshRequest
-from datasources.sharing.object_storage import ObjectStorage, within
+from nodes.documents import REQUESTS, RefreshRequest
+from nodes.object_storage import ObjectStorage, within
 from runtimeconf.model import RefreshMode
 from system.wallclock import utc_now
 

@@ -2,7 +2,7 @@
 One node of several that share snapshots: it publishes while it holds the lease, and else serves what another publishes.
 
 One thread keeps the lease, so that nothing else delays a renewal. Another one does the rest: it looks at the storage
-every few seconds, and changes between a `Replica` and a `Refresher`.
+every few seconds, and changes between a `Follower` and a `Publisher`.
 """
 
 import logging
@@ -13,21 +13,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 
-from datasources.control import AdmittedSql, DatasetControl, DatasetState, RefreshRun, SharingState
+from datasources.control import AdmittedSql, DatasetState, RefreshRun, SharingState
 from datasources.deadline import Deadline
-from datasources.errors import DatasetError, DatasetsUnavailableError, SharedStorageError
+from datasources.errors import DatasetError, SharedStorageError
 from datasources.refresh import history
 from datasources.refresh.loader import LoaderProcess
-from datasources.refresh.publishing import Publishing
 from datasources.refresh.refresher import Refresher
-from datasources.refresh.replica import Replica
-from datasources.sharing.lease import RENEWAL_S, Lease
-from datasources.sharing.object_storage import ObjectStorage
-from datasources.sharing.presence import Nodes
-from datasources.sharing.publisher import Publisher
 from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder
+from nodes.follower import Follower
+from nodes.lease import RENEWAL_S, Lease
+from nodes.manifest_writer import ManifestWriter
+from nodes.object_storage import ObjectStorage
+from nodes.presence import Nodes
+from nodes.publisher import Publisher
 from queryengine.manifest import Snapshot
-from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig, SnapshotsConfig
+from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +39,10 @@ _LINGER_S = 60.0
 
 class Node:
     """
-    The `DatasetControl` of a node. The interface is that of a `Refresher`, as far as `DatasetService` uses it.
+    The `DatasetManager` of a node.
 
     Args:
         config: The runtime's configuration, with `snapshots`.
-        shared: Those `snapshots`.
         builders: The builders to load with, while this node publishes.
 
     Raises:
@@ -51,23 +50,23 @@ class Node:
         SharedStorageError: The settings of the storage cannot be used.
     """
 
-    def __init__(self, config: RuntimeConfig, shared: SnapshotsConfig, *, builders: Sequence[Builder] = ()) -> None:
+    def __init__(self, config: RuntimeConfig, builders: Sequence[Builder] = ()) -> None:
+        assert config.snapshots is not None  # noqa: S101 (this is what declares a node)
         self.generation = config.generation
-        self._config, self._shared, self._builders = config, shared, builders
+        self._config, self._shared, self._builders = config, config.snapshots, builders
         self._id = secrets.token_hex(8)
-        self._storage = ObjectStorage(shared)
+        self._storage = ObjectStorage(self._shared)
         self._nodes = Nodes(self._storage, self._id)
         self._lease = Lease(self._storage, self._id)
         self._least_epoch = 0
         self._stop = threading.Event()
         self._change = threading.RLock()  # held to change between the two
-        self._replica: Replica | None = self._new_replica(history.ended_runs(config.state_dir))
-        self._publishing: Publishing | None = None
+        self._role: Follower | Publisher = self._new_follower(history.ended_runs(config.state_dir))
         self._error: str | None = None
         self._lease_error: str | None = None
         self._is_warned = False
         self._threads = [threading.Thread(target=self._run, name="node", daemon=True)]
-        if shared.role != "follower":
+        if self._shared.role != "follower":
             self._threads.append(threading.Thread(target=self._keep_lease, name="node-lease", daemon=True))
 
     def start(self) -> None:
@@ -82,8 +81,7 @@ class Node:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(0.0, end - time.monotonic()))
-        publishing = self._publishing
-        has_ended = publishing is None or publishing.refresher.stop(max(0.0, end - time.monotonic()))
+        has_ended = self._role.stop(max(0.0, end - time.monotonic()))
         has_ended = has_ended and not any(thread.is_alive() for thread in self._threads)
         if has_ended and self._storage.is_quick:
             with suppress(SharedStorageError):
@@ -91,38 +89,26 @@ class Node:
                 self._nodes.leave()
         return has_ended
 
-    def replace(self, config: RuntimeConfig, builders: Sequence[Builder]) -> None:
-        """Go by another configuration with the same `snapshots`; see `DatasetService.replace`."""
+    def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> "Node":
+        """As `DatasetManager.replace`, for a configuration with the same `snapshots`."""
         with self._change:
-            if self._publishing is not None:
-                former = self._publishing.refresher
-                former.finish(self._config.shutdown_timeout_s)
-                new = Refresher(config, builders=builders, predecessor=former, share=self._publishing.publisher)
-                self._publishing.succeed(config, new)
-                former.succeed(new)
-                new.start()
-            elif self._replica is not None:
-                self._replica.redeclare(config)
+            self._role.replace(config, builders, timeout_s)
             self._config, self._builders, self.generation = config, builders, config.generation
+        return self
 
     def commit(self) -> None:
-        """Withdraw the data that the configuration does not declare, after `replace`."""
+        """As `DatasetManager.commit`."""
         with self._change:
-            if self._publishing is not None:
-                self._publishing.refresher.commit()
-                self._publishing.is_aligned = False
-            elif self._replica is not None:
-                self._replica.commit()
+            self._role.commit()
 
     def sharing(self) -> SharingState:
         """Return how this node shares snapshots."""
-        epoch, answered_s = self._lease.epoch, self._storage.answered_s
-        replica = self._replica
+        role, epoch, answered_s = self._role, self._lease.epoch, self._storage.answered_s
         # Without the storage, this node cannot know whether another one publishes by now.
-        valid_s = self._lease.valid_s if replica is None else 0.0
+        valid_s = self._lease.valid_s if isinstance(role, Publisher) else 0.0
         return SharingState(
             node=self._id,
-            publisher=replica.publisher if replica is not None else self._id if valid_s else "",
+            publisher=role.publisher if isinstance(role, Follower) else self._id if valid_s else "",
             epoch=epoch or 0,
             error=self._error,
             answered_s=None if answered_s is None else int(answered_s),
@@ -131,11 +117,11 @@ class Node:
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`."""
-        return self._control().datasets()
+        return self._role.control.datasets()
 
     def waiting_for(self) -> tuple[str, ...]:
         """As `DatasetControl.waiting_for`."""
-        return self._control().waiting_for()
+        return self._role.control.waiting_for()
 
     def is_loaded(self) -> bool:
         """As `DatasetControl.is_loaded`."""
@@ -151,28 +137,18 @@ class Node:
         caller: str = "",
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        return self._control().request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s, caller=caller)
+        return self._role.control.request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s, caller=caller)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`. It has every run that any node has accepted, unless the storage is slow."""
-        control, publishing, replica = self._control(), self._publishing, self._replica
+        role = self._role
         if self._storage.is_quick:
             with suppress(SharedStorageError):
-                if publishing is not None:
-                    publishing.take_requests()
-                elif replica is not None:
-                    replica.look()
-        return control.history(name)
+                role.look()
+        return role.control.history(name)
 
-    def _control(self) -> DatasetControl:
-        publishing, replica = self._publishing, self._replica
-        control = publishing.refresher if publishing is not None else replica
-        if control is None:
-            raise DatasetsUnavailableError
-        return control
-
-    def _new_replica(self, own_runs: Mapping[str, Sequence[RefreshRun]]) -> Replica:
-        return Replica(self._config, self._storage, self._nodes.announce, self._stop, own_runs)
+    def _new_follower(self, own_runs: Mapping[str, Sequence[RefreshRun]]) -> Follower:
+        return Follower(self._config, self._storage, self._nodes.announce, self._stop, own_runs)
 
     def _keep_lease(self) -> None:
         while True:
@@ -193,8 +169,7 @@ class Node:
         while not self._stop.is_set():
             try:
                 self._step()
-                replica = self._replica
-                self._report(self._lease_error or (None if replica is None else replica.state_error))
+                self._report(self._lease_error or self._role.state_error)
             except DatasetError as exc:
                 self._report(str(exc))
             except Exception:
@@ -210,57 +185,54 @@ class Node:
         self._error = error
 
     def _step(self) -> None:
-        publishing, epoch = self._publishing, self._lease.epoch
-        if publishing is not None and (
-            publishing.publisher.fenced_by is not None or publishing.publisher.epoch != epoch
-        ):
-            self._least_epoch = max(self._least_epoch, (publishing.publisher.fenced_by or 0) + 1)
-            self._step_down(publishing)
-        elif publishing is not None:
-            publishing.step(self._stop)
-        elif self._replica is not None and epoch is not None and epoch >= self._least_epoch:
-            self._step_up(self._replica, epoch)
-        elif self._replica is not None:
-            self._warn_of_another()
-            self._replica.sync()
+        role, epoch = self._role, self._lease.epoch
+        if isinstance(role, Follower):
+            if epoch is not None and epoch >= self._least_epoch:
+                self._step_up(role, epoch)
+            else:
+                self._warn_of_another()
+                role.sync()
+        elif role.manifest.fenced_by is not None or role.manifest.epoch != epoch:
+            self._least_epoch = max(self._least_epoch, (role.manifest.fenced_by or 0) + 1)
+            self._step_down(role)
+        else:
+            role.step(self._stop)
 
-    def _step_up(self, replica: Replica, epoch: int) -> None:
+    def _step_up(self, follower: Follower, epoch: int) -> None:
         """Begin to publish, from what is published now."""
         state_dir, query = self._config.state_dir, self._config.query
         exporter, linger_s = None, 0.0
         if self._config.engine is not None:
             exporter, linger_s = partial(_export, self._config), query.timeout_s + _LINGER_S
-        publisher = Publisher(self._storage, self._id, epoch, state_dir, exporter=exporter, linger_s=linger_s)
+        manifest = ManifestWriter(self._storage, self._id, epoch, state_dir, exporter=exporter, linger_s=linger_s)
         try:
-            manifest = publisher.take_over()
+            published = manifest.take_over()
         except SharedStorageError:
             # The lease was deleted by somebody, or another node has taken it: a renewal with a later epoch tells.
-            self._least_epoch = max(self._least_epoch, (publisher.fenced_by or -1) + 1)
+            self._least_epoch = max(self._least_epoch, (manifest.fenced_by or -1) + 1)
             raise
-        replica.look()
-        replica.sync(manifest)
+        follower.look()
+        follower.sync(published)
         with self._change:
-            if runs := replica.runs_to_adopt():
+            if runs := follower.runs_to_adopt():
                 with suppress(OSError):  # It is a list of what happened.
                     history.adopt(self._config.state_dir, runs)
-            refresher = Refresher(self._config, builders=self._builders, share=publisher)
-            self._publishing = Publishing(self._config, self._storage, self._nodes, publisher, refresher)
-            self._replica = None
+            refresher = Refresher(self._config, builders=self._builders, share=manifest)
+            self._role = publisher = Publisher(self._config, self._storage, self._nodes, manifest, refresher)
             with suppress(SharedStorageError):
-                self._publishing.take_requests()
+                publisher.look()
             refresher.start()
         logger.info("This node now publishes", extra={"fields": {"node": self._id, "epoch": epoch}})
 
-    def _step_down(self, publishing: Publishing) -> None:
+    def _step_down(self, publisher: Publisher) -> None:
         """Publish no more, and serve what the node publishes that has the lease now."""
         logger.warning("Another node publishes now; this one serves what it publishes.")
         with self._change:
-            while not publishing.refresher.stop(_END_S) and not self._stop.is_set():
+            while not publisher.stop(_END_S) and not self._stop.is_set():
                 logger.warning("A load does not end")
             if not self._stop.is_set():
                 names = [dataset.name for dataset in self._config.datasets]
-                self._replica = self._new_replica({name: publishing.refresher.history(name) for name in names})
-                self._publishing = None
+                self._role = self._new_follower({name: publisher.control.history(name) for name in names})
 
     def _warn_of_another(self) -> None:
         if self._shared.role == "publisher" and self._lease.holder not in {"", self._id} and not self._is_warned:

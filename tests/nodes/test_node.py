@@ -12,16 +12,16 @@ from datasources.errors import (
     TimeColumnMissingError,
     UnknownDatasetError,
 )
-from datasources.refresh import publishing, replica
 from datasources.refresh.service import DatasetService, load_once
-from datasources.sharing.documents import LEASE, MANIFEST, Holder, Presence, SharedManifest
+from nodes.documents import LEASE, MANIFEST, Holder, Presence, SharedManifest
+from nodes.publisher import Publisher
 from queryengine.manifest import SNAPSHOT_DIRECTORY, parquet_file, read_manifest
 from runtimeconf.model import AccelerationConfig, ClusterConfig, DatasetConfig, Documentation, SharingRole
 from system.addresses import Address
-from tests.datasources.nodes import Fleet
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import accelerated, deadline, declare, finished, served, wait_for
 from tests.file_limit import file_limit
+from tests.nodes.fleet import Fleet
 
 pytestmark = pytest.mark.plugin
 
@@ -139,9 +139,9 @@ def test_another_node_publishes_when_the_publisher_dies_and_a_dead_one_cannot_an
     fleet.refresh("b", 3)
 
     (snapshot,) = read_manifest(fleet.directory / "a" / "state").snapshots
-    assert dead._publishing is not None
+    assert isinstance(dead._role, Publisher)
     with pytest.raises(SharedStorageError, match="Another node publishes now"):
-        dead._publishing.publisher.publish(snapshot, deadline())
+        dead._role.manifest.publish(snapshot, deadline())
     assert SharedManifest.decode(fleet.shared.document(MANIFEST)).epoch == 2
     assert {run.id for run in former} <= {run.id for run in fleet.nodes["b"].history("d")}
     fleet.start("a")
@@ -318,7 +318,7 @@ def test_a_node_that_becomes_one_of_several_publishes_what_it_has(fleet: Fleet) 
 def test_a_follower_whose_disk_is_full_says_so_and_loads_when_there_is_room(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica, "_RETRY_S", 0.2)
+    monkeypatch.setattr("nodes.follower._RETRY_S", 0.2)
     fleet.loaded("a")
     with file_limit(100_000):
         follower = fleet.start("b", "follower")
@@ -402,7 +402,7 @@ def _published(fleet: Fleet) -> set[str]:
 def test_nodes_on_a_cluster_publish_parquet_and_say_what_it_still_reads(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "_REMOVAL_S", 0.1)
+    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
     engine = ClusterConfig(address=Address("127.0.0.1", 1))
     in_place = DatasetConfig(name="lake", from_="s3://lake/x/", connector="s3", is_in_place=True)
     datasets = (accelerated(fleet.directory), in_place)

@@ -1,4 +1,4 @@
-"""The storage of the tests: one server for a module, a prefix for each test."""
+"""The storage of the tests: one server, a prefix for each test, and nodes that share it."""
 
 import itertools
 from collections.abc import Iterator
@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from datasources.sharing.object_storage import ObjectStorage
+from nodes.object_storage import ObjectStorage
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot
-from tests.datasources.sharing.storage_server import SharedStorage, storage_in_thread
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import builder, deadline, declare, loaded
+from tests.nodes.fleet import Fleet, quick_leases
+from tests.nodes.storage_server import SharedStorage, storage_in_thread
+from tests.runtimeconf.conftest import load_text, yaml_file
+
+__all__ = ["fleet", "load_text", "server", "shared", "snapshot", "storage", "yaml_file"]
 
 _NUMBERS = itertools.count()
 
@@ -40,3 +44,13 @@ def snapshot(tmp_path: Path) -> Snapshot:
     (tmp_path / "state" / SNAPSHOT_DIRECTORY).mkdir(parents=True)
     put(tmp_path, "a.csv")
     return loaded(builder(tmp_path), declare(tmp_path, "a.csv"), None, deadline())
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, shared: SharedStorage) -> Iterator[Fleet]:
+    """No node yet, and a source with one row."""
+    with quick_leases():
+        nodes = Fleet(tmp_path, shared)
+        nodes.write(1)
+        yield nodes
+        nodes.close()

@@ -6,11 +6,11 @@ import pytest
 
 from datasources.deadline import Deadline
 from datasources.errors import SharedStorageError, SnapshotError
-from datasources.sharing import object_storage
-from datasources.sharing.object_storage import Document, ObjectStorage
+from nodes import object_storage
+from nodes.object_storage import Document, ObjectStorage
 from runtimeconf.model import SnapshotsConfig
-from tests.datasources.sharing.storage_server import BUCKET, KEYS, SharedStorage, storage_process
 from tests.datasources.support import MIB, deadline
+from tests.nodes.storage_server import BUCKET, KEYS, SharedStorage, storage_process
 
 
 def test_a_document_is_written_only_in_place_of_the_version_that_was_read(storage: ObjectStorage) -> None:

@@ -1,10 +1,10 @@
 import pytest
 
 from datasources.errors import SharedStorageError
-from datasources.sharing.documents import LEASE, Holder
-from datasources.sharing.lease import EXPIRY_S, LastSeen, Lease
-from datasources.sharing.object_storage import ObjectStorage
-from tests.datasources.sharing.storage_server import SharedStorage
+from nodes.documents import LEASE, Holder
+from nodes.lease import EXPIRY_S, LastSeen, Lease
+from nodes.object_storage import ObjectStorage
+from tests.nodes.storage_server import SharedStorage
 
 
 class Clock:

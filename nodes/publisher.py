@@ -3,17 +3,19 @@
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from datasources.control import AdmittedSql
 from datasources.deadline import Deadline
 from datasources.errors import DatasetError
 from datasources.refresh.refresher import Refresher
-from datasources.sharing.documents import STATE, SharedState
-from datasources.sharing.object_storage import ObjectStorage
-from datasources.sharing.presence import Nodes
-from datasources.sharing.publisher import Publisher
-from datasources.sharing.requests import Requests
+from datasources.snapshots.snapshot import Builder
+from nodes.documents import STATE, SharedState
+from nodes.manifest_writer import ManifestWriter
+from nodes.object_storage import ObjectStorage
+from nodes.presence import Nodes
+from nodes.requests import Requests
 from queryengine.manifest import read_manifest
 from runtimeconf.model import RuntimeConfig
 
@@ -29,14 +31,21 @@ _REMOVAL_S = 10.0
 _UPLOAD_S = 3600.0
 
 
-class Publishing:
+class Publisher:
     """What a node does while it holds the lease, beside its *refresher*. `step` is for one thread, the rest for any."""
 
+    state_error: None = None
+
     def __init__(
-        self, config: RuntimeConfig, storage: ObjectStorage, nodes: Nodes, publisher: Publisher, refresher: Refresher
+        self,
+        config: RuntimeConfig,
+        storage: ObjectStorage,
+        nodes: Nodes,
+        manifest: ManifestWriter,
+        refresher: Refresher,
     ) -> None:
-        self.publisher, self.refresher = publisher, refresher
-        self.is_aligned = False
+        self.manifest, self.control = manifest, refresher
+        self._is_aligned = False
         self._config, self._storage, self._nodes = config, storage, nodes
         self._requests = Requests(storage)
         self._lock = threading.Lock()  # held to take up requests
@@ -44,9 +53,18 @@ class Publishing:
         self._told: SharedState | None = None
         self._state_due = self._removal_due = 0.0
 
-    def succeed(self, config: RuntimeConfig, refresher: Refresher) -> None:
-        """Go by another configuration."""
-        self._config, self.refresher = config, refresher
+    def stop(self, timeout_s: float) -> bool:
+        """As `DatasetManager.stop`."""
+        return self.control.stop(timeout_s)
+
+    def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> None:
+        """Go by another configuration; see `DatasetManager.replace`."""
+        self._config, self.control = config, self.control.replace(config, builders, timeout_s)
+
+    def commit(self) -> None:
+        """As `DatasetManager.commit`, for all nodes."""
+        self.control.commit()
+        self._is_aligned = False
 
     def step(self, stop: threading.Event) -> None:
         """
@@ -56,28 +74,28 @@ class Publishing:
             SnapshotError: The storage does not answer, or another node publishes.
         """
         self._nodes.announce(())
-        self.publisher.settle()
-        if not self.is_aligned:
-            self.is_aligned = True
+        self.manifest.settle()
+        if not self._is_aligned:
+            self._is_aligned = True
             try:
                 names = {dataset.name for dataset in self._config.loaded_datasets}
                 served = read_manifest(self._config.state_dir).snapshots
-                self.publisher.align(names, served, Deadline(_UPLOAD_S, stop))
+                self.manifest.align(names, served, Deadline(_UPLOAD_S, stop))
             except BaseException:
-                self.is_aligned = False
+                self._is_aligned = False
                 raise
-        self.take_requests()
+        self.look()
         self._tell()
         if time.monotonic() >= self._removal_due:
             self._removal_due = time.monotonic() + _REMOVAL_S
-            missing = self.publisher.remove_unused(self._nodes.reads())
+            missing = self.manifest.remove_unused(self._nodes.reads())
             for snapshot in set(missing).intersection(read_manifest(self._config.state_dir).snapshots):
                 logger.warning(
                     "The snapshot of %s is missing in the shared storage: it is uploaded again", snapshot.dataset
                 )
-                self.publisher.upload(snapshot, Deadline(_UPLOAD_S, stop))
+                self.manifest.upload(snapshot, Deadline(_UPLOAD_S, stop))
 
-    def take_requests(self) -> None:
+    def look(self) -> None:
         """Begin the refreshes that were requested of other nodes. Raises SharedStorageError."""
         with self._lock:
             for run_id in self._requests.ids() - self._taken:
@@ -86,7 +104,7 @@ class Publishing:
                     continue
                 sql = None if request.sql is None else AdmittedSql(request.sql)  # The loader checks it.
                 try:
-                    self.refresher.request_refresh(
+                    self.control.request_refresh(
                         request.dataset,
                         sql,
                         mode=request.mode,
@@ -106,9 +124,9 @@ class Publishing:
             taken = set(self._taken)
         datasets = self._config.datasets
         most = max(_LEAST_RUNS, _MAX_RUNS // max(1, len(datasets)))
-        runs = {dataset.name: self.refresher.history(dataset.name)[:most] for dataset in datasets}
-        states = {state.name: state for state in self.refresher.datasets()}
-        state = SharedState(epoch=self.publisher.epoch, datasets=states, runs=runs)
+        runs = {dataset.name: self.control.history(dataset.name)[:most] for dataset in datasets}
+        states = {state.name: state for state in self.control.datasets()}
+        state = SharedState(epoch=self.manifest.epoch, datasets=states, runs=runs)
         timeless = {name: replace(one, age_s=None, next_refresh_at=None) for name, one in states.items()}
         told = replace(state, datasets=timeless)
         if told != self._told or time.monotonic() >= self._state_due:

@@ -1,7 +1,7 @@
-from datasources.sharing.object_storage import ObjectStorage
-from datasources.sharing.presence import GONE_S, RENEWAL_S, Nodes
-from tests.datasources.sharing.storage_server import SharedStorage
-from tests.datasources.sharing.test_lease import Clock
+from nodes.object_storage import ObjectStorage
+from nodes.presence import GONE_S, RENEWAL_S, Nodes
+from tests.nodes.storage_server import SharedStorage
+from tests.nodes.test_lease import Clock
 
 
 def test_what_a_live_node_reads_is_known_until_it_is_gone(shared: SharedStorage, storage: ObjectStorage) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from datasources.errors import SharedStorageError
-from datasources.sharing.documents import NODES, Presence
-from datasources.sharing.lease import LastSeen
-from datasources.sharing.object_storage import ObjectStorage, within
+from nodes.documents import NODES, Presence
+from nodes.lease import LastSeen
+from nodes.object_storage import ObjectStorage, within
 
 #: Seconds between two renewals.
 RENEWAL_S = 10.0

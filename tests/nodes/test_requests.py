@@ -1,6 +1,6 @@
-from datasources.sharing.documents import RefreshRequest
-from datasources.sharing.object_storage import ObjectStorage
-from datasources.sharing.requests import Requests
+from nodes.documents import RefreshRequest
+from nodes.object_storage import ObjectStorage
+from nodes.requests import Requests
 
 
 def test_a_request_stays_until_it_is_removed(storage: ObjectStorage) -> None:

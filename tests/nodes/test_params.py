@@ -1,12 +1,16 @@
-"""`runtime.snapshots` and `runtime.query.max_staleness`."""
+"""`runtime.snapshots` with a bucket of S3."""
+
+from dataclasses import replace
 
 import pytest
 
+from nodes.params import S3
 from runtimeclient.distribution import requirements_of
-from runtimeconf import handover, snapshots
+from runtimeconf import handover
 from runtimeconf.connector import Package
 from runtimeconf.errors import ConfigError
 from runtimeconf.model import SnapshotsConfig
+from runtimeconf.plugins import SNAPSHOT_STORES
 from tests.runtimeconf.configurations import Load
 
 SECRET = "canary-Zq8vT3mN6bX9cL2pR5sW7yD0fG4h"
@@ -37,32 +41,8 @@ def test_the_defaults(load_text: Load) -> None:
     config = load_text("{}")
 
     assert config.snapshots is None
-    assert config.query.max_staleness_s is None
-    assert load_text("runtime: {query: {max_staleness: 5m}}").query.max_staleness_s == 300
     shared = load_text(of("{location: s3://lake/a, role: auto, params: {s3_auth: iam_role}}")).snapshots
     assert shared == SnapshotsConfig(location="s3://lake/a", role="auto", params={"s3_auth": "iam_role"}, poll_s=2)
-
-
-@pytest.mark.parametrize(
-    ("limit", "interval", "warning"),
-    [
-        ("5m", "", "has no effect unless a dataset has a refresh_check_interval"),
-        ("5m", ", refresh_check_interval: 5m", "is not longer than every refresh_check_interval"),
-        ("5m", ", refresh_check_interval: 1m", ""),
-        ("5m", ", refresh_cron: '0 * * * *'", ""),
-    ],
-)
-def test_a_limit_on_staleness_that_cannot_be_met_or_has_no_effect_is_warned_of(
-    load_text: Load, limit: str, interval: str, warning: str
-) -> None:
-    dataset = f"{{from: file:a.csv, name: a, acceleration: {{enabled: true{interval}}}}}"
-
-    config = load_text(f"runtime: {{query: {{max_staleness: {limit}}}}}\ndatasets: [{dataset}]")
-
-    assert [one for one in config.warnings if "max_staleness" in one and (warning or "!") in one] == (
-        list(config.warnings) if warning else []
-    )
-    assert bool(config.warnings) == bool(warning)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +52,8 @@ def test_a_limit_on_staleness_that_cannot_be_met_or_has_no_effect_is_warned_of(
         ("{location: s3://lake/a}", "lacks the field role"),
         (f"{{role: auto, params: {{{KEYS}}}}}", "lacks the field location"),
         ("{location: s3://lake/a, role: leader}", "runtime.snapshots.role: must be publisher, follower or auto"),
-        ("{location: lake/a, role: auto}", "write s3:// before the bucket"),
+        ("{location: lake/a, role: auto}", "must be a place for these nodes alone.*it begins with one of s3:"),
+        ("{location: s3:lake/a, role: auto}", "write s3:// before the bucket"),
         ("{location: s3://lake, role: auto}", "a prefix of its own"),
         ("{location: s3://lake/a//b, role: auto}", "a prefix of its own"),
         ("{location: s3://lake/../b, role: auto}", "a prefix of its own"),
@@ -104,8 +85,8 @@ def test_without_the_library_the_command_that_installs_it_is_named(
     load_text: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (requirement,) = requirements_of("nodes")
-    assert snapshots.OBJECT_STORE.requirement == requirement
-    monkeypatch.setattr(snapshots, "OBJECT_STORE", Package("no_such_module", requirement))
+    assert S3.packages == (Package("obstore", requirement),)
+    monkeypatch.setitem(SNAPSHOT_STORES._loaded, "s3", replace(S3, packages=(Package("no_such_module", requirement),)))
 
     with pytest.raises(ConfigError, match=f"python -m pip install '{requirement}'"):
         load_text(of(f"{{location: s3://lake/a, role: auto, params: {{{KEYS}}}}}"))

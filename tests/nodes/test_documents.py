@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from datasources.errors import SharedStorageError
-from datasources.sharing.documents import Holder, Presence, RefreshRequest, SharedManifest, SharedState
+from nodes.documents import Holder, Presence, RefreshRequest, SharedManifest, SharedState
 from tests.datasources.test_control_socket import RUN, STATE
 from tests.queryengine.test_manifest import FLIGHTS
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from datasources.refresh import publishing, replica
-from datasources.sharing.documents import LEASE, MANIFEST, STATE, SharedState
+from nodes.documents import LEASE, MANIFEST, STATE, SharedState
 from queryengine.manifest import SNAPSHOT_DIRECTORY, read_manifest
-from tests.datasources.nodes import Fleet
 from tests.datasources.support import accelerated, wait_for
 from tests.datasources.test_snapshot import flip
+from tests.nodes.fleet import Fleet
 
 pytestmark = pytest.mark.plugin
 
@@ -19,8 +18,8 @@ pytestmark = pytest.mark.plugin
 def test_a_snapshot_that_was_damaged_in_the_storage_or_is_gone_is_not_taken(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica, "_RETRY_S", 0.5)
-    monkeypatch.setattr(publishing, "_REMOVAL_S", 1000.0)  # The publisher would make up for it.
+    monkeypatch.setattr("nodes.follower._RETRY_S", 0.5)
+    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 1000.0)  # The publisher would make up for it.
     fleet.loaded("a")
     fleet.loaded("b", "follower")
     fleet.stop("b")
@@ -151,7 +150,7 @@ def test_the_state_of_an_earlier_publisher_is_ignored(fleet: Fleet) -> None:
 
 @pytest.mark.exhaustive
 def test_snapshots_that_nobody_needs_are_removed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "_REMOVAL_S", 0.0)
+    monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.0)
     fleet.loaded("a")
     fleet.loaded("b", "follower")
 

@@ -1,9 +1,9 @@
 """
 Serve the snapshots that another node publishes.
 
-A replica reads no source. It asks the shared storage what is published, loads what it does not have yet, checks it, and
-publishes it in its own state directory, from where the engine reads it as always. Without the storage it serves what it
-has.
+A follower reads no source. It asks the shared storage what is published, loads what it does not have yet, checks it,
+and publishes it in its own state directory, from where the engine reads it as always. Without the storage it serves
+what it has.
 """
 
 import logging
@@ -26,11 +26,11 @@ from datasources.errors import (
 from datasources.refresh.declarations import check_refresh
 from datasources.refresh.entries import is_stale, last_check
 from datasources.refresh.history import MAX_RUNS
-from datasources.sharing.documents import MANIFEST, SNAPSHOTS, STATE, SharedManifest, SharedState
-from datasources.sharing.object_storage import ObjectStorage
-from datasources.sharing.requests import Requests
-from datasources.snapshots.publication import Publication, of_declared_names
-from datasources.snapshots.snapshot import Verifier, remove
+from datasources.snapshots.publication import Publication
+from datasources.snapshots.snapshot import Builder, Verifier, remove
+from nodes.documents import MANIFEST, SNAPSHOTS, STATE, SharedManifest, SharedState
+from nodes.object_storage import ObjectStorage
+from nodes.requests import Requests
 from queryengine.manifest import Snapshot, snapshot_path, sync_directory
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 from system.wallclock import seconds_since
@@ -43,7 +43,13 @@ _RETRY_S = 30.0
 _NOTHING = SharedState(epoch=0, datasets={}, runs={})
 
 
-class Replica:
+def _of_declared_names(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
+    """Return the snapshots of declared datasets, whatever they were built from."""
+    names = {dataset.name for dataset in datasets}
+    return [one for one in snapshots if one.dataset in names]
+
+
+class Follower:
     """
     The `DatasetControl` of a node that does not publish. `sync` is for one thread, everything else for any.
 
@@ -73,7 +79,7 @@ class Replica:
         self._stop = stop
         self._own_runs = own_runs
         self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
-        self._publication = Publication(config.state_dir, config.loaded_datasets, of_declared_names)
+        self._publication = Publication(config.state_dir, config.loaded_datasets, _of_declared_names)
         self._verifier = Verifier(config.state_dir)
         self._requests = Requests(storage)
         self._lock = threading.Lock()  # held to replace what was last read
@@ -189,14 +195,23 @@ class Replica:
             runs = tuple(sorted((*runs, *own), key=lambda run: str(run.requested_at), reverse=True))
         return runs[:MAX_RUNS]
 
-    def redeclare(self, config: RuntimeConfig) -> None:
-        """Go by another configuration. Data that only the previous one declares stays published until `commit`."""
+    @property
+    def control(self) -> "Follower":
+        """The `DatasetControl` of the node."""
+        return self
+
+    def stop(self, timeout_s: float) -> bool:
+        """As `DatasetManager.stop`: nothing runs."""
+        return True
+
+    def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> None:
+        """Go by another configuration; see `DatasetManager.replace`."""
         self._publication.redeclare(config.loaded_datasets)
         self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
         self._config = config
 
     def commit(self) -> None:
-        """Withdraw the data that the configuration does not declare, after `redeclare`."""
+        """As `DatasetManager.commit`."""
         self._publication.drop_undeclared()
 
     def runs_to_adopt(self) -> dict[str, tuple[RefreshRun, ...]]:

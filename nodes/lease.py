@@ -4,15 +4,15 @@ The lease: which node publishes.
 No two clocks are compared. A lease is free once an observer has seen the same version of it for `EXPIRY_S` seconds of
 its own monotonic clock: its holder would have renewed it. Each new holder has a higher epoch. A holder that wakes late
 may still believe that it has the lease; the epoch in the manifest then refuses what it publishes
-(`datasources.sharing.publisher`).
+(`nodes.manifest_writer`).
 """
 
 import time
 from collections.abc import Callable, Collection
 
 from datasources.errors import SharedStorageError
-from datasources.sharing.documents import LEASE, Holder
-from datasources.sharing.object_storage import ObjectStorage
+from nodes.documents import LEASE, Holder
+from nodes.object_storage import ObjectStorage
 from system.wallclock import since_boot
 
 #: Seconds between two renewals.

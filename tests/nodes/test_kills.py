@@ -15,12 +15,12 @@ import botocore.exceptions
 import duckdb
 import pytest
 
-from datasources.sharing.documents import MANIFEST, SharedManifest
+from nodes.documents import MANIFEST, SharedManifest
 from queryengine.manifest import ManifestError, read_manifest, snapshot_path
-from tests.datasources.node_process import ID_NAME
-from tests.datasources.sharing.storage_server import SharedStorage, storage_process
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import wait_for
+from tests.nodes.node_process import ID_NAME
+from tests.nodes.storage_server import SharedStorage, storage_process
 
 pytestmark = pytest.mark.plugin
 
@@ -50,7 +50,7 @@ class Nodes:
     def start(self, name: str) -> None:
         (self.directory / name / "state").mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.directory / name / ID_NAME).unlink(missing_ok=True)
-        program = [sys.executable, "-m", "tests.datasources.node_process", str(self.directory), self.shared.url, name]
+        program = [sys.executable, "-m", "tests.nodes.node_process", str(self.directory), self.shared.url, name]
         self.processes[name] = subprocess.Popen(program)
 
     def end(self) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from datasources.deadline import Deadline
 from datasources.errors import SharedStorageError
-from datasources.sharing.documents import MANIFEST, SNAPSHOTS, SharedManifest
-from datasources.sharing.object_storage import ObjectStorage, within
 from datasources.snapshots.parquet import parquet_path
+from nodes.documents import MANIFEST, SNAPSHOTS, SharedManifest
+from nodes.object_storage import ObjectStorage, within
 from queryengine.manifest import Snapshot, parquet_file, snapshot_path
 
 #: Attempts to replace the manifest: a former holder of the lease may publish a last time meanwhile.
@@ -30,7 +30,7 @@ _FENCED = "Another node publishes now: this one has lost the lease."
 _CONTENDED = "The manifest of runtime.snapshots changes too often: something else writes there."
 
 
-class Publisher:
+class ManifestWriter:
     """
     A `Share` of *node* under the lease with this *epoch*. Thread-safe. Call `take_over` first.
 

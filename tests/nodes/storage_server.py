@@ -157,7 +157,7 @@ def storage_in_thread() -> Iterator[SharedStorage]:
 @contextmanager
 def storage_process() -> Iterator[tuple[SharedStorage, "subprocess.Popen[str]"]]:
     """Serve in a process, which can be stopped and continued."""
-    program = [sys.executable, "-m", "tests.datasources.sharing.storage_server"]
+    program = [sys.executable, "-m", "tests.nodes.storage_server"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""A node in a process that can be killed: `python -m tests.datasources.node_process DIRECTORY URL NAME`."""
+"""A node in a process that can be killed: `python -m tests.nodes.node_process DIRECTORY URL NAME`."""
 
 import signal
 import sys
@@ -8,9 +8,9 @@ from pathlib import Path
 from datasources.refresh.loader import LoaderProcess
 from datasources.refresh.service import DatasetService
 from datasources.snapshots.snapshot import SnapshotBuilder
-from tests.datasources.nodes import Fleet, quick_leases
-from tests.datasources.sharing.storage_server import SharedStorage
 from tests.datasources.support import accelerated
+from tests.nodes.fleet import Fleet, quick_leases
+from tests.nodes.storage_server import SharedStorage
 
 #: The file beside the state directory with the id of the node.
 ID_NAME = "node"

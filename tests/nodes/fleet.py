@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from datasources.control import DatasetState, RefreshRun
-from datasources.refresh import node as module
-from datasources.refresh.node import Node
-from datasources.sharing import lease
+from nodes import lease
+from nodes import node as module
+from nodes.node import Node
+from nodes.publisher import Publisher
 from runtimeconf.model import DatasetConfig, RuntimeConfig, SharingRole
-from tests.datasources.sharing.storage_server import SharedStorage
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import accelerated, configure, finished, served, wait_for
+from tests.nodes.storage_server import SharedStorage
 
 
 @contextmanager
@@ -51,8 +52,7 @@ class Fleet:
         """Start a node, and return at once. The arguments are those of `config`."""
         (self.directory / name / "state").mkdir(parents=True, exist_ok=True)
         config = self.config(name, *arguments, **more)
-        assert config.snapshots is not None
-        node = self.nodes[name] = Node(config, config.snapshots)
+        node = self.nodes[name] = Node(config)
         node.start()
         return node
 
@@ -95,8 +95,8 @@ class Fleet:
         node._stop.set()
         for thread in node._threads:
             thread.join()
-        if node._publishing is not None:
-            assert node._publishing.refresher._end(30)
+        if isinstance(node._role, Publisher):
+            assert node._role.control._end(30)
         return node
 
     def close(self) -> None:

@@ -6,14 +6,14 @@ import pytest
 
 from datasources.deadline import Deadline
 from datasources.errors import SharedStorageError, SnapshotError
-from datasources.sharing import publisher as module
-from datasources.sharing.documents import MANIFEST, SharedManifest
-from datasources.sharing.object_storage import ObjectStorage
-from datasources.sharing.publisher import Publisher
 from datasources.snapshots.parquet import export
+from nodes import manifest_writer as module
+from nodes.documents import MANIFEST, SharedManifest
+from nodes.manifest_writer import ManifestWriter
+from nodes.object_storage import ObjectStorage
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, parquet_file
-from tests.datasources.sharing.storage_server import SharedStorage
 from tests.datasources.support import MIB, deadline
+from tests.nodes.storage_server import SharedStorage
 
 
 def published(shared: SharedStorage) -> SharedManifest:
@@ -28,19 +28,19 @@ def another(directory: Path, snapshot: Snapshot, number: int) -> Snapshot:
     return other
 
 
-def begin(storage: ObjectStorage, directory: Path, node: str = "a", epoch: int = 1) -> Publisher:
-    publisher = Publisher(storage, node, epoch, directory / "state")
-    publisher.take_over()
-    return publisher
+def begin(storage: ObjectStorage, directory: Path, node: str = "a", epoch: int = 1) -> ManifestWriter:
+    writer = ManifestWriter(storage, node, epoch, directory / "state")
+    writer.take_over()
+    return writer
 
 
 def test_a_snapshot_is_uploaded_and_then_named(
     tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
 ) -> None:
-    publisher = begin(storage, tmp_path)
+    writer = begin(storage, tmp_path)
     assert published(shared) == SharedManifest(epoch=1, node="a", generation=1)
 
-    publisher.publish(snapshot, deadline())
+    writer.publish(snapshot, deadline())
 
     assert published(shared) == SharedManifest(epoch=1, node="a", generation=2, snapshots=(snapshot,))
     assert f"snapshots/{snapshot.file}" in shared.names()
@@ -72,7 +72,7 @@ def test_what_an_earlier_holder_publishes_until_the_takeover_is_kept(
     tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
 ) -> None:
     first = begin(storage, tmp_path)
-    second = Publisher(storage, "b", 2, tmp_path / "state")
+    second = ManifestWriter(storage, "b", 2, tmp_path / "state")
     second._read()
     first.publish(snapshot, deadline())
 
@@ -89,37 +89,37 @@ def test_a_publication_whose_answer_was_lost_is_undone_and_nothing_is_deleted_be
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_PAUSE_S", 0.0)
-    publisher = begin(storage, tmp_path)
-    publisher.publish(snapshot, deadline())
+    writer = begin(storage, tmp_path)
+    writer.publish(snapshot, deadline())
     lost = another(tmp_path, snapshot, 1)
     shared.fault("lost", only=MANIFEST)
     with pytest.raises(SharedStorageError, match="does not answer"):
-        publisher.publish(lost, deadline())
+        writer.publish(lost, deadline())
     assert published(shared).snapshots == (lost,)
     with pytest.raises(SharedStorageError, match="does not answer"):
-        publisher.remove_unused(())
+        writer.remove_unused(())
     assert f"snapshots/{lost.file}" in shared.names()
     shared.fault()
 
-    publisher.remove_unused(())
+    writer.remove_unused(())
 
     assert published(shared).snapshots == (snapshot,)
     assert [name for name in shared.names() if name.startswith("snapshots")] == [f"snapshots/{snapshot.file}"]
-    publisher.settle()
+    writer.settle()
     generation = published(shared).generation
-    publisher.settle()
+    writer.settle()
     assert published(shared).generation == generation
 
 
 def test_only_what_nobody_names_is_removed(
     tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
 ) -> None:
-    publisher = begin(storage, tmp_path)
+    writer = begin(storage, tmp_path)
     versions = [snapshot, *(another(tmp_path, snapshot, number) for number in range(1, 4))]
     for version in versions:
-        publisher.publish(version, deadline())
+        writer.publish(version, deadline())
 
-    publisher.remove_unused({versions[1].file})
+    writer.remove_unused({versions[1].file})
 
     left = {name for name in shared.names() if name.startswith("snapshots")}
     assert left == {f"snapshots/{versions[1].file}", f"snapshots/{versions[3].file}"}
@@ -128,27 +128,27 @@ def test_only_what_nobody_names_is_removed(
 def test_undeclared_datasets_are_withdrawn_and_what_is_served_is_published(
     tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
 ) -> None:
-    publisher = begin(storage, tmp_path)
-    publisher.publish(snapshot, deadline())
+    writer = begin(storage, tmp_path)
+    writer.publish(snapshot, deadline())
     other = replace(another(tmp_path, snapshot, 1), dataset="other")
 
-    publisher.align({"d", "other"}, [another(tmp_path, snapshot, 2), other], deadline())
+    writer.align({"d", "other"}, [another(tmp_path, snapshot, 2), other], deadline())
     assert set(published(shared).snapshots) == {snapshot, other}
-    publisher.align({"other"}, [other], deadline())
+    writer.align({"other"}, [other], deadline())
     assert published(shared).snapshots == (other,)
     generation = published(shared).generation
-    publisher.align({"other"}, [other], deadline())
+    writer.align({"other"}, [other], deadline())
     assert published(shared).generation == generation
 
 
 def test_a_manifest_that_was_deleted_is_written_again(
     tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
 ) -> None:
-    publisher = begin(storage, tmp_path)
-    publisher.publish(snapshot, deadline())
+    writer = begin(storage, tmp_path)
+    writer.publish(snapshot, deadline())
     shared.delete(MANIFEST)
 
-    publisher.remove_unused(())
+    writer.remove_unused(())
 
     assert published(shared).snapshots == (snapshot,)
 
@@ -156,10 +156,10 @@ def test_a_manifest_that_was_deleted_is_written_again(
 def test_what_something_without_the_lease_wrote_is_replaced(
     tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
 ) -> None:
-    publisher = begin(storage, tmp_path, epoch=3)
+    writer = begin(storage, tmp_path, epoch=3)
     shared.put(MANIFEST, SharedManifest(epoch=1, node="x", generation=9).encode())
 
-    publisher.publish(snapshot, deadline())
+    writer.publish(snapshot, deadline())
 
     assert published(shared) == SharedManifest(epoch=3, node="a", generation=10, snapshots=(snapshot,))
 
@@ -167,10 +167,10 @@ def test_what_something_without_the_lease_wrote_is_replaced(
 def test_a_file_that_is_gone_is_not_named(
     tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
 ) -> None:
-    publisher = begin(storage, tmp_path)
+    writer = begin(storage, tmp_path)
 
     with pytest.raises(SnapshotError):
-        publisher.publish(replace(snapshot, file=f"d-{1:016x}.duckdb"), deadline())
+        writer.publish(replace(snapshot, file=f"d-{1:016x}.duckdb"), deadline())
 
     assert published(shared).snapshots == ()
 
@@ -179,12 +179,12 @@ def test_a_publication_is_tried_again_while_the_storage_does_not_answer(
     tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PAUSE_S", 0.2)
-    publisher = begin(storage, tmp_path)
+    writer = begin(storage, tmp_path)
     shared.fault("lost", only=MANIFEST)
     healing = threading.Timer(0.3, shared.fault)
     healing.start()
 
-    publisher.publish(snapshot, deadline())
+    writer.publish(snapshot, deadline())
 
     healing.join()
     assert published(shared).snapshots == (snapshot,)
@@ -202,14 +202,14 @@ def test_a_server_that_ignores_conditions_is_not_used(
 def test_a_file_that_somebody_deleted_is_reported(
     tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
 ) -> None:
-    publisher = begin(storage, tmp_path)
-    publisher.publish(snapshot, deadline())
-    assert publisher.remove_unused(()) == []
+    writer = begin(storage, tmp_path)
+    writer.publish(snapshot, deadline())
+    assert writer.remove_unused(()) == []
     shared.delete(f"snapshots/{snapshot.file}")
 
-    assert publisher.remove_unused(()) == [snapshot]
-    publisher.upload(snapshot, deadline())
-    assert publisher.remove_unused(()) == []
+    assert writer.remove_unused(()) == [snapshot]
+    writer.upload(snapshot, deadline())
+    assert writer.remove_unused(()) == []
 
 
 def test_a_cluster_gets_parquet(
@@ -218,30 +218,30 @@ def test_a_cluster_gets_parquet(
     def exporter(missing: Snapshot, limit: Deadline) -> None:
         export(tmp_path / "state", missing, 64 * MIB, limit)
 
-    publisher = Publisher(storage, "a", 1, tmp_path / "state", exporter=exporter, linger_s=30.0)
-    publisher.take_over()
+    writer = ManifestWriter(storage, "a", 1, tmp_path / "state", exporter=exporter, linger_s=30.0)
+    writer.take_over()
     parquet = f"snapshots/{parquet_file(snapshot.file)}"
 
-    publisher.publish(snapshot, deadline())
+    writer.publish(snapshot, deadline())
     assert {f"snapshots/{snapshot.file}", parquet} <= set(shared.names())
     assert shared.document(parquet).startswith(b"PAR1")
 
     shared.delete(parquet)
-    assert publisher.remove_unused(()) == [snapshot]
-    publisher.upload(snapshot, deadline())
-    assert publisher.remove_unused(()) == []
+    assert writer.remove_unused(()) == [snapshot]
+    writer.upload(snapshot, deadline())
+    assert writer.remove_unused(()) == []
 
     # Statements may read what is superseded until they must have ended.
     other = another(tmp_path, snapshot, 1)
-    publisher.publish(other, deadline())
-    publisher.remove_unused({snapshot.file})
-    monkeypatch.setattr(publisher, "_linger_s", 0.0)
-    publisher.remove_unused({snapshot.file})
+    writer.publish(other, deadline())
+    writer.remove_unused({snapshot.file})
+    monkeypatch.setattr(writer, "_linger_s", 0.0)
+    writer.remove_unused({snapshot.file})
     assert parquet in shared.names()
-    monkeypatch.setattr(publisher, "_linger_s", 30.0)
-    publisher.remove_unused(())
+    monkeypatch.setattr(writer, "_linger_s", 30.0)
+    writer.remove_unused(())
     assert parquet in shared.names()
-    monkeypatch.setattr(publisher, "_linger_s", 0.0)
-    publisher.remove_unused(())
+    monkeypatch.setattr(writer, "_linger_s", 0.0)
+    writer.remove_unused(())
     assert not {f"snapshots/{snapshot.file}", parquet}.intersection(shared.names())
     assert f"snapshots/{parquet_file(other.file)}" in shared.names()
