@@ -26,7 +26,7 @@ from datasources.errors import (
 from datasources.refresh.declarations import check_refresh
 from datasources.refresh.entries import is_stale, last_check
 from datasources.refresh.history import MAX_RUNS
-from datasources.snapshots.publication import Publication
+from datasources.snapshots.directory import SnapshotDirectory
 from datasources.snapshots.snapshot import Builder, Verifier, remove
 from nodes.documents import MANIFEST, SNAPSHOTS, STATE, SharedManifest, SharedState
 from nodes.object_storage import ObjectStorage
@@ -79,7 +79,7 @@ class Follower:
         self._stop = stop
         self._own_runs = own_runs
         self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
-        self._publication = Publication(config.state_dir, config.loaded_datasets, _of_declared_names)
+        self._snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets, _of_declared_names)
         self._verifier = Verifier(config.state_dir)
         self._requests = Requests(storage)
         self._lock = threading.Lock()  # held to replace what was last read
@@ -109,7 +109,7 @@ class Follower:
             self._repair()
             names = {dataset.name.lower() for dataset in self._config.loaded_datasets}
             declared = [snapshot for snapshot in self._manifest.snapshots if snapshot.dataset.lower() in names]
-            served = [self._publication.snapshot(snapshot.dataset) for snapshot in declared]
+            served = [self._snapshots.snapshot(snapshot.dataset) for snapshot in declared]
             missing = [snapshot for snapshot, one in zip(declared, served, strict=True) if one != snapshot]
             # A cluster reads what is served here in the storage.
             kept = served if self._config.engine is not None else ()
@@ -206,13 +206,13 @@ class Follower:
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> None:
         """Go by another configuration; see `DatasetManager.replace`."""
-        self._publication.redeclare(config.loaded_datasets)
+        self._snapshots.redeclare(config.loaded_datasets)
         self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
         self._config = config
 
     def commit(self) -> None:
         """As `DatasetManager.commit`."""
-        self._publication.drop_undeclared()
+        self._snapshots.drop_undeclared()
 
     def runs_to_adopt(self) -> dict[str, tuple[RefreshRun, ...]]:
         """
@@ -234,7 +234,7 @@ class Follower:
             raise UnknownDatasetError(name) from None
 
     def _holds_up(self, dataset: DatasetConfig) -> bool:
-        snapshot = self._publication.snapshot(dataset.name)
+        snapshot = self._snapshots.snapshot(dataset.name)
         if dataset.is_in_place:
             return False
         if snapshot is None:
@@ -247,7 +247,7 @@ class Follower:
         return None if told is None else told.checked_at
 
     def _state_of(self, dataset: DatasetConfig) -> DatasetState:
-        snapshot = self._publication.snapshot(dataset.name)
+        snapshot = self._snapshots.snapshot(dataset.name)
         told = self._applied.datasets.get(dataset.name)
         error = self._errors.get(dataset.name) or (None if told is None else told.error)
         status: DatasetStatus = "Ready" if snapshot is not None or dataset.is_in_place else "Initializing"
@@ -299,9 +299,9 @@ class Follower:
     def _repair(self) -> None:
         """Withdraw what has been damaged or lost on this disk, so that it is loaded again."""
         try:
-            for fault in self._publication.withdraw_damaged().values():
+            for fault in self._snapshots.withdraw_damaged().values():
                 logger.warning("%s It is loaded from the shared storage again.", fault)
-            self._publication.restore()
+            self._snapshots.restore()
         except (SnapshotError, OSError) as exc:
             logger.warning("The published data cannot be looked at: %s", exc)
 
@@ -311,7 +311,7 @@ class Follower:
         if failed_at is not None and time.monotonic() - failed_at < _RETRY_S:
             return False
         path = snapshot_path(self._config.state_dir, snapshot)
-        served = self._publication.snapshot(snapshot.dataset)
+        served = self._snapshots.snapshot(snapshot.dataset)
         if served is not None and served.file == snapshot.file:  # A name is never used again.
             what = f"changes a snapshot of {snapshot.dataset}"
             raise SharedStorageError(f"The manifest of runtime.snapshots {what}: something else writes there.")
@@ -319,7 +319,7 @@ class Follower:
             if not self._load(snapshot, path):
                 return False
             self._verifier.verify_content(snapshot)
-            self._publication.publish(snapshot)
+            self._snapshots.publish(snapshot)
         except BaseException as exc:
             remove(path)
             if isinstance(exc, SharedStorageError) or not isinstance(exc, SnapshotError | OSError):

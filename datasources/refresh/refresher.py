@@ -29,7 +29,7 @@ from datasources.refresh.history import History
 from datasources.refresh.load_run import carry_out
 from datasources.refresh.refresh_trace import RefreshTrace
 from datasources.refresh.run_log import log_run
-from datasources.snapshots.publication import Publication, Share
+from datasources.snapshots.directory import Share, SnapshotDirectory
 from datasources.snapshots.snapshot import Builder, SnapshotBuilder, refresh_sql_of
 from queryengine.manifest import Snapshot
 from runtimeconf.model import RefreshMode, RuntimeConfig
@@ -96,10 +96,10 @@ class Refresher:
         self._ready_state, self._max_staleness_s = config.ready_state, config.query.max_staleness_s
         self._successor: Refresher | None = None
         if predecessor is None:
-            self._publication = Publication(config.state_dir, config.loaded_datasets)
+            self._snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets)
         else:
-            self._publication = predecessor._publication  # noqa: SLF001 (of this class)
-            self._publication.redeclare(config.loaded_datasets)
+            self._snapshots = predecessor._snapshots  # noqa: SLF001 (of this class)
+            self._snapshots.redeclare(config.loaded_datasets)
         self._history = History(config.state_dir, [dataset.name for dataset in config.datasets])
         # Names of datasets are case-insensitive, as in SQL.
         self._entries = {dataset.name.lower(): DatasetEntry(dataset) for dataset in config.datasets}
@@ -164,7 +164,7 @@ class Refresher:
 
     def commit(self) -> None:
         """As `DatasetManager.commit`."""
-        self._publication.drop_undeclared()
+        self._snapshots.drop_undeclared()
 
     def start(self) -> None:
         """Load every dataset, in the order of the YAML but for views, which come last, and keep them fresh."""
@@ -176,7 +176,7 @@ class Refresher:
                 if entry.loaded_here and entry.error is None and self._snapshot(entry) is not None:
                     continue  # by the predecessor
                 delay_s = schedule.jitter_s(entry.config.acceleration, self._chance())
-                if delay_s and self._publication.snapshot(entry.config.name) is not None:
+                if delay_s and self._snapshots.snapshot(entry.config.name) is not None:
                     entry.due = self._now() + delay_s
                 elif self._can_load(entry):  # Otherwise it is loaded as soon as what it reads is published.
                     first.append(entry)
@@ -291,7 +291,7 @@ class Refresher:
             )
 
     def _with_progress(self, entry: DatasetEntry, run: RefreshRun) -> RefreshRun:
-        written = None if entry.file is None else self._publication.built_bytes(entry.file)
+        written = None if entry.file is None else self._snapshots.built_bytes(entry.file)
         phase: RefreshPhase = "publishing" if entry.is_publishing else "opening" if written is None else "loading"
         return replace(run, phase=phase, bytes=written, duration_ms=_milliseconds_since(entry.began))
 
@@ -302,7 +302,7 @@ class Refresher:
             raise UnknownDatasetError(name) from None
 
     def _snapshot(self, entry: DatasetEntry) -> Snapshot | None:
-        return self._publication.snapshot(entry.config.name)
+        return self._snapshots.snapshot(entry.config.name)
 
     def _load_soon(
         self, entries: Collection[DatasetEntry], *, skips: bool = True, caller: str | None = None
@@ -392,7 +392,7 @@ class Refresher:
     def _refresh(self, queued: QueueEntry, builder: Builder) -> None:
         entry = queued.entry
         trace = RefreshTrace()
-        run = carry_out(queued, builder, self._publication, self._share, trace)
+        run = carry_out(queued, builder, self._snapshots, self._share, trace)
         if run.error is not None and queued.stop.is_set() and not self._stop.is_set():
             self._put_back(queued)
             return
@@ -440,14 +440,14 @@ class Refresher:
         while not self._stop.wait(POLL_S):
             try:
                 self._give_way()
-                faults = self._publication.withdraw_damaged()
+                faults = self._snapshots.withdraw_damaged()
                 with self._condition:
                     for name, fault in faults.items():
                         logger.warning("%s It is loaded from the source again.", fault)
                         entry = self._entry(name)
                         entry.error, entry.loaded_here = fault, False
                         self._load_soon([entry])
-                self._publication.restore()
+                self._snapshots.restore()
             except SnapshotError as exc:
                 logger.warning("%s", exc)
             except Exception:  # For example, out of memory or descriptors; the next check may succeed.
@@ -469,7 +469,7 @@ class Refresher:
     def _can_load(self, entry: DatasetEntry) -> bool:
         """Return whether everything that a materialized view reads is published; True for a dataset with a source."""
         names = [self._entry(name).config.name for name in reads(entry)]
-        return all(self._publication.snapshot(name) is not None for name in names)
+        return all(self._snapshots.snapshot(name) is not None for name in names)
 
     def _next_due(self, entry: DatasetEntry) -> float | None:
         if not self._is_scheduled:
@@ -478,7 +478,7 @@ class Refresher:
         pause_s = schedule.pause_s(
             entry.config.acceleration,
             entry.failures,
-            has_data=not is_view and self._publication.snapshot(entry.config.name) is not None,
+            has_data=not is_view and self._snapshots.snapshot(entry.config.name) is not None,
             # What a view reads may not be published again for long.
             must_load=is_view or not entry.loaded_here,
             chance=self._chance(),

@@ -93,7 +93,7 @@ def test_a_running_refresh_reports_its_progress(tmp_path: Path, start: Start) ->
 
     refresher.request_refresh("d", AdmittedSql("SELECT a, md5(i::VARCHAR) AS b FROM d, range(3000000) r(i)"))
     sizes = set()
-    with refresher._publication._lock:
+    with refresher._snapshots._lock:
 
         def is_publishing() -> bool:
             if progress().phase == "loading":

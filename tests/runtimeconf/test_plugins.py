@@ -238,5 +238,5 @@ CORE = [
     "--level=core",
     *(f"tests/runtimeconf/test_{name}.py" for name in ("dataset_schema", "schema", "handover", "cluster")),
     *(f"tests/datasources/sources/test_{name}.py" for name in ("files", "formats")),
-    *(f"tests/datasources/test_{name}.py" for name in ("snapshot", "publication", "service")),
+    *(f"tests/datasources/test_{name}.py" for name in ("snapshot", "directory", "service")),
 ]

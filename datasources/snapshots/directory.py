@@ -57,7 +57,7 @@ class Share(Protocol):
         """
 
 
-class Publication:
+class SnapshotDirectory:
     """
     The manifest and the snapshot files of *state_dir*.
 

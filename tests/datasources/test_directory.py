@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from datasources.errors import SnapshotError
-from datasources.snapshots.publication import Publication
+from datasources.snapshots.directory import SnapshotDirectory
 from datasources.snapshots.snapshot import Order
 from queryengine.manifest import Manifest, Snapshot, manifest_path, read_manifest, snapshot_path, write_manifest
 from runtimeconf.model import AccelerationConfig, DatasetConfig
@@ -25,12 +25,12 @@ from tests.datasources.test_snapshot import flip
 def publish(directory: Path, datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
     """Load and publish *datasets* as a runtime that then ends would."""
     made = builder(directory)
-    publication = Publication(directory / "state", datasets)
+    served = SnapshotDirectory(directory / "state", datasets)
     snapshots = []
     for dataset in datasets:
         put(directory, dataset.from_.removeprefix("file:"))
         snapshots.append(made.build(Order(dataset), deadline()))
-        publication.publish(snapshots[-1])
+        served.publish(snapshots[-1])
     return snapshots
 
 
@@ -43,16 +43,16 @@ def test_a_new_version_takes_the_place_of_the_old_one_whose_file_is_gone_at_once
     tmp_path: Path, dataset: DatasetConfig
 ) -> None:
     (old,) = publish(tmp_path, [dataset])
-    publication = Publication(tmp_path / "state", [dataset])
+    served = SnapshotDirectory(tmp_path / "state", [dataset])
     running = duckdb.connect(str(snapshot_path(tmp_path / "state", old)), read_only=True)
     put(tmp_path, "a.csv", "a,b\n2,new\n")
 
     new = builder(tmp_path).build(Order(dataset), deadline())
-    publication.publish(new)
+    served.publish(new)
 
     assert read_manifest(tmp_path / "state").generation == 2
     assert read_manifest(tmp_path / "state").snapshots == (new,)
-    assert publication.snapshot("d") == new
+    assert served.snapshot("d") == new
     assert files_below(tmp_path) == ["manifest.json", f"snapshots/{new.file}"]
     assert running.execute("FROM d").fetchall() == [(1, "x")]
     running.close()
@@ -60,7 +60,7 @@ def test_a_new_version_takes_the_place_of_the_old_one_whose_file_is_gone_at_once
 
 def test_a_snapshot_is_kept_when_descriptors_run_out(tmp_path: Path, dataset: DatasetConfig) -> None:
     (snapshot,) = publish(tmp_path, [dataset])
-    publication = Publication(tmp_path / "state", [dataset])
+    served = SnapshotDirectory(tmp_path / "state", [dataset])
     path = snapshot_path(tmp_path / "state", snapshot)
     path.chmod(0o400)  # so it has to be read again
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -68,26 +68,26 @@ def test_a_snapshot_is_kept_when_descriptors_run_out(tmp_path: Path, dataset: Da
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
         with pytest.raises(OSError, match="Too many open files"):
-            publication.withdraw_damaged()
+            served.withdraw_damaged()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
-    assert publication.withdraw_damaged() == {}
-    assert publication.snapshot("d") == snapshot
+    assert served.withdraw_damaged() == {}
+    assert served.snapshot("d") == snapshot
     assert path.exists()
 
 
 def test_a_failed_write_of_the_manifest_keeps_the_served_data(tmp_path: Path, dataset: DatasetConfig) -> None:
     made = builder(tmp_path)
-    publication = Publication(tmp_path / "state", [dataset])
+    served = SnapshotDirectory(tmp_path / "state", [dataset])
     put(tmp_path, "a.csv")
     snapshot = made.build(Order(dataset), deadline())
     manifest_path(tmp_path / "state").mkdir()
 
     with pytest.raises(SnapshotError, match=r"^The manifest .* written to the state directory: Is a directory\.$"):
-        publication.publish(snapshot)
+        served.publish(snapshot)
 
-    assert publication.snapshot("d") is None
+    assert served.snapshot("d") is None
     assert files_below(tmp_path) == []
 
 
@@ -97,7 +97,7 @@ def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_
     state_dir = tmp_path / "state"
     (old,) = publish(tmp_path, [dataset])
     before = manifest_path(state_dir).read_bytes()
-    publication = Publication(state_dir, [dataset])
+    served = SnapshotDirectory(state_dir, [dataset])
     made = builder(tmp_path)
     unconfirmed, confirmed = made.build(Order(dataset), deadline()), made.build(Order(dataset), deadline())
     sync = os.fsync
@@ -109,16 +109,16 @@ def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail_for_directories)
-        publication.publish(unconfirmed)
+        served.publish(unconfirmed)
 
-    assert publication.snapshot("d") == unconfirmed
+    assert served.snapshot("d") == unconfirmed
     assert read_manifest(state_dir).snapshots == (unconfirmed,)
     assert "a loss of power may undo it" in caplog.text
     shutil.copytree(state_dir, tmp_path / "after")
     manifest_path(tmp_path / "after").write_bytes(before)
-    assert Publication(tmp_path / "after", [dataset]).snapshot("d") == old
+    assert SnapshotDirectory(tmp_path / "after", [dataset]).snapshot("d") == old
 
-    publication.publish(confirmed)
+    served.publish(confirmed)
 
     assert files_below(tmp_path) == ["manifest.json", f"snapshots/{confirmed.file}"]
 
@@ -144,9 +144,9 @@ def test_r02_leftovers_of_a_killed_predecessor_are_swept_and_foreign_files_are_n
     (state_dir / "refresh_tmp/d-0000000000000003").symlink_to(tmp_path)
     (state_dir / "refresh_tmp/d-0123456789abcdef/link").symlink_to(tmp_path)
 
-    publication = Publication(state_dir, [dataset])
+    served = SnapshotDirectory(state_dir, [dataset])
 
-    assert publication.snapshot("d") == snapshot
+    assert served.snapshot("d") == snapshot
     assert files_below(tmp_path) == sorted(["manifest.json", f"snapshots/{snapshot.file}", *foreign])
     assert list((state_dir / "refresh_tmp").iterdir()) == [state_dir / "refresh_tmp/note"]
     assert (tmp_path / "a.csv").exists()
@@ -161,7 +161,7 @@ def test_nothing_is_deleted_through_a_link(tmp_path: Path, name: str) -> None:
     put(elsewhere, "d-0123456789abcdef/file", b"mine")
     (state_dir / name).symlink_to(elsewhere)
 
-    Publication(state_dir, [])
+    SnapshotDirectory(state_dir, [])
 
     assert (elsewhere / "d-0000000000000000.duckdb").exists()
     assert (elsewhere / "d-0123456789abcdef/file").exists()
@@ -183,10 +183,10 @@ def test_r18_a_damaged_snapshot_is_not_served_again(
     bad, good = publish(tmp_path, datasets)
     damage(snapshot_path(tmp_path / "state", bad), snapshot_path(tmp_path / "state", good))
 
-    publication = Publication(tmp_path / "state", datasets)
+    served = SnapshotDirectory(tmp_path / "state", datasets)
 
-    assert publication.snapshot("a") is None
-    assert publication.snapshot("b") == good
+    assert served.snapshot("a") is None
+    assert served.snapshot("b") == good
     assert read_manifest(tmp_path / "state").generation == 3
     assert files_below(tmp_path) == ["manifest.json", f"snapshots/{good.file}"]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
@@ -208,9 +208,9 @@ def test_r18_a_manifest_that_cannot_be_used_starts_anew_with_a_warning(
     path = manifest_path(tmp_path / "state")
     path.write_text(damaged(path.read_text()))
 
-    publication = Publication(tmp_path / "state", [dataset])
+    served = SnapshotDirectory(tmp_path / "state", [dataset])
 
-    assert publication.snapshot("d") is None
+    assert served.snapshot("d") is None
     assert read_manifest(tmp_path / "state").generation > 1_000_000
     assert files_below(tmp_path) == ["manifest.json"]
     assert "Everything is loaded from the sources again." in caplog.text
@@ -228,16 +228,16 @@ def test_r18_a_manifest_that_is_damaged_later_is_written_again(
     tmp_path: Path, dataset: DatasetConfig, damage: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     (snapshot,) = publish(tmp_path, [dataset])
-    publication = Publication(tmp_path / "state", [dataset])
+    served = SnapshotDirectory(tmp_path / "state", [dataset])
     path = manifest_path(tmp_path / "state")
     whole = path.stat()
     os.utime(path)  # It looks otherwise and is the same.
     for _ in range(2):
-        publication.restore()
+        served.restore()
     assert path.stat().st_ino == whole.st_ino
     damage(path)
 
-    publication.restore()
+    served.restore()
 
     assert read_manifest(tmp_path / "state") == Manifest(generation=2, snapshots=(snapshot,))
     assert caplog.messages[-1].endswith("It is written again.")
@@ -248,9 +248,9 @@ def test_a_dataset_that_is_no_longer_declared_or_was_declared_otherwise_disappea
     _, snapshot, _ = publish(tmp_path, [gone, kept, old])
     changed = declare(tmp_path, "a.csv", name="c", acceleration=AccelerationConfig(refresh_sql="SELECT a FROM c"))
 
-    publication = Publication(tmp_path / "state", [kept, changed])
+    served = SnapshotDirectory(tmp_path / "state", [kept, changed])
 
-    assert publication.snapshot("c") is None
+    assert served.snapshot("c") is None
     assert read_manifest(tmp_path / "state").snapshots == (snapshot,)
     assert files_below(tmp_path) == ["manifest.json", f"snapshots/{snapshot.file}"]
 
@@ -259,37 +259,37 @@ def test_an_unwritable_state_directory_is_reported(tmp_path: Path) -> None:
     put(tmp_path, "state/snapshots", b"a file")
 
     with pytest.raises(StateDirectoryError, match=r"^The state directory cannot be written: File exists\.$"):
-        Publication(tmp_path / "state", [])
+        SnapshotDirectory(tmp_path / "state", [])
 
 
 def test_what_other_declarations_do_not_have_stays_published_until_it_is_dropped(tmp_path: Path) -> None:
     gone, kept, old = (declare(tmp_path, "a.csv", name=name) for name in "abc")
     snapshots = publish(tmp_path, [gone, kept, old])
-    publication = Publication(tmp_path / "state", [gone, kept, old])
+    served = SnapshotDirectory(tmp_path / "state", [gone, kept, old])
     changed = declare(tmp_path, "a.csv", name="c", acceleration=AccelerationConfig(refresh_sql="SELECT a FROM c"))
     manifest = read_manifest(tmp_path / "state")
 
-    publication.redeclare([kept, changed])
-    assert [publication.snapshot(name) for name in "abc"] == [None, snapshots[1], None]
+    served.redeclare([kept, changed])
+    assert [served.snapshot(name) for name in "abc"] == [None, snapshots[1], None]
     assert read_manifest(tmp_path / "state") == manifest
-    publication.redeclare([gone, kept, old])
-    assert [publication.snapshot(name) for name in "abc"] == snapshots
+    served.redeclare([gone, kept, old])
+    assert [served.snapshot(name) for name in "abc"] == snapshots
 
-    publication.redeclare([kept, changed])
+    served.redeclare([kept, changed])
     snapshot_path(tmp_path / "state", snapshots[0]).unlink()
-    assert publication.withdraw_damaged() == {}
+    assert served.withdraw_damaged() == {}
     new = builder(tmp_path).build(Order(changed), deadline())
-    publication.publish(new)
+    served.publish(new)
     assert read_manifest(tmp_path / "state").snapshots == tuple(snapshots[1:])
-    assert publication.snapshot("c") == new
-    publication.redeclare([gone, kept, old])
-    assert publication.snapshot("c") == snapshots[2]
+    assert served.snapshot("c") == new
+    served.redeclare([gone, kept, old])
+    assert served.snapshot("c") == snapshots[2]
     assert files_below(tmp_path) == ["manifest.json", *sorted(f"snapshots/{one.file}" for one in snapshots[1:])]
 
-    publication.redeclare([kept, changed])
+    served.redeclare([kept, changed])
     new = builder(tmp_path).build(Order(changed), deadline())
-    publication.publish(new)
-    publication.drop_undeclared()
-    publication.drop_undeclared()
+    served.publish(new)
+    served.drop_undeclared()
+    served.drop_undeclared()
     assert read_manifest(tmp_path / "state").snapshots == (snapshots[1], new)
     assert files_below(tmp_path) == ["manifest.json", *sorted(f"snapshots/{one.file}" for one in (snapshots[1], new))]
