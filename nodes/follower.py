@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
-from datasources.control import AdmittedSql, DatasetState, DatasetStatus, RefreshRun
+from datasources.control import AdmittedSql, DatasetState, DatasetStatus, RefreshOptions, RefreshRun
 from datasources.deadline import Deadline
 from datasources.errors import (
     DatasetsUnavailableError,
@@ -24,7 +25,7 @@ from datasources.errors import (
     not_written,
 )
 from datasources.refresh.declarations import check_refresh
-from datasources.refresh.entries import is_stale, last_check
+from datasources.refresh.entries import holds_up_ready, state_of
 from datasources.refresh.history import MAX_RUNS
 from datasources.snapshots.directory import SnapshotDirectory
 from datasources.snapshots.snapshot import Builder, Verifier, remove
@@ -32,8 +33,7 @@ from nodes.documents import MANIFEST, SNAPSHOTS, STATE, SharedManifest, SharedSt
 from nodes.object_storage import ObjectStorage
 from nodes.requests import Requests
 from queryengine.manifest import Snapshot, snapshot_path, sync_directory
-from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
-from system.wallclock import seconds_since
+from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -156,19 +156,13 @@ class Follower:
         return not self.waiting_for()
 
     def request_refresh(
-        self,
-        name: str,
-        sql: AdmittedSql | None = None,
-        *,
-        mode: RefreshMode | None = None,
-        jitter_max_s: float = 0.0,
-        caller: str = "",
+        self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`: pass it on to the node that publishes."""
         dataset = self._dataset(name)
-        check_refresh(dataset, mode)
+        check_refresh(dataset, options.get("mode"))
         try:
-            run = self._requests.add(dataset.name, sql, mode, jitter_max_s, caller)
+            run = self._requests.add(dataset.name, sql, **options)
         except SharedStorageError as exc:
             raise DatasetsUnavailableError(f"{exc} It would pass the request on: try again.") from exc
         self._pending[run.id] = dataset.name, run
@@ -234,13 +228,8 @@ class Follower:
             raise UnknownDatasetError(name) from None
 
     def _holds_up(self, dataset: DatasetConfig) -> bool:
-        snapshot = self._snapshots.snapshot(dataset.name)
-        if dataset.is_in_place:
-            return False
-        if snapshot is None:
-            waits = self._config.ready_state == "on_load" or not self._was_tried
-            return dataset.required_for_ready and waits
-        return is_stale(dataset, snapshot, self._checked_at(dataset), self._config.query.max_staleness_s)
+        snapshot, checked_at = self._snapshots.snapshot(dataset.name), self._checked_at(dataset)
+        return holds_up_ready(self._config, dataset, snapshot, checked_at, was_tried=self._was_tried)
 
     def _checked_at(self, dataset: DatasetConfig) -> str | None:
         told = self._applied.datasets.get(dataset.name)
@@ -250,28 +239,12 @@ class Follower:
         snapshot = self._snapshots.snapshot(dataset.name)
         told = self._applied.datasets.get(dataset.name)
         error = self._errors.get(dataset.name) or (None if told is None else told.error)
-        status: DatasetStatus = "Ready" if snapshot is not None or dataset.is_in_place else "Initializing"
-        if error is not None:
-            status = "Error"
-        elif snapshot is not None and told is not None and told.status == "Refreshing":
+        status: DatasetStatus | None = None if error is None else "Error"
+        if error is None and snapshot is not None and told is not None and told.status == "Refreshing":
             status = "Refreshing"
-        checked_at = None if snapshot is None else last_check(snapshot, self._checked_at(dataset))
-        return DatasetState(
-            from_=dataset.from_,
-            name=dataset.name,
-            acceleration_enabled=dataset.acceleration.enabled,
-            status=status,
-            rows=None if snapshot is None else snapshot.rows,
-            refreshed_at=None if snapshot is None else snapshot.created_at,
-            snapshot=None if snapshot is None else Path(snapshot.file).stem,
-            error=error,
-            checked_at=checked_at,
-            next_refresh_at=None if told is None else told.next_refresh_at,
-            age_s=None if checked_at is None else int(seconds_since(checked_at)),
-            bytes=None if snapshot is None else snapshot.size_bytes,
-            description=dataset.documentation.description,
-            metadata=dict(dataset.documentation.metadata),
-        )
+        next_refresh_at = None if told is None else told.next_refresh_at
+        checked_at = self._checked_at(dataset)
+        return state_of(dataset, snapshot, checked_at, status=status, error=error, next_refresh_at=next_refresh_at)
 
     def _look_at_state(self) -> SharedState:
         with self._lock:

@@ -12,8 +12,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
+from typing import Unpack
 
-from datasources.control import AdmittedSql, DatasetState, RefreshRun, SharingState
+from datasources.control import AdmittedSql, DatasetState, RefreshOptions, RefreshRun, SharingState
 from datasources.deadline import Deadline
 from datasources.errors import DatasetError, SharedStorageError
 from datasources.refresh import history
@@ -27,7 +28,7 @@ from nodes.object_storage import ObjectStorage
 from nodes.presence import Nodes
 from nodes.publisher import Publisher
 from queryengine.manifest import Snapshot
-from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
+from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -128,16 +129,10 @@ class Node:
         return not self.waiting_for()
 
     def request_refresh(
-        self,
-        name: str,
-        sql: AdmittedSql | None = None,
-        *,
-        mode: RefreshMode | None = None,
-        jitter_max_s: float = 0.0,
-        caller: str = "",
+        self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        return self._role.control.request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s, caller=caller)
+        return self._role.control.request_refresh(name, sql, **options)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`. It has every run that any node has accepted, unless the storage is slow."""

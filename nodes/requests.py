@@ -3,12 +3,12 @@
 import logging
 import re
 import secrets
+from typing import Unpack
 
-from datasources.control import RefreshRun
+from datasources.control import RefreshOptions, RefreshRun
 from datasources.errors import SharedStorageError
 from nodes.documents import REQUESTS, RefreshRequest
 from nodes.object_storage import ObjectStorage, within
-from runtimeconf.model import RefreshMode
 from system.wallclock import utc_now
 
 logger = logging.getLogger(__name__)
@@ -23,19 +23,10 @@ class Requests:
     def __init__(self, storage: ObjectStorage) -> None:
         self._storage = storage
 
-    def add(
-        self, dataset: str, sql: str | None, mode: RefreshMode | None, jitter_max_s: float, caller: str = ""
-    ) -> RefreshRun:
+    def add(self, dataset: str, sql: str | None, **options: Unpack[RefreshOptions]) -> RefreshRun:
         """Request a refresh, and return its run. Raises SharedStorageError."""
         run = RefreshRun(id=secrets.token_hex(8), status="queued", requested_at=utc_now())
-        request = RefreshRequest(
-            dataset=dataset,
-            requested_at=run.requested_at,
-            sql=sql,
-            mode=mode,
-            jitter_max_s=jitter_max_s,
-            caller=caller,
-        )
+        request = RefreshRequest(dataset=dataset, requested_at=run.requested_at, sql=sql, **options)
         self._storage.put(f"{REQUESTS}/{run.id}{_SUFFIX}", request.encode())
         return run
 

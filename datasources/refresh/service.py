@@ -10,14 +10,23 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import Unpack
 
-from datasources.control import AdmittedSql, DatasetControl, DatasetState, Loaded, RefreshRun, SharingState
+from datasources.control import (
+    AdmittedSql,
+    DatasetControl,
+    DatasetState,
+    Loaded,
+    RefreshOptions,
+    RefreshRun,
+    SharingState,
+)
 from datasources.errors import DatasetError, DatasetsUnavailableError, UnknownDatasetError
 from datasources.refresh.control_socket import ControlClient, ControlServer
 from datasources.refresh.manager import DatasetManager, manager_of
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.snapshot import Builder
-from runtimeconf.model import RefreshMode, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 from system.errors import StateDirectoryError
 from system.lock import StateLock
 from system.state_directory import file_id, prepare_state_dir
@@ -170,16 +179,10 @@ class DatasetService:
         return self._control().datasets()
 
     def request_refresh(
-        self,
-        name: str,
-        sql: AdmittedSql | None = None,
-        *,
-        mode: RefreshMode | None = None,
-        jitter_max_s: float = 0.0,
-        caller: str = "",
+        self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        return self._control().request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s, caller=caller)
+        return self._control().request_refresh(name, sql, **options)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""

@@ -51,7 +51,7 @@ def test_every_dataset_is_loaded_at_start_in_the_order_of_the_yaml(tmp_path: Pat
     assert second.refreshed_at == of_second.created_at
     assert second.bytes == of_second.size_bytes == snapshot_path(tmp_path / "state", of_second).stat().st_size
     assert (first.acceleration_enabled, first.status, first.rows) == (False, "Ready", 1)
-    assert refresher._entries["first"].due is None
+    assert refresher._datasets["first"].due is None
 
 
 def test_r01_a_refresh_replaces_old_data_by_new_and_nothing_between(tmp_path: Path, begin: Start) -> None:
@@ -93,7 +93,7 @@ def test_a_running_refresh_reports_its_progress(tmp_path: Path, start: Start) ->
 
     refresher.request_refresh("d", AdmittedSql("SELECT a, md5(i::VARCHAR) AS b FROM d, range(3000000) r(i)"))
     sizes = set()
-    with refresher._snapshots._lock:
+    with refresher._datasets.snapshots._lock:
 
         def is_publishing() -> bool:
             if progress().phase == "loading":
@@ -293,7 +293,7 @@ def test_a_dataset_that_was_never_loaded_is_tried_again_without_an_interval(
 
     wait_for(refresher.is_loaded, "the load")
     settled(refresher)
-    assert (len(refresher.history("d")), refresher._entries["d"].due) == (2, None)
+    assert (len(refresher.history("d")), refresher._datasets["d"].due) == (2, None)
 
 
 @pytest.mark.parametrize("on_schema_change", ["fail", "accept"])

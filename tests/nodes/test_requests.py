@@ -5,7 +5,7 @@ from nodes.requests import Requests
 
 def test_a_request_stays_until_it_is_removed(storage: ObjectStorage) -> None:
     requests = Requests(storage)
-    run = requests.add("d", "FROM d", "append", 2.5, "reports")
+    run = requests.add("d", "FROM d", mode="append", jitter_max_s=2.5, caller="reports")
     storage.put("requests/something-else", b"")
 
     assert run.status == "queued"
