@@ -78,7 +78,7 @@ def run(code: str, *arguments: object, directory: Path = ROOT, path: str = "") -
 
 
 def test_the_connector_of_the_how_to_page_loads_rows(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "how-to" / "write-a-connector.md").read_text()
+    page = (ROOT / "docs" / "internals" / "write-a-connector.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (entry,) = re.findall(r'(?m)^\[project\.entry-points\."querykeep\.connectors"\]\n(.*)$', page)
     (yaml,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
