@@ -133,7 +133,7 @@ class SnapshotStore:
             of an invalid location.
         params: The class of its parameters.
         node: The class of a node, a `datasources.refresh.manager.DatasetManager`, as `module:name`. It is imported by
-            the process that refreshes only, and takes the configuration and the builders.
+            the process that refreshes only, and takes the configuration, its `snapshots` and the builders.
         packages: The libraries that it needs.
     """
 
