@@ -12,7 +12,7 @@ from django.core.management.base import SystemCheckError
 import authkeys.state
 import runtimeconf.state
 from authkeys.salt import SALT_NAME
-from tests.runtimeconf.vault_server import TOKEN, vault_server
+from tests.secretstores.vault_server import TOKEN, vault_server
 from tests.system.harness import K1
 
 KEYS = f"  auth: {{api-key: {{enabled: true, keys: [{K1}]}}}}\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from runtimeconf.connector import Connector
-from runtimeconf.plugins import CONNECTORS, LOCALPOD, VIEW, PluginError, Plugins
-from tests.runtimeconf.configurations import Fault, dataset_text
+from runtimeconf.plugins import CONNECTORS, LOCALPOD, SECRET_STORES, VIEW, PluginError, Plugins
+from tests.runtimeconf.configurations import KEY, Fault, Load, dataset_text, with_keys
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = sorted(path.parent.name for path in ROOT.glob("connectors/*/params.py"))
@@ -46,12 +46,12 @@ print(*CONNECTORS)
 """
 
 
-def install(directory: Path, entry: str, code: str) -> None:
-    """Put a distribution with one connector into *directory*, as pip does."""
+def install(directory: Path, entry: str, code: str, group: str = "querykeep.connectors") -> None:
+    """Put a distribution with one plug-in into *directory*, as pip does."""
     information = directory / "querykeep_ini-1.0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: querykeep-ini\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[querykeep.connectors]\n{entry}\n")
+    (information / "entry_points.txt").write_text(f"[{group}]\n{entry}\n")
     (directory / "querykeep_ini.py").write_text(code)
 
 
@@ -78,7 +78,7 @@ def run(code: str, *arguments: object, directory: Path = ROOT, path: str = "") -
 
 def test_the_connector_of_the_how_to_page_loads_rows(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "write-a-connector.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (entry,) = re.findall(r'(?m)^\[project\.entry-points\."querykeep\.connectors"\]\n(.*)$', page)
     (yaml,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     install(tmp_path / "packages", entry.replace('"', ""), code)
@@ -88,6 +88,40 @@ def test_the_connector_of_the_how_to_page_loads_rows(tmp_path: Path) -> None:
     found = run(_LOAD, tmp_path, path=str(tmp_path / "packages"))
 
     assert json.loads(found) == [["rows", "5"], ["rate", "10%"]]
+
+
+def test_the_secret_store_of_the_how_to_page_has_secrets(
+    packages: Path, load_text: Load, fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "how-to" / "write-a-connector.md").read_text()
+    _, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    install(packages, "lines = querykeep_ini:LINES", code, group="querykeep.secret_stores")
+    monkeypatch.setitem(SECRET_STORES.__dict__, "_installed", Plugins._installed.func(SECRET_STORES))
+    monkeypatch.setitem(SECRET_STORES.__dict__, "_loaded", {})
+    (tmp_path / "secrets.txt").write_text(f"api_key={KEY}\n")
+    text = "secrets: [{from: 'lines:secrets.txt', name: lines}]\n" + with_keys("- ${ lines:api_key }")
+
+    assert load_text(text).auth.keys[0].reveal() == KEY
+    assert fault(text.replace("api_key }", "other }")).endswith(
+        f"(looked at: the line other of {tmp_path}/secrets.txt)"
+    )
+    assert "write lines: and the name of the secret, such as lines:secrets.txt" in fault(
+        text.replace("s.txt", "/..", 1)
+    )
+    assert "params: unknown field; the fields here are: directory" in fault(
+        text.replace("name: lines}", "name: lines, params: {canary: a}}")
+    )
+
+
+def test_a_secret_store_that_cannot_be_used_is_a_fault(
+    packages: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(packages, "bad = querykeep_ini:KIND", "import absent_library", group="querykeep.secret_stores")
+    monkeypatch.setitem(SECRET_STORES.__dict__, "_installed", {"bad": "querykeep_ini:KIND"})
+
+    said = fault("secrets: [{from: 'bad:a', name: bad, params: {directory: a}}]")
+
+    assert "(the store bad cannot be used: querykeep_ini:KIND cannot be imported (ModuleNotFound" in said
 
 
 @pytest.mark.parametrize("name", ["postgres", "view", "localpod"])
