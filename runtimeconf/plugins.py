@@ -5,11 +5,14 @@ What is built in has a row in a table here. Other distributions add theirs by en
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Final, Generic, TypeVar
 
-from runtimeconf.connector import Connector
+from runtimeconf.connector import Connector, Package
+from runtimeconf.fields import Section
+from runtimeconf.model import EngineConfig
 from runtimeconf.store_kinds import StoreKind
 
 T = TypeVar("T")
@@ -124,6 +127,33 @@ SECRET_STORES: Final = Plugins(
         "kubernetes": "secretstores.kubernetes:KUBERNETES",
         "vault": "secretstores.vault:VAULT",
         "aws_secrets_manager": "secretstores.aws_secrets_manager:AWS_SECRETS_MANAGER",
+    },
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """
+    What can run statements in place of DuckDB.
+
+    Args:
+        section: How `runtime.engine` is written whose `from` begins with its name.
+        plugin: What runs the statements, a `queryengine.backends.EnginePlugin`, as `module:name`. It is imported by
+            processes that judge or run statements only.
+        packages: The libraries that it needs.
+    """
+
+    section: Section[EngineConfig]
+    plugin: str
+    packages: tuple[Package, ...] = ()
+
+
+#: By the text before the colon of `from:` of `runtime.engine`.
+ENGINES: Final = Plugins(
+    "querykeep.engines",
+    Engine,
+    {
+        "sc": "cluster.config:ENGINE",
     },
 )
 

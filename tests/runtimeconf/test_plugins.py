@@ -8,15 +8,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runtimeconf.connector import Connector
-from runtimeconf.plugins import CONNECTORS, LOCALPOD, SECRET_STORES, VIEW, PluginError, Plugins
+from runtimeconf.plugins import CONNECTORS, ENGINES, LOCALPOD, SECRET_STORES, VIEW, PluginError, Plugins
 from tests.runtimeconf.configurations import KEY, Fault, Load, dataset_text, with_keys
 
 ROOT = Path(__file__).parents[2]
-PLUGINS = sorted(path.parent.name for path in ROOT.glob("connectors/*/params.py"))
+#: The tables of the registry.
+TABLES: tuple[Plugins[Any], ...] = (CONNECTORS, SECRET_STORES, ENGINES)
 
 #: Loads the datasets of a YAML as a runtime does, in a process of its own, and prints their rows.
 _LOAD = """
@@ -38,11 +40,13 @@ with closing(LoaderProcess(builder(directory))) as process:
 _IMPORT = """
 import runtimeconf.schema
 from datasources.sources.registry import import_source
-from runtimeconf.plugins import CONNECTORS
+from runtimeconf.plugins import CONNECTORS, ENGINES, SECRET_STORES, imported
 
 for name in CONNECTORS:
     import_source(name)
-print(*CONNECTORS)
+for engine in ENGINES.values():
+    imported(engine.plugin)
+print(*CONNECTORS, *SECRET_STORES, *ENGINES)
 """
 
 
@@ -96,7 +100,7 @@ def test_the_secret_store_of_the_how_to_page_has_secrets(
     page = (ROOT / "docs" / "how-to" / "write-a-connector.md").read_text()
     _, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     install(packages, "lines = querykeep_ini:LINES", code, group="querykeep.secret_stores")
-    monkeypatch.setitem(SECRET_STORES.__dict__, "_installed", Plugins._installed.func(SECRET_STORES))
+    monkeypatch.setitem(SECRET_STORES.__dict__, "_installed", vars(Plugins)["_installed"].func(SECRET_STORES))
     monkeypatch.setitem(SECRET_STORES.__dict__, "_loaded", {})
     (tmp_path / "secrets.txt").write_text(f"api_key={KEY}\n")
     text = "secrets: [{from: 'lines:secrets.txt', name: lines}]\n" + with_keys("- ${ lines:api_key }")
@@ -162,37 +166,54 @@ def test_a_dataset_of_a_plugin_that_cannot_be_used_is_a_fault(
     assert "(the connector bad cannot be used: querykeep_ini:CONNECTOR cannot be imported (ModuleNotFound" in said
 
 
+def package_of(where: str) -> str:
+    """Return the package, or the module, that is the whole plug-in *where*."""
+    return where.partition(":")[0].removesuffix(".params").removesuffix(".config")
+
+
+def names_in(package: str) -> list[str]:
+    """Return the names of what is built in and belongs to *package*, as `_IMPORT` prints them."""
+    return [name for table in TABLES for name, where in table._built_in.items() if package_of(where) == package]
+
+
+PACKAGES = sorted({package_of(where) for table in TABLES for where in table._built_in.values()})
+PLUGINS = [package for package in PACKAGES if not package.startswith("runtimeconf.")]
+
+
 def copy_without(directory: Path, plugins: list[str]) -> None:
     """Copy the tree into *directory*, without *plugins* and their rows."""
-    skipped = shutil.ignore_patterns(".git", ".venv", ".tmp", "__pycache__", ".*_cache", "docs", "*.duckdb")
+    skipped = shutil.ignore_patterns(
+        ".git", ".venv", ".tmp", "__pycache__", ".*_cache", "captures", "pictures", "*.duckdb"
+    )
     shutil.copytree(ROOT, directory, ignore=skipped)
     registry = directory / "runtimeconf" / "plugins.py"
     lines = registry.read_text().splitlines(keepends=True)
-    for name in plugins:
-        shutil.rmtree(directory / "connectors" / name)
-        assert any(f'"connectors.{name}.' in line for line in lines)
-        lines = [line for line in lines if f'"connectors.{name}.' not in line]
+    for plugin in plugins:
+        path = directory.joinpath(*plugin.split("."))
+        shutil.rmtree(path) if path.is_dir() else path.with_suffix(".py").unlink()
+        lines = [line for line in lines if re.search(rf'"{re.escape(plugin)}[.:]', line) is None]
     registry.write_text("".join(lines))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_the_others_work_without_a_plugin(tmp_path: Path, plugin: str) -> None:
-    gone = {name for name in CONNECTORS if CONNECTORS[name].source.startswith(f"connectors.{plugin}.")}
+    gone = names_in(plugin)
     copy_without(tmp_path / "tree", [plugin])
 
     left = run(_IMPORT, directory=tmp_path / "tree").split()
 
     assert gone
-    assert left == [name for name in CONNECTORS if name not in gone]
+    assert sorted([*left, *gone]) == sorted(name for table in TABLES for name in table)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-def test_the_tests_of_the_core_pass_without_any_connector(tmp_path: Path) -> None:
+def test_the_tests_of_the_core_pass_without_any_plugin(tmp_path: Path) -> None:
     copy_without(tmp_path / "tree", PLUGINS)
-    for path in (tmp_path / "tree" / "connectors", tmp_path / "tree" / "tests" / "connectors"):
-        shutil.rmtree(path)
+    for name in {plugin.partition(".")[0] for plugin in PLUGINS}:
+        shutil.rmtree(tmp_path / "tree" / name, ignore_errors=True)
+        shutil.rmtree(tmp_path / "tree" / "tests" / name)
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *CORE]
 
     done = subprocess.run(command, cwd=tmp_path / "tree", capture_output=True, text=True, check=False)
@@ -200,9 +221,9 @@ def test_the_tests_of_the_core_pass_without_any_connector(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout
 
 
-#: A sample of the core's tests: the schema, loads of files, snapshots, and refreshes.
+#: A sample of the core's tests: the configuration, loads of files, snapshots, and refreshes.
 CORE = [
-    *(f"tests/runtimeconf/test_{name}.py" for name in ("dataset_schema", "schema", "handover")),
+    "tests/runtimeconf",
     *(f"tests/datasources/sources/test_{name}.py" for name in ("files", "formats")),
     *(f"tests/datasources/test_{name}.py" for name in ("snapshot", "publication")),
 ]
