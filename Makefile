@@ -155,7 +155,7 @@ $(VENV)/peers.stamp: requirements/peers.txt | $(BIN)/python
 
 bench: $(VENV)/test.stamp $(VENV)/bench.stamp $(VENV)/peers.stamp  ## Measure beside the peers for about half an hour, and write docs/performance.md (BENCH_ARGS= options).
 	$(BIN)/python -m benchmarks --json docs/performance.json --pictures docs/curves \
-	  --markdown docs/performance.md --markdown README.md $(BENCH_ARGS)
+	  --markdown docs/performance.md --markdown docs/internals/measurements.md --markdown README.md $(BENCH_ARGS)
 
 soak: $(VENV)/test.stamp  ## Run the runtime under mixed load for SOAK_S seconds (default 600), kill it, fail its calls.
 	$(BIN)/python -m pytest -m soak -s --override-ini=addopts= -W error --no-cov -p no:randomly -p no:schemathesis $(SOAK_TESTS)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from runtimeconf.addresses import split_host_port
-from runtimeconf.connector import Package
+from runtimeconf.connector import Engine, Package
 from runtimeconf.fields import (
     BooleanField,
     DurationField,
@@ -22,7 +22,6 @@ from runtimeconf.handover import plain, rebuilt
 from runtimeconf.model import EngineConfig
 from runtimeconf.network import parse_token
 from runtimeconf.pem import pem_problem
-from runtimeconf.plugins import Engine
 from runtimeconf.references import holds_reference
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar

@@ -18,8 +18,8 @@ from cluster.errors import SessionLostError
 from cluster.params import SparkParams, parse_remote
 from cluster.protocol import messages
 from cluster.reader import RemoteReader
+from connectors.databases import INTEGERS, Column, checked, chosen, condition, explained
 from datasources.errors import SourceError
-from datasources.sources.databases import INTEGERS, Column, checked, chosen, condition, explained
 from datasources.sources.source import Load, Source
 from datasources.sources.streams import StreamScan
 from queryengine.cancellation import Interruption

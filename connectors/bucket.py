@@ -14,9 +14,9 @@ from typing import ClassVar
 from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree as ET
 
+from connectors.origin import Answer, Origin
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.origin import Answer, Origin
 
 #: A page of a list has at most 1,000 keys of 1,024 bytes, escaped.
 _MAX_PAGE_BYTES = 8 * 1024 * 1024

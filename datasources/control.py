@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NewType, Protocol, get_args
+from typing import Any, Literal, NewType, Protocol, TypedDict, Unpack, get_args
 
 from datasources.errors import DatasetError
 from queryengine.manifest import ManifestError, Signature, manifest_path, read_manifest, signature
@@ -134,6 +134,20 @@ class SharingState:
         return self.node == self.publisher
 
 
+class RefreshOptions(TypedDict, total=False):
+    """
+    How a requested refresh runs. Each option may be missing.
+
+    `mode` says whether it replaces the served rows or appends to them; None: as declared. `jitter_max_s` is the longest
+    random delay before it begins, in seconds. `caller` is whose request it is: the name or fingerprint of a key.
+    Callers take turns.
+    """
+
+    mode: RefreshMode | None
+    jitter_max_s: float
+    caller: str
+
+
 class DatasetControl(Protocol):
     """Answers questions about datasets and starts refreshes."""
 
@@ -163,13 +177,7 @@ class DatasetControl(Protocol):
         """
 
     def request_refresh(
-        self,
-        name: str,
-        sql: AdmittedSql | None = None,
-        *,
-        mode: RefreshMode | None = None,
-        jitter_max_s: float = 0.0,
-        caller: str = "",
+        self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
         """
         Request a refresh. If one is queued already, join it and return its run.
@@ -177,14 +185,12 @@ class DatasetControl(Protocol):
         Args:
             name: The dataset; case is ignored.
             sql: The `refresh_sql` of this run, which is not checked again; None: as declared.
-            mode: Whether this run replaces the served rows or appends to them; None: as declared.
-            jitter_max_s: The longest random delay before this run begins, in seconds.
-            caller: Whose request it is: the name or fingerprint of a key. Callers take turns.
+            options: The rest.
 
         Raises:
             UnknownDatasetError: No dataset has that name.
             AccelerationDisabledError: The dataset is read only once, at startup.
-            TimeColumnMissingError: *mode* is append, and the dataset has no time_column.
+            TimeColumnMissingError: The mode is append, and the dataset has no time_column.
             DatasetsUnavailableError: No process manages the datasets at the moment.
         """
 

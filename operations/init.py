@@ -82,7 +82,8 @@ class _Dataset:
 def call(invocation: Invocation) -> None:
     """Write a configuration and a key, or add data files to the configuration that exists."""
     config, files = Path(DEFAULT_FILE), [_data_file(text) for text in invocation.options.files]
-    if invocation.environ.get(ENVIRONMENT_VARIABLE):
+    named = invocation.environ.get(ENVIRONMENT_VARIABLE)
+    if named and Path(named).absolute() != config.absolute():
         invocation.console.warn(f"{ENVIRONMENT_VARIABLE} names another file, which serve will read: unset it.")
     if files and os.path.lexists(config):
         _add(invocation, config, files)

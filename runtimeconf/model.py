@@ -209,9 +209,9 @@ class EngineConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotsConfig:
     """
-    `runtime.snapshots`: the object storage through which nodes share their snapshots.
+    `runtime.snapshots`: the storage through which nodes share their snapshots.
 
-    `location` is like `s3://bucket/prefix`; `params` are those of an `s3:` source, with secret references resolved. A
+    `location` is like `s3://bucket/prefix`; its `store` declares the `params`, whose secret references are resolved. A
     node looks at the storage every `poll_s`.
     """
 
@@ -219,6 +219,11 @@ class SnapshotsConfig:
     role: SharingRole
     params: Mapping[str, Any] = field(default_factory=dict, repr=False)
     poll_s: float = 2.0
+
+    @property
+    def store(self) -> str:
+        """The name of the snapshot store, in `runtimeconf.plugins`."""
+        return self.location.partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,11 @@ What is built in has a row in a table here. Other distributions add theirs by en
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Final, Generic, TypeVar
 
-from runtimeconf.connector import Connector, Package
-from runtimeconf.fields import Section
-from runtimeconf.model import EngineConfig
+from runtimeconf.connector import Connector, Engine, SnapshotStore
 from runtimeconf.store_kinds import StoreKind
 
 T = TypeVar("T")
@@ -65,6 +62,13 @@ class Plugins(Mapping[str, T], Generic[T]):
 
     def __len__(self) -> int:
         return len(self._built_in) + len(self._installed)
+
+    def usable(self, name: str) -> T | None:
+        """Return the plug-in *name*; None if there is none, or it cannot be used."""
+        try:
+            return self[name]
+        except (KeyError, PluginError):
+            return None
 
     @property
     def built_in(self) -> Mapping[str, T]:
@@ -130,30 +134,21 @@ SECRET_STORES: Final = Plugins(
     },
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """
-    What can run statements in place of DuckDB.
-
-    Args:
-        section: How `runtime.engine` is written whose `from` begins with its name.
-        plugin: What runs the statements, a `queryengine.backends.EnginePlugin`, as `module:name`. It is imported by
-            processes that judge or run statements only.
-        packages: The libraries that it needs.
-    """
-
-    section: Section[EngineConfig]
-    plugin: str
-    packages: tuple[Package, ...] = ()
-
-
 #: By the text before the colon of `from:` of `runtime.engine`.
 ENGINES: Final = Plugins(
     "querykeep.engines",
     Engine,
     {
         "sc": "cluster.config:ENGINE",
+    },
+)
+
+#: By the text before the colon of `runtime.snapshots.location`.
+SNAPSHOT_STORES: Final = Plugins(
+    "querykeep.snapshot_stores",
+    SnapshotStore,
+    {
+        "s3": "nodes.params:S3",
     },
 )
 

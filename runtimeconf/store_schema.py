@@ -85,12 +85,10 @@ class _StoreSection(Section[SecretStore]):
         """Return the field that reads *setting*."""
         source = node.get("from")
         name = source.text.partition(":")[0] if isinstance(source, Scalar) else ""
-        if setting.name != "params" or name in _BUILT_IN or name not in SECRET_STORES:
+        kind = SECRET_STORES.usable(name)
+        if setting.name != "params" or kind is None or name in _BUILT_IN:
             return setting.field
-        try:
-            return _params({**_PARAMS, **SECRET_STORES[name].params})
-        except PluginError:  # a fault of `from`
-            return setting.field
+        return _params({**_PARAMS, **kind.params})
 
 
 class _StoresField(ListField[SecretStore]):

@@ -23,10 +23,7 @@ LEVELS: Final = {
 
 #: Every test in these directories, or of these files, has the marker.
 DIRECTORIES: Final = {
-    "plugin": (
-        *("connectors", "secretstores", "cluster", "nodes", "doctor", "operations", "clients"),
-        "datasources/sharing",
-    ),
+    "plugin": ("connectors", "secretstores", "cluster", "nodes", "doctor", "operations", "clients"),
     "lifecycle": (
         *("system", "deploy", "benchmarks"),
         # A server, an arbiter or a loader for each test.
@@ -46,6 +43,7 @@ STARTING: Final = (
     *SHARING,
     *DIRECTORIES["lifecycle"],
     "connectors",
+    "nodes",
     "supervisor",
     "httpserver",
     "datasources",

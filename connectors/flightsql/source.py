@@ -24,9 +24,9 @@ import pyarrow.flight
 from adbc_driver_flightsql import ConnectionOptions, DatabaseOptions
 from adbc_driver_manager import AdbcStatusCode
 
+from connectors.databases import INTEGERS, Column, chosen, condition, explained, mapped, viewed
 from connectors.flightsql.params import FlightSqlParams
 from datasources.errors import SourceError
-from datasources.sources.databases import INTEGERS, Column, chosen, condition, explained, mapped, viewed
 from datasources.sources.source import Load, Source, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier

@@ -19,10 +19,7 @@ import pymysql
 from pymysql.constants import CR, ER
 from pymysql.cursors import Cursor, SSCursor
 
-from connectors.mysql.params import MysqlParams
-from connectors.mysql.types import column_of, quoted
-from datasources.errors import SourceError
-from datasources.sources.databases import (
+from connectors.databases import (
     Column,
     chosen,
     condition,
@@ -31,7 +28,10 @@ from datasources.sources.databases import (
     explained,
     standard_literal,
 )
-from datasources.sources.origin import tls_context
+from connectors.mysql.params import MysqlParams
+from connectors.mysql.types import column_of, quoted
+from connectors.origin import tls_context
+from datasources.errors import SourceError
 from datasources.sources.source import Load, Source, Value, reason_for
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, Unpack, get_args
 
 from datasources.control import (
     MAX_CALLER_LENGTH,
@@ -24,6 +24,7 @@ from datasources.control import (
     DatasetControl,
     DatasetState,
     Loaded,
+    RefreshOptions,
     RefreshRun,
     SharingState,
     run_of,
@@ -278,19 +279,10 @@ class ControlClient:
         return self._loaded.check()
 
     def request_refresh(
-        self,
-        name: str,
-        sql: AdmittedSql | None = None,
-        *,
-        mode: RefreshMode | None = None,
-        jitter_max_s: float = 0.0,
-        caller: str = "",
+        self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        request = Request(
-            call="refresh", name=name, admitted_sql=sql, mode=mode, jitter_max_s=jitter_max_s, caller=caller
-        )
-        return self._ask(request, run_of)
+        return self._ask(Request(call="refresh", name=name, admitted_sql=sql, **options), run_of)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""

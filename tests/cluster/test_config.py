@@ -130,6 +130,7 @@ def test_a_dataset_that_the_cluster_cannot_read_is_a_fault(load_text: Load, data
 SNAPSHOTS = ", snapshots: {location: 's3://lake/nodes', role: follower, params: {s3_auth: iam_role}}"
 
 
+@pytest.mark.plugin
 @pytest.mark.parametrize(
     ("dataset", "in_place"),
     [

@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from datasources.control import DatasetStatus, RefreshStatus
 from datasources.errors import INTERRUPTED
 from runtimeclient import COMMANDS
 from runtimeclient.commands.base import command_parser, load_command
-from tests.system.harness import PATIENCE_S, clean_environ, free_port, wait_for
+from tests.system.harness import PATIENCE_S, clean_environ, free_port, wait_for, write_program
 from tests.system.harness import REPOSITORY as ROOT
 
 ROOMS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
@@ -34,9 +33,7 @@ FENCE = re.compile(r"^(?P<fence>```+)(?P<language>\w*)\n(?P<body>.*?)^(?P=fence)
 INLINE_CODE = re.compile(r"`+[^`]+`+")
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 #: A call of our program. Its name is also that of images, units and resources, which follow other words.
-PROGRAM = re.compile(
-    r"(?:manage\.py|(?:^|bin/|[$|] |-- |sudo |-u \w+ |exec )querykeep) (?P<name>[a-z]\w*)(?P<rest>[^|>;&]*)"
-)
+PROGRAM = re.compile(r"(?:manage\.py|(?:^|bin/|[$|] |-- |sudo |-u \w+ )querykeep) (?P<name>[a-z]\w*)(?P<rest>[^|>;&]*)")
 HEADING = re.compile(r"^#{1,6} (?P<text>.+?)\s*$", re.MULTILINE)
 
 
@@ -219,6 +216,7 @@ def test_versions_and_licence_are_those_of_the_project() -> None:
     assert "Python 3.11 to 3.14" in readme
     assert "Python 3.11 to 3.14" in contributing
     assert f"## [{project['version']}]" in changelog
+    assert set(re.findall(r"querykeep-([\d.]+)-py3", ALL_TEXT)) == {project["version"]}
     assert project["license"] == "Apache-2.0"
     assert "Apache-2.0" in readme
     assert "Apache License\n                           Version 2.0, January 2004" in licence
@@ -229,24 +227,28 @@ def test_versions_and_licence_are_those_of_the_project() -> None:
 def test_the_commands_of_the_tutorial_print_what_it_shows(tmp_path: Path) -> None:
     """Run its blocks in order. What needs the network is left out: the installation and the dashboard."""
     port, flight_port = free_port(), free_port()
-    binds = f'  http: {{bind: "127.0.0.1:{port}"}}\n  flight: {{bind: "127.0.0.1:{flight_port}"}}\n'
-    environ = clean_environ(RUNTIME_HTTP_ENDPOINT=f"http://127.0.0.1:{port}")
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    (tmp_path / "manage.py").symlink_to(ROOT / "manage.py")
-    exports, printed, compared = 'curl() { command curl -sS "$@"; }\n', "", 0
+    binds = f'runtime:\n  http: {{bind: "127.0.0.1:{port}"}}\n  flight: {{bind: "127.0.0.1:{flight_port}"}}\n'
+    program = write_program(tmp_path / ".venv")
+    path = f"{program.parent}:{os.environ['PATH']}"
+    environ = clean_environ(RUNTIME_HTTP_ENDPOINT=f"http://127.0.0.1:{port}", PATH=path)
+    configuration = tmp_path / "shop" / "runtime.yaml"
+    kept, printed, compared = 'curl() { command curl -sS "$@"; }\n', "", 0
 
     with ExitStack() as stack:
         for block in FENCE.finditer((ROOT / "docs" / "tutorial.md").read_text()):
-            body = block["body"].replace("runtime:\n", f"runtime:\n{binds}").replace(":8090", f":{port}")
+            body = block["body"].replace(":8090", f":{port}")
             if block["language"] != "sh":
-                if "dashboard" not in body:
+                if block["language"] != "yaml" and "dashboard" not in body:
                     assert printed.strip() == body.strip()
                     compared += 1
                 continue
-            lines = [line for line in body.splitlines() if not re.match(r"make |python3 -m venv|shop/\.venv/", line)]
-            exports += "".join(f"{line}\n" for line in lines if line.startswith("export "))
-            script = ["sh", "-c", exports + "exec " * ("manage.py serve" in body) + "\n".join(lines)]
-            if "manage.py serve" in body:
+            left_out = r"make |\. \.venv|cd shop$|python3 -m venv|dashboard-env/"
+            lines = [line for line in body.splitlines() if not re.match(left_out, line)]
+            lasting = [line for line in lines if line.startswith("export ") or line.endswith("cd shop")]
+            kept += "".join(f"{line}\n" for line in lasting)
+            is_server = "querykeep serve" in body
+            script = ["sh", "-c", kept + "exec " * is_server + "\n".join(line for line in lines if line not in lasting)]
+            if is_server:
                 with (tmp_path / "log").open("wb") as log:
                     runtime = subprocess.Popen(script, cwd=tmp_path, env=environ, stdout=log, stderr=log)
                 stack.callback(runtime.wait, PATIENCE_S)
@@ -256,6 +258,8 @@ def test_the_commands_of_the_tutorial_print_what_it_shows(tmp_path: Path) -> Non
             done = subprocess.run(script, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
             printed = done.stdout + done.stderr
             assert done.returncode == ("broken" in body), printed  # a refresh of a broken line fails
+            if "querykeep init" in body:
+                configuration.write_text(configuration.read_text().replace("runtime:\n", binds))
 
     assert compared == 5
     assert runtime.returncode == 0

@@ -12,13 +12,23 @@ from typing import Any
 
 import pytest
 
+from datasources.refresh.manager import manager_of
 from runtimeconf.connector import Connector
-from runtimeconf.plugins import CONNECTORS, ENGINES, LOCALPOD, SECRET_STORES, VIEW, PluginError, Plugins
+from runtimeconf.plugins import (
+    CONNECTORS,
+    ENGINES,
+    LOCALPOD,
+    SECRET_STORES,
+    SNAPSHOT_STORES,
+    VIEW,
+    PluginError,
+    Plugins,
+)
 from tests.runtimeconf.configurations import KEY, Fault, Load, dataset_text, with_keys
 
 ROOT = Path(__file__).parents[2]
 #: The tables of the registry.
-TABLES: tuple[Plugins[Any], ...] = (CONNECTORS, SECRET_STORES, ENGINES)
+TABLES: tuple[Plugins[Any], ...] = (CONNECTORS, SECRET_STORES, ENGINES, SNAPSHOT_STORES)
 
 #: Loads the datasets of a YAML as a runtime does, in a process of its own, and prints their rows.
 _LOAD = """
@@ -40,13 +50,15 @@ with closing(LoaderProcess(builder(directory))) as process:
 _IMPORT = """
 import runtimeconf.schema
 from datasources.sources.registry import import_source
-from runtimeconf.plugins import CONNECTORS, ENGINES, SECRET_STORES, imported
+from runtimeconf.plugins import CONNECTORS, ENGINES, SECRET_STORES, SNAPSHOT_STORES, imported
 
 for name in CONNECTORS:
     import_source(name)
 for engine in ENGINES.values():
     imported(engine.plugin)
-print(*CONNECTORS, *SECRET_STORES, *ENGINES)
+for store in SNAPSHOT_STORES.values():
+    imported(store.node)
+print(*CONNECTORS, *SECRET_STORES, *ENGINES, *SNAPSHOT_STORES)
 """
 
 
@@ -81,7 +93,7 @@ def run(code: str, *arguments: object, directory: Path = ROOT, path: str = "") -
 
 
 def test_the_connector_of_the_how_to_page_loads_rows(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "how-to" / "write-a-connector.md").read_text()
+    page = (ROOT / "docs" / "internals" / "write-a-connector.md").read_text()
     code, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (entry,) = re.findall(r'(?m)^\[project\.entry-points\."querykeep\.connectors"\]\n(.*)$', page)
     (yaml,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
@@ -97,7 +109,7 @@ def test_the_connector_of_the_how_to_page_loads_rows(tmp_path: Path) -> None:
 def test_the_secret_store_of_the_how_to_page_has_secrets(
     packages: Path, load_text: Load, fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (ROOT / "docs" / "how-to" / "write-a-connector.md").read_text()
+    page = (ROOT / "docs" / "internals" / "write-a-connector.md").read_text()
     _, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     install(packages, "lines = querykeep_ini:LINES", code, group="querykeep.secret_stores")
     monkeypatch.setitem(SECRET_STORES.__dict__, "_installed", vars(Plugins)["_installed"].func(SECRET_STORES))
@@ -161,9 +173,75 @@ def test_a_dataset_of_a_plugin_that_cannot_be_used_is_a_fault(
     install(packages, "bad = querykeep_ini:CONNECTOR", "import absent_library")
     monkeypatch.setitem(CONNECTORS.__dict__, "_installed", {"bad": "querykeep_ini:CONNECTOR"})
 
-    said = fault(dataset_text("bad:x", {}))
+    said = fault(dataset_text("bad:x", {"file_format": "csv"}))
 
     assert "(the connector bad cannot be used: querykeep_ini:CONNECTOR cannot be imported (ModuleNotFound" in said
+
+
+#: Of another distribution: a store whose nodes each load by themselves.
+_STORE = """
+from typing import Annotated
+
+from datasources.refresh.refresher import Refresher
+from runtimeconf.connector import Param, Params, SnapshotStore
+from runtimeconf.fields import TextField
+
+
+class StoreParams(Params):
+    lonely_key: Annotated[str, Param(TextField("a key"), is_secret=True)]
+
+
+class Node(Refresher):
+    def __init__(self, config, builders):
+        super().__init__(config, builders=builders)
+
+
+STORE = SnapshotStore(locate=str.strip, params=StoreParams, node="querykeep_ini:Node")
+"""
+
+
+def shared(text: str) -> str:
+    """Return a configuration with `runtime.snapshots`."""
+    return f"runtime: {{snapshots: {{{text}}}}}"
+
+
+def test_a_snapshot_store_of_another_distribution_provides_the_node(
+    packages: Path, fault: Fault, load_text: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(packages, "lonely = querykeep_ini:STORE", _STORE)
+    monkeypatch.setitem(SNAPSHOT_STORES.__dict__, "_installed", {"lonely": "querykeep_ini:STORE"})
+
+    config = load_text(shared("location: 'lonely://a', role: auto, params: {lonely_key: '${ env:K }'}"), {"K": "k"})
+    (config.state_dir).mkdir(parents=True)
+    manager = manager_of(config, ())
+
+    assert (type(manager).__module__, manager.waiting_for()) == ("querykeep_ini", ())
+    assert "params: lacks the field lonely_key: a key" in fault(shared("location: 'lonely://a', role: auto"))
+    assert "s3_key: unknown field" in fault(
+        shared("location: 'lonely://a', role: auto, params: {lonely_key: k, s3_key: a}")
+    )
+
+
+@pytest.mark.parametrize(
+    ("built_in", "reason"),
+    [
+        ({}, "(no snapshot store is installed)"),
+        ({"other": "absent_library:X"}, "(it begins with one of other:)"),
+        ({"s3": "absent_library:X"}, "(the snapshot store s3 cannot be used: absent_library:X cannot be imported"),
+    ],
+)
+def test_snapshots_without_their_store_are_a_fault(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch, built_in: dict[str, str], reason: str
+) -> None:
+    monkeypatch.setitem(SNAPSHOT_STORES.__dict__, "_installed", {})
+    monkeypatch.setattr(SNAPSHOT_STORES, "_built_in", built_in)
+    monkeypatch.setattr(SNAPSHOT_STORES, "_loaded", {})
+
+    said = fault(shared("location: 's3://user:canary@lake/a', role: auto"))
+
+    assert said.startswith("1: runtime.snapshots.location: must be a place for these nodes alone")
+    assert reason in said
+    assert "canary" not in said
 
 
 def package_of(where: str) -> str:
@@ -189,8 +267,8 @@ def copy_without(directory: Path, plugins: list[str]) -> None:
     registry = directory / "runtimeconf" / "plugins.py"
     lines = registry.read_text().splitlines(keepends=True)
     for plugin in plugins:
-        path = directory.joinpath(*plugin.split("."))
-        shutil.rmtree(path) if path.is_dir() else path.with_suffix(".py").unlink()
+        for path in (directory.joinpath(*plugin.split(".")), directory.joinpath("tests", *plugin.split("."))):
+            shutil.rmtree(path) if path.is_dir() else path.with_suffix(".py").unlink(missing_ok=True)
         lines = [line for line in lines if re.search(rf'"{re.escape(plugin)}[.:]', line) is None]
     registry.write_text("".join(lines))
 
@@ -223,7 +301,8 @@ def test_the_tests_of_the_core_pass_without_any_plugin(tmp_path: Path) -> None:
 
 #: A sample of the core's tests: the configuration, loads of files, snapshots, and refreshes.
 CORE = [
+    "--level=core",
     "tests/runtimeconf",
     *(f"tests/datasources/sources/test_{name}.py" for name in ("files", "formats")),
-    *(f"tests/datasources/test_{name}.py" for name in ("snapshot", "publication")),
+    *(f"tests/datasources/test_{name}.py" for name in ("snapshot", "directory", "service")),
 ]

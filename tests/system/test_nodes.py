@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.datasources.sharing.storage_server import BUCKET, KEYS, SharedStorage, storage_in_thread, storage_process
+from tests.nodes.storage_server import BUCKET, KEYS, SharedStorage, storage_in_thread, storage_process
 from tests.system.harness import KEYED, PATIENCE_S, Server, free_port, wait_for, write_orders
 from tests.system.processes import family, send, shown
 
