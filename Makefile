@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOAK_TESTS ?= tests/system/test_soak.py tests/system/test_kills.py tests/system/test_many_refreshes.py \
   tests/system/test_named_keys.py tests/system/test_metrics.py tests/datasources/test_injected_faults.py \
-  tests/system/test_cluster_kills.py tests/sqlapi/openapi/test_conformance.py
+  tests/system/test_cluster_kills.py tests/sqlapi/openapi/test_conformance.py tests/deploy/test_truncated_results.py \
+  tests/datasources/test_node_kills.py
 NPM := --ignore-scripts --no-audit --no-fund --loglevel=error --fetch-retries=5
 PIP := -m pip --disable-pip-version-check install --quiet --require-hashes
 UV_PIP := $(BIN)/uv pip install --quiet --require-hashes
@@ -33,7 +34,21 @@ $(VENV)/%.stamp: requirements/%.txt | $(BIN)/python
 	$(call install,$(BIN)/python,$<)
 	@touch $@
 
-install: $(VENV)/base.stamp  ## Make .venv with the pinned dependencies.
+# The wheel has this program as a console script. Here it runs the files of the clone.
+define PROGRAM
+#!/bin/sh
+'''exec' "$(CURDIR)/$(BIN)/python" "$$0" "$$@"
+' '''
+import sys
+sys.path.insert(0, "$(CURDIR)")
+from deploy.wheel.__main__ import main
+main()
+endef
+$(BIN)/querykeep: Makefile | $(BIN)/python
+	$(file > $@,$(PROGRAM))
+	@chmod +x $@
+
+install: $(VENV)/base.stamp $(BIN)/querykeep  ## Make .venv with the pinned dependencies and the program querykeep.
 
 run: install  ## Run the example and print a query to paste.
 	@$(BIN)/python examples/prepare.py
@@ -116,11 +131,11 @@ lock: $(VENV)/base.stamp  ## Compile pyproject.toml and requirements/*.in to pin
 	$(LOCK) requirements/uv.in -o requirements/uv.txt
 	$(LOCK) requirements/caddy.in -o requirements/caddy.txt
 
-reference: install  ## Write the comparison with DataFusion in docs/reference/.
-	$(BIN)/python -m docs.reference.datafusion.page
+reference: install  ## Write the comparison with DataFusion in docs/internals/.
+	$(BIN)/python -m docs.internals.datafusion.page
 
 datafusion: $(VENV)/peers.stamp  ## Record the answers of DataFusion that the comparison shows.
-	$(VENV)/peers/bin/python -m docs.reference.datafusion.record
+	$(VENV)/peers/bin/python -m docs.internals.datafusion.record
 
 # Reproducible: the same commit gives the same bytes, wherever and whenever it is built.
 # What the sdist unpacks has the time of its commit.
@@ -140,7 +155,7 @@ $(VENV)/peers.stamp: requirements/peers.txt | $(BIN)/python
 
 bench: $(VENV)/test.stamp $(VENV)/bench.stamp $(VENV)/peers.stamp  ## Measure beside the peers for about half an hour, and write docs/performance.md (BENCH_ARGS= options).
 	$(BIN)/python -m benchmarks --json docs/performance.json --pictures docs/curves \
-	  --markdown docs/performance.md --markdown README.md $(BENCH_ARGS)
+	  --markdown docs/performance.md --markdown docs/internals/measurements.md --markdown README.md $(BENCH_ARGS)
 
 soak: $(VENV)/test.stamp  ## Run the runtime under mixed load for SOAK_S seconds (default 600), kill it, fail its calls.
 	$(BIN)/python -m pytest -m soak -s --override-ini=addopts= -W error --no-cov -p no:randomly -p no:schemathesis $(SOAK_TESTS)

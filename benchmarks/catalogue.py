@@ -14,6 +14,8 @@ class Catalogue:
     stages: tuple[Stage, ...]
     standalone: tuple[Standalone, ...]
     curves: tuple[Curve, ...]
+    #: For the README: the row, the metric and the other subject of a target.
+    highlights: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def rows(self) -> tuple[Row | Standalone, ...]:
@@ -38,4 +40,10 @@ def catalogue(peers: Path) -> Catalogue:
         stages=(statements.stage(peers), tpch.stage(peers), flight.stage(peers)),
         standalone=(*whole.ROWS, *parts.ROWS, *cluster.ROWS),
         curves=growth.CURVES,
+        highlights=(
+            ("point", "requests/s", "ROAPI"),
+            ("tpch", "s", "ROAPI"),
+            ("json-1m", "s", "ROAPI"),
+            ("select-1-c16", "requests/s", "ROAPI"),
+        ),
     )

@@ -22,7 +22,7 @@ from benchmarks.rows.statements import AGGREGATE, ITEMS, POINT
 from benchmarks.subjects import Running, querykeep
 from benchmarks.tables import Tables
 from runtimeconf.model import SnapshotsConfig
-from tests.datasources.sharing.storage_server import storage_process
+from tests.nodes.storage_server import storage_process
 
 _STATEMENTS = {"point": POINT, "aggregate": AGGREGATE}
 _CONNECTIONS = 4  # to each node: more nodes are for more callers

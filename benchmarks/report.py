@@ -65,7 +65,7 @@ def _fields(samples: Samples) -> dict[str, Any]:
 
 def blocks(report: Report, catalogue: Catalogue, picture: Callable[[str], str | None]) -> dict[str, str]:
     """
-    Return the parts of the report in Markdown: `machine`, `summary`, `rows` and `curves`.
+    Return the parts of the report in Markdown: `machine`, `highlights`, `summary`, `rows` and `curves`.
 
     *picture* returns the link to the picture of a curve by its name, or None.
     """
@@ -74,6 +74,7 @@ def blocks(report: Report, catalogue: Catalogue, picture: Callable[[str], str | 
     curves = [curve for curve in catalogue.curves if curve.name in results.curves]
     return {
         "machine": "\n".join(_machine(report)),
+        "highlights": "\n".join(_highlights(rows, results, catalogue.highlights)),
         "summary": "\n".join(_summary(rows, results)),
         "rows": "\n\n".join("\n".join(_row(row, results.rows[row.name])) for row in rows),
         "curves": "\n\n".join(
@@ -118,6 +119,18 @@ def _summary(rows: Sequence[Row | Standalone], results: Results) -> Iterator[str
     if lines:
         head = ["What", "Querykeep", "Compared with", "Ratio (lowest and highest round)", "Target", "Verdict"]
         yield from _table(head, lines)
+
+
+def _highlights(
+    rows: Sequence[Row | Standalone], results: Results, chosen: Sequence[tuple[str, str, str]]
+) -> Iterator[str]:
+    found = {
+        (row.name, target.metric, target.against): _target(row, target, results.rows[row.name])[:4]
+        for row in rows
+        for target in row.targets
+    }
+    if lines := [found[one] for one in chosen if one in found]:
+        yield from _table(["What", "Querykeep", "Compared with", "Ratio (lowest and highest round)"], lines)
 
 
 def _target(row: Row | Standalone, target: Target, samples: Samples) -> list[str]:

@@ -12,18 +12,19 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from cluster.config import ClusterConfig
 from cluster.connection import Connection
 from cluster.errors import SessionLostError
 from cluster.params import SparkParams, parse_remote
 from cluster.protocol import messages
 from cluster.reader import RemoteReader
+from connectors.databases import INTEGERS, Column, checked, chosen, condition, explained
 from datasources.errors import SourceError
-from datasources.sources.databases import INTEGERS, Column, checked, chosen, condition, explained
 from datasources.sources.source import Load, Source
 from datasources.sources.streams import StreamScan
 from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError, QueryTimeoutError, StatementError
-from runtimeconf.model import ClusterConfig, DatasetConfig
+from runtimeconf.model import DatasetConfig
 from runtimeconf.pem import pem_problem
 from runtimeconf.tables import table_parts
 

@@ -14,9 +14,9 @@ from typing import ClassVar
 from urllib.parse import quote, unquote_plus
 from xml.etree import ElementTree as ET
 
+from connectors.origin import Answer, Origin
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.origin import Answer, Origin
 
 #: A page of a list has at most 1,000 keys of 1,024 bytes, escaped.
 _MAX_PAGE_BYTES = 8 * 1024 * 1024
@@ -86,7 +86,7 @@ class Bucket(Origin):
         Raises:
             SourceError: It cannot be looked up.
         """
-        # A response to HEAD has no body: only GET tells whether the key or the bucket is missing.
+        # A response to HEAD has no body: only GET shows whether the key or the bucket is missing.
         for method in ("HEAD", "GET"):
             with self._ask(method, key) as answer:
                 if answer.status == 200:

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from connectors.databases import parts_of
 from connectors.lake import TableRoot
 from datasources.errors import SnapshotError, SourceError
-from datasources.sources.databases import parts_of
 from datasources.sources.source import Bound, Load
 from datasources.sources.streams import StreamScan
 

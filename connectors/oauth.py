@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from connectors.origin import Origin
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.origin import Origin
 
 _MAX_ANSWER_BYTES = 64 * 1024
 #: Seconds before the end of a token when the next one is requested.

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 from connectors.bucket import StoredObject
+from connectors.origin import Body, Downloads
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
 from datasources.sources.format_detection import (
@@ -26,7 +27,6 @@ from datasources.sources.format_detection import (
     limited_list,
 )
 from datasources.sources.formats import FileFormat
-from datasources.sources.origin import Body, Downloads
 from datasources.sources.scratch import ScratchSpace
 from datasources.sources.source import Load
 from runtimeconf.file_formats import KINDS, DownloadParams, split_extension

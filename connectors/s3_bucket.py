@@ -13,9 +13,9 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials, ReadOnlyCredentials
 
 from connectors.bucket import Bucket
+from connectors.origin import Answer
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.origin import Answer
 from runtimeconf.s3 import S3Params
 
 #: Our reasons for the error codes of S3.

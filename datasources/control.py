@@ -10,12 +10,11 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NewType, Protocol, get_args
+from typing import Literal, NewType, Protocol, TypedDict, Unpack
 
 from datasources.errors import DatasetError
 from queryengine.manifest import ManifestError, Signature, manifest_path, read_manifest, signature
 from runtimeconf.model import RefreshMode
-from system.wallclock import seconds_since
 
 DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disabled"]
 RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
@@ -79,38 +78,6 @@ class RefreshRun:
     bytes: int | None = None
 
 
-def run_of(item: dict[str, Any]) -> RefreshRun:
-    """
-    Return the run for the JSON object *item*.
-
-    Raises:
-        TypeError: It does not have the fields of a run.
-        ValueError: Its status is unknown, or its end is not a time, from which the age of data is computed.
-    """
-    run = RefreshRun(**item)
-    if run.status not in get_args(RefreshStatus) or not isinstance(run.id, str):
-        raise ValueError("not a run")
-    if run.finished_at is not None:
-        seconds_since(run.finished_at)
-    return run
-
-
-def state_of(item: dict[str, Any]) -> DatasetState:
-    """
-    Return the state for the JSON object *item*.
-
-    Raises:
-        TypeError: It does not have the fields of a state.
-        ValueError: Its status is unknown, or its last check is not a time.
-    """
-    state = DatasetState(**item)
-    if state.status not in get_args(DatasetStatus):
-        raise ValueError("not a state")
-    if state.checked_at is not None:
-        seconds_since(state.checked_at)
-    return state
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingState:
     """
@@ -132,6 +99,20 @@ class SharingState:
     def is_publishing(self) -> bool:
         """Whether this node publishes."""
         return self.node == self.publisher
+
+
+class RefreshOptions(TypedDict, total=False):
+    """
+    How a requested refresh runs. Each option may be missing.
+
+    `mode` says whether it replaces the served rows or appends to them; None: as declared. `jitter_max_s` is the longest
+    random delay before it begins, in seconds. `caller` is whose request it is: the name or fingerprint of a key.
+    Callers take turns.
+    """
+
+    mode: RefreshMode | None
+    jitter_max_s: float
+    caller: str
 
 
 class DatasetControl(Protocol):
@@ -163,13 +144,7 @@ class DatasetControl(Protocol):
         """
 
     def request_refresh(
-        self,
-        name: str,
-        sql: AdmittedSql | None = None,
-        *,
-        mode: RefreshMode | None = None,
-        jitter_max_s: float = 0.0,
-        caller: str = "",
+        self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
         """
         Request a refresh. If one is queued already, join it and return its run.
@@ -177,14 +152,12 @@ class DatasetControl(Protocol):
         Args:
             name: The dataset; case is ignored.
             sql: The `refresh_sql` of this run, which is not checked again; None: as declared.
-            mode: Whether this run replaces the served rows or appends to them; None: as declared.
-            jitter_max_s: The longest random delay before this run begins, in seconds.
-            caller: Whose request it is: the name or fingerprint of a key. Callers take turns.
+            options: The rest.
 
         Raises:
             UnknownDatasetError: No dataset has that name.
             AccelerationDisabledError: The dataset is read only once, at startup.
-            TimeColumnMissingError: *mode* is append, and the dataset has no time_column.
+            TimeColumnMissingError: The mode is append, and the dataset has no time_column.
             DatasetsUnavailableError: No process manages the datasets at the moment.
         """
 

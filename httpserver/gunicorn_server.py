@@ -109,7 +109,7 @@ def _common(config: RuntimeConfig) -> dict[str, Any]:
         "logger_class": "system.gunicorn_log.ServerLogger",
         "proc_name": "web",
         "control_socket_disable": True,
-        # Not "auto", which depends on what is installed; docs/decisions/0010-web-server.md says why this one.
+        # Not "auto", which depends on what is installed; docs/internals/decisions/0010-web-server.md says why this one.
         "http_parser": "python",
         # No request header may change the path, the peer or the scheme, even if a proxy is trusted by mistake.
         "forwarder_headers": "",

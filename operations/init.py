@@ -3,6 +3,9 @@
 import hashlib
 import os
 import re
+import shlex
+import shutil
+import sys
 import unicodedata
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -79,7 +82,8 @@ class _Dataset:
 def call(invocation: Invocation) -> None:
     """Write a configuration and a key, or add data files to the configuration that exists."""
     config, files = Path(DEFAULT_FILE), [_data_file(text) for text in invocation.options.files]
-    if invocation.environ.get(ENVIRONMENT_VARIABLE):
+    named = invocation.environ.get(ENVIRONMENT_VARIABLE)
+    if named and Path(named).absolute() != config.absolute():
         invocation.console.warn(f"{ENVIRONMENT_VARIABLE} names another file, which serve will read: unset it.")
     if files and os.path.lexists(config):
         _add(invocation, config, files)
@@ -108,7 +112,7 @@ def _write(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
         raise
     message = _messages(invocation)
     message(f"{config} and {_KEY_FILE} are written. Start the runtime, and query it:")
-    invocation.console.write_line(f"{invocation.prog} serve")
+    invocation.console.write_line(f"{_program(invocation)} serve")
     statement = datasets[0].statement if datasets else "SELECT 42 AS answer"
     invocation.console.write_line(_curl(statement, "http://127.0.0.1:8090"))
     message(f"For the client, such as {invocation.prog} sql, set the key in this shell: {KEY_FILE_HINT}")
@@ -144,14 +148,23 @@ def _add(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
     assert after is not None  # noqa: S101 (for the type checker)
     message = _messages(invocation)
     message(f"Added to {config}: {', '.join(f'{dataset.name} (from {dataset.file})' for dataset in datasets)}.")
-    message(f"A running runtime serves it after a reload; otherwise, start it with {invocation.prog} serve:")
-    invocation.console.write_line(f"{invocation.prog} reload")
+    program = _program(invocation)
+    message(f"A running runtime serves it after a reload; otherwise, start it with {program} serve:")
+    invocation.console.write_line(f"{program} reload")
     if _KEY_FILE.exists():
         invocation.console.write_line(_curl(datasets[0].statement, _address(after)))
 
 
 def _messages(invocation: Invocation) -> Callable[[str], object]:
     return (lambda _: None) if invocation.console.is_quiet else invocation.console.message
+
+
+def _program(invocation: Invocation) -> str:
+    """Return the program as a shell here finds it: by its path, if PATH does not lead to it."""
+    program, found = Path(sys.argv[0]), shutil.which(invocation.prog)
+    if program.name != invocation.prog or (found and program.samefile(found)):
+        return invocation.prog
+    return shlex.quote(min(os.path.relpath(program), str(program.absolute()), key=len))
 
 
 def _curl(statement: str, url: str) -> str:

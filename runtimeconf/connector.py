@@ -1,4 +1,4 @@
-"""The declaration of a connector, a kind of source that `from:` of a dataset may name."""
+"""The declarations of plug-ins that the YAML names: connectors, by `from:` of datasets, and snapshot stores."""
 
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
@@ -6,8 +6,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, dataclass_transform, get_type_hints
 
-from runtimeconf.fields import Field
+from runtimeconf.fields import Field, Section
 from runtimeconf.handover import rebuilt
+from runtimeconf.model import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Param:
     A secret parameter should be a reference, is never shown, and is not part of the version of the data. A hidden one
     is not shown because an invalid value may hold a secret, such as a URL with a password. A path is made absolute,
     relative to the directory of the YAML. Code is in another language, whose braces are no secret references. *kinds*
-    are the kinds of files that it applies to; none stands for all. `Params` sets *name* and *is_required*.
+    are the kinds of files that it applies to; none means all. `Params` sets *name* and *is_required*.
     """
 
     field: Field[Any]
@@ -121,6 +122,43 @@ class Connector:
     packages: tuple[Package, ...] = ()
     is_local: bool = False
     formats_in_place: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotStore:
+    """
+    A kind of storage through which several nodes share snapshots.
+
+    Args:
+        locate: Makes the value of `runtime.snapshots.location`; raises `InvalidValueError`, whose message shows nothing
+            of an invalid location.
+        params: The class of its parameters.
+        node: The class of a node, a `datasources.refresh.manager.DatasetManager`, as `module:name`. It is imported by
+            the process that refreshes only, and takes the configuration, its `snapshots` and the builders.
+        packages: The libraries that it needs.
+    """
+
+    locate: Callable[[str], str]
+    params: type[Params]
+    node: str
+    packages: tuple[Package, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """
+    What can run statements in place of DuckDB.
+
+    Args:
+        section: How `runtime.engine` is written whose `from` begins with its name.
+        plugin: What runs the statements, a `queryengine.backends.EnginePlugin`, as `module:name`. It is imported by
+            processes that judge or run statements only.
+        packages: The libraries that it needs.
+    """
+
+    section: Section[EngineConfig]
+    plugin: str
+    packages: tuple[Package, ...] = ()
 
 
 def text_of(value: Any) -> str:

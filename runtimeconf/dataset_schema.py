@@ -183,10 +183,11 @@ class _DatasetSection(Section[DatasetConfig]):
         """Return the field that reads *setting*."""
         source = node.get("from")
         name = source.text.partition(":")[0] if isinstance(source, Scalar) else ""
-        if setting.name != "params" or name not in CONNECTORS:
+        connector = CONNECTORS.usable(name)
+        if setting.name != "params" or connector is None:
             return setting.field
         # `_check_params` refuses unknown ones.
-        return params_section(CONNECTORS[name].params.declared.values(), refuses_unknown=False)
+        return params_section(connector.params.declared.values(), refuses_unknown=False)
 
 
 def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> DatasetConfig | None:

@@ -1,70 +1,79 @@
-"""`runtime.snapshots`: the object storage through which nodes share their snapshots."""
+"""`runtime.snapshots`: the storage through which nodes share their snapshots."""
 
-import re
 from dataclasses import replace
 from typing import Any
 
-from runtimeconf.connector import Package
 from runtimeconf.dataset_schema import params_section
-from runtimeconf.fields import ChoiceField, DurationField, InvalidValueError, ParsedField, Section, Setting
+from runtimeconf.fields import ChoiceField, DurationField, Field, InvalidValueError, ParsedField, Section, Setting
 from runtimeconf.model import SnapshotsConfig
-from runtimeconf.s3 import S3Params, parse_location
+from runtimeconf.plugins import SNAPSHOT_STORES, PluginError
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar
 
-#: The library for object storage. It is imported only by the process that refreshes.
-OBJECT_STORE = Package("obstore", "querykeep[nodes]")
 
-#: A part of the prefix. It is also a part of URLs, in which clusters read other characters in their own ways.
-_PART = re.compile(r"[A-Za-z0-9._=-]+")
-
-
-def _parse_location(text: str) -> str:
-    scheme, _, rest = text.partition(":")
-    if scheme != "s3":
-        raise InvalidValueError("write s3:// before the bucket")
-    bucket, prefix = parse_location(rest)
-    parts = prefix.strip("/").split("/")
-    if not all(_PART.fullmatch(part) and part not in {".", ".."} for part in parts):
-        raise InvalidValueError("a prefix of its own after the bucket: letters, digits and . _ = - between slashes")
-    return f"s3://{bucket}/{'/'.join(parts)}"
+def _locate(text: str) -> str:
+    name, colon, _ = text.partition(":")
+    if not colon or name not in SNAPSHOT_STORES:
+        known = ", ".join(f"{one}:" for one in SNAPSHOT_STORES)
+        raise InvalidValueError(f"it begins with one of {known}" if known else "no snapshot store is installed")
+    try:
+        return SNAPSHOT_STORES[name].locate(text)
+    except PluginError as exc:
+        raise InvalidValueError(f"the snapshot store {name} cannot be used: {exc}") from exc
 
 
 class _LocationField(ParsedField[str]):
-    """The bucket and the prefix. An invalid one may hold a password, so no fault shows it."""
+    """The storage and the place in it. An invalid one may hold a password, so no fault shows it."""
 
     def __init__(self) -> None:
-        super().__init__("a bucket and a prefix for these nodes alone, such as s3://lake/querykeep", _parse_location)
+        super().__init__("a place for these nodes alone, such as s3://lake/querykeep", _locate)
 
     def read(self, node: Node, path: YamlPath) -> str | None:
         """Read it."""
         return super().read(replace(node, may_be_shown=False) if isinstance(node, Scalar) else node, path)
 
 
+class _SnapshotsSection(Section[SnapshotsConfig]):
+    """The store that `location` names declares its `params`; with an unknown one, they may be any."""
+
+    def field_in(self, node: Mapping, setting: Setting) -> Field[Any]:
+        """Return the field that reads *setting*."""
+        location = node.get("location")
+        name = location.text.partition(":")[0] if isinstance(location, Scalar) else ""
+        store = SNAPSHOT_STORES.usable(name)
+        if setting.name != "params" or store is None:
+            return setting.field
+        return params_section(store.params.declared.values())
+
+
 def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> SnapshotsConfig:
     config = SnapshotsConfig(**values)
-    if path.validation.needs_libraries and not OBJECT_STORE.is_installed:
-        path.fault(node.line, f"needs the library for object storage: {OBJECT_STORE.install_command}")
+    store = SNAPSHOT_STORES[config.store]
+    for package in store.packages if path.validation.needs_libraries else ():
+        if package.is_needed(config.location, config.params) and not package.is_installed:
+            path.fault(node.line, f"needs the library for this storage: {package.install_command}")
     path.validation.shares_snapshots = True
     path.validation.reads_sources = config.role != "follower"
     where, section = path.field("params"), node.get("params")
     given = {entry.name for entry in section.entries} if isinstance(section, Mapping) else set()
-    if given <= set(config.params):  # Otherwise one is invalid, and is missing here.
-        params = S3Params.of(config.params)
-        problem = params.problem(config.location)
-        if problem is None and params.s3_key is None and params.s3_auth != "iam_role":
-            problem = "lacks credentials, because every node writes there: s3_key and s3_secret, or s3_auth: iam_role"
+    missing = [param for param in store.params.declared.values() if param.is_required and param.name not in given]
+    for param in missing:
+        where.fault(node.line_of("params") or node.line, f"lacks the field {param.name}: {param.field.expected}")
+    if not missing and given <= set(config.params):  # Otherwise one is invalid, and is missing here.
+        problem = store.params.of(config.params).problem(config.location)
         if problem is not None:
             where.fault(node.line_of("params") or node.line, problem)
     return config
 
 
+_PARAMS = [param for store in SNAPSHOT_STORES.built_in.values() for param in store.params.declared.values()]
+
 #: `runtime.snapshots`
-SNAPSHOTS = Section[SnapshotsConfig](
+SNAPSHOTS = _SnapshotsSection(
     _build,
     Setting("location", _LocationField(), is_required=True),
     Setting("role", ChoiceField("publisher", "follower", "auto"), is_required=True),
-    Setting("params", params_section(S3Params.declared.values())),
+    Setting("params", params_section(_PARAMS, refuses_unknown=False)),
     Setting("poll", DurationField("100ms", "10s"), attribute="poll_s"),
     may_be_empty=False,
 )

@@ -4,8 +4,8 @@ The reloads of a supervised runtime, from one state to the next.
 A reload checks the YAML in a process of its own, has refresh take the new configuration, starts a second engine, waits
 until the runtime would be ready with both, and then puts the configuration in force for all processes at once. Web and
 flight keep their processes and connections. Until that moment everything can be undone; after it, the former engine
-finishes the statements that run on it. `docs/decisions/0020-reload.md` has the states and what happens if a process
-dies in each.
+finishes the statements that run on it. `docs/internals/decisions/0020-reload.md` has the states and what happens if a
+process dies in each.
 """
 
 import json

@@ -21,13 +21,18 @@ LEVELS: Final = {
     "alone": "alone and not (soak or cluster)",
 }
 
-#: Every test in these directories has the marker.
+#: Every test in these directories, or of these files, has the marker.
 DIRECTORIES: Final = {
-    "plugin": (
-        *("connectors", "secretstores", "cluster", "nodes", "doctor", "operations", "clients"),
-        "datasources/sharing",
+    "plugin": ("connectors", "secretstores", "cluster", "nodes", "doctor", "operations", "clients"),
+    "lifecycle": (
+        *("system", "deploy", "benchmarks"),
+        # A server, an arbiter or a loader for each test.
+        "httpserver/test_gevent_worker.py",
+        "queryengine/pool/test_arbiter.py",
+        "queryengine/pool/test_client_processes.py",
+        "queryengine/pool/test_worker_memory.py",
+        "datasources/test_loader.py",
     ),
-    "lifecycle": ("system", "deploy", "benchmarks"),
 }
 
 #: The tests of each of these directories ask the same servers, so one worker of xdist runs them all.
@@ -38,6 +43,7 @@ STARTING: Final = (
     *SHARING,
     *DIRECTORIES["lifecycle"],
     "connectors",
+    "nodes",
     "supervisor",
     "httpserver",
     "datasources",

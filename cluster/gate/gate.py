@@ -2,7 +2,7 @@
 Decide whether a statement for a cluster may run, and write the text that runs.
 
 The cluster is never asked: sqlglot parses, `tree` judges, `dialect` writes, `text` checks what was written.
-`docs/decisions/0027-gate-for-spark.md` has the reasons.
+`docs/internals/decisions/0027-gate-for-spark.md` has the reasons.
 """
 
 from collections.abc import Callable, Sequence

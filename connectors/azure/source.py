@@ -16,9 +16,9 @@ from connectors.azure.params import AzureParams
 from connectors.bucket import Bucket, StoredObject, tag_of
 from connectors.oauth import AccessToken, TokenRequest
 from connectors.objects import ObjectSource
+from connectors.origin import Answer
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.origin import Answer
 from runtimeconf.fields import InvalidValueError
 from runtimeconf.network import parse_origin, parse_token
 from system.files import UnreadableFileError, read_regular_file

@@ -16,9 +16,9 @@ from connectors.bucket import StoredObject
 from connectors.file_locations import server_of
 from connectors.file_server import Download, Entry, FileServer, FileServerSource
 from connectors.ftp.params import FtpParams
+from connectors.origin import tls_context
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
-from datasources.sources.origin import tls_context
 
 _BLOCK_BYTES = 256 * 1024
 

@@ -33,10 +33,10 @@ from graphql import (
 )
 
 from connectors.graphql.params import GraphqlParams
+from connectors.origin import Origin
 from datasources.errors import SourceError
 from datasources.sources.format_detection import format_named
 from datasources.sources.formats import FileFormat
-from datasources.sources.origin import Origin
 from datasources.sources.scratch import ScratchSpace, too_large
 from datasources.sources.source import Load, Source
 from runtimeconf.file_formats import FileParams

@@ -14,10 +14,10 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import unquote, urlsplit
 
 from connectors.http.params import HttpParams
+from connectors.origin import Answer, Downloads, Origin
 from datasources.errors import SourceError
 from datasources.sources.format_detection import DetectedFormat, compressed, format_named
 from datasources.sources.formats import FileFormat
-from datasources.sources.origin import Answer, Downloads, Origin
 from datasources.sources.scratch import ScratchSpace
 from datasources.sources.source import Load
 from runtimeconf.file_formats import KINDS, split_extension

@@ -23,11 +23,11 @@ import pyarrow as pa
 import pymssql
 from pymssql import _mssql
 
+from connectors.databases import chosen, condition, converted, engine_types, explained, standard_literal
 from connectors.mssql.params import MssqlParams
 from connectors.mssql.types import MssqlColumn, column_of, quoted
+from connectors.origin import tls_context
 from datasources.errors import SourceError
-from datasources.sources.databases import chosen, condition, converted, engine_types, explained, standard_literal
-from datasources.sources.origin import tls_context
 from datasources.sources.source import Bound, Load, Source, Value, reason_for
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datasources.sources.databases import INTEGERS, Column, Conversion, UnfitValueError
+from connectors.databases import INTEGERS, Column, Conversion, UnfitValueError
 
 #: A type of the description, such as `decimal(10,2)`, `varchar(max)` and `int`.
 _TYPE = re.compile(r"(\w+)(?:\((\d+|max)(?:,(\d+))?\))?")

@@ -19,10 +19,7 @@ import pymysql
 from pymysql.constants import CR, ER
 from pymysql.cursors import Cursor, SSCursor
 
-from connectors.mysql.params import MysqlParams
-from connectors.mysql.types import column_of, quoted
-from datasources.errors import SourceError
-from datasources.sources.databases import (
+from connectors.databases import (
     Column,
     chosen,
     condition,
@@ -31,7 +28,10 @@ from datasources.sources.databases import (
     explained,
     standard_literal,
 )
-from datasources.sources.origin import tls_context
+from connectors.mysql.params import MysqlParams
+from connectors.mysql.types import column_of, quoted
+from connectors.origin import tls_context
+from datasources.errors import SourceError
 from datasources.sources.source import Load, Source, Value, reason_for
 from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
@@ -44,7 +44,7 @@ _OBJECT_BYTES = 64
 #: The time after the deadline of the load when the server itself ends the statement (s). The load ends first.
 _SPARE_S = 1
 
-#: Values arrive as their bytes, whatever their type.
+#: Values of every type arrive as bytes.
 _NO_CONVERSIONS: dict[int, Callable[[bytes], object]] = {}
 
 #: What the driver raises for a server that breaks off, or that speaks another protocol: it checks little of a packet.

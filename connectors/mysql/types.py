@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from connectors.databases import INTEGERS, Column, Conversion, UnfitValueError
 from datasources.errors import SourceError
-from datasources.sources.databases import INTEGERS, Column, Conversion, UnfitValueError
 
 #: The most digits of the engine's decimals.
 _MAX_DIGITS = 38

@@ -27,9 +27,7 @@ import adbc_driver_postgresql.dbapi
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.postgres.params import PostgresParams
-from datasources.errors import SourceError
-from datasources.sources.databases import (
+from connectors.databases import (
     INTEGERS,
     Column,
     UnfitValueError,
@@ -39,6 +37,8 @@ from datasources.sources.databases import (
     engine_types,
     explained,
 )
+from connectors.postgres.params import PostgresParams
+from datasources.errors import SourceError
 from datasources.sources.source import Load, Source, reason_for
 from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal

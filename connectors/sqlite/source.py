@@ -27,9 +27,9 @@ import adbc_driver_sqlite.dbapi
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connectors.databases import Column, chosen, condition, engine_types, explained, mapped
 from connectors.sqlite.params import SqliteParams
 from datasources.errors import SourceError
-from datasources.sources.databases import Column, chosen, condition, engine_types, explained, mapped
 from datasources.sources.pinned_file import Identity, version_of
 from datasources.sources.source import Load, reason_for
 from datasources.sources.streams import StreamScan

@@ -1,14 +1,25 @@
-"""What the refresher knows of each dataset, and its queue of runs."""
+"""What the refresher knows of each dataset and each queued run."""
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
-from datasources.control import DatasetState, DatasetStatus, RefreshRun
+from datasources.control import DatasetState, DatasetStatus, RefreshPhase, RefreshRun
+from datasources.errors import UnknownDatasetError
+from datasources.snapshots.directory import SnapshotDirectory
 from queryengine.manifest import Snapshot
-from runtimeconf.model import DatasetConfig, ReadyState, RefreshMode
+from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 from system.wallclock import seconds_since, utc_in
+
+#: The error of a view. It names nothing: a key may see the view and not what it reads.
+_UNREADABLE = "Something that it reads cannot be loaded."
+
+
+def milliseconds_since(began: float) -> int:
+    """Return the time since *began* by the monotonic clock."""
+    return round((time.monotonic() - began) * 1000)
 
 
 @dataclass(slots=True)
@@ -55,23 +66,59 @@ class DatasetEntry:
     due: float | None = None
     logged: float | None = None
 
-    def holds_up_ready(self, ready_state: ReadyState) -> bool:
-        """Return whether readiness waits for this dataset, which has no data: until it is loaded, or was tried."""
-        was_tried = self.loaded_here or self.error is not None
-        is_awaited = self.config.required_for_ready and not self.config.is_in_place
-        return is_awaited and (ready_state == "on_load" or not was_tried)
+    @property
+    def was_tried(self) -> bool:
+        """Whether a load has ended."""
+        return self.loaded_here or self.error is not None
 
 
-def is_stale(dataset: DatasetConfig, snapshot: Snapshot, checked_at: str | None, max_staleness_s: float | None) -> bool:
-    """Return whether a dataset that is refreshed periodically, and served, is too old for the runtime to be ready."""
-    if max_staleness_s is None or not dataset.acceleration.is_periodic or not dataset.required_for_ready:
+def holds_up_ready(
+    config: RuntimeConfig, dataset: DatasetConfig, snapshot: Snapshot | None, checked_at: str | None, *, was_tried: bool
+) -> bool:
+    """Return whether readiness waits for a dataset: until it serves data, or *was_tried*, and while it is too old."""
+    if dataset.is_in_place or not dataset.required_for_ready:
         return False
-    return seconds_since(last_check(snapshot, checked_at)) > max_staleness_s
+    if snapshot is None:
+        return config.ready_state == "on_load" or not was_tried
+    limit_s = config.query.max_staleness_s
+    if limit_s is None or not dataset.acceleration.is_periodic:
+        return False
+    return seconds_since(last_check(snapshot, checked_at)) > limit_s
 
 
 def last_check(snapshot: Snapshot, checked_at: str | None) -> str:
     """Return when the served data was last known to be current. The list of runs may be lost, or older than it."""
     return max(snapshot.created_at, checked_at or "")
+
+
+def state_of(  # noqa: PLR0913 (by keyword)
+    dataset: DatasetConfig,
+    snapshot: Snapshot | None,
+    checked_at: str | None,
+    *,
+    status: DatasetStatus | None,
+    error: str | None,
+    next_refresh_at: str | None,
+) -> DatasetState:
+    """Return the state of a dataset that serves *snapshot*. Without a *status*, it is ready if it has data."""
+    checked_at = None if snapshot is None else last_check(snapshot, checked_at)
+    has_data = snapshot is not None or dataset.is_in_place
+    return DatasetState(
+        from_=dataset.from_,
+        name=dataset.name,
+        acceleration_enabled=dataset.acceleration.enabled,
+        status=status or ("Ready" if has_data else "Initializing"),
+        rows=None if snapshot is None else snapshot.rows,
+        refreshed_at=None if snapshot is None else snapshot.created_at,
+        snapshot=None if snapshot is None else Path(snapshot.file).stem,
+        error=error,
+        checked_at=checked_at,
+        next_refresh_at=next_refresh_at,
+        age_s=None if checked_at is None else int(seconds_since(checked_at)),
+        bytes=None if snapshot is None else snapshot.size_bytes,
+        description=dataset.documentation.description,
+        metadata=dict(dataset.documentation.metadata),
+    )
 
 
 def reads(entry: DatasetEntry) -> tuple[str, ...]:
@@ -90,28 +137,97 @@ def views_last(entries: Collection[DatasetEntry]) -> list[DatasetEntry]:
     return ordered
 
 
-def state_of(entry: DatasetEntry, snapshot: Snapshot | None, now: float) -> DatasetState:
-    """Return the state of a dataset that serves *snapshot*. *now* is by the monotonic clock of `due`, in seconds."""
-    has_data = snapshot is not None or entry.config.is_in_place
-    status: DatasetStatus = "Ready" if has_data else "Initializing"
-    if entry.is_running and snapshot is not None:
-        status = "Refreshing"
-    elif entry.error is not None:
-        status = "Error"
-    checked_at = None if snapshot is None else last_check(snapshot, entry.checked_at)
-    return DatasetState(
-        from_=entry.config.from_,
-        name=entry.config.name,
-        acceleration_enabled=entry.config.acceleration.enabled,
-        status=status,
-        rows=None if snapshot is None else snapshot.rows,
-        refreshed_at=None if snapshot is None else snapshot.created_at,
-        snapshot=None if snapshot is None else Path(snapshot.file).stem,
-        error=entry.error,
-        checked_at=checked_at,
-        next_refresh_at=None if entry.due is None else utc_in(max(0.0, entry.due - now)),
-        age_s=None if checked_at is None else int(seconds_since(checked_at)),
-        bytes=None if snapshot is None else snapshot.size_bytes,
-        description=entry.config.documentation.description,
-        metadata=dict(entry.config.documentation.metadata),
-    )
+class DatasetTable:
+    """
+    What a refresher knows of the datasets of *config*, and the *snapshots* that are served.
+
+    Guarded by the refresher's condition.
+    """
+
+    def __init__(self, config: RuntimeConfig, snapshots: SnapshotDirectory) -> None:
+        self.snapshots = snapshots
+        self._config = config
+        # Names of datasets are case-insensitive, as in SQL.
+        self._entries = {dataset.name.lower(): DatasetEntry(dataset) for dataset in config.datasets}
+
+    def __iter__(self) -> Iterator[DatasetEntry]:
+        """Yield the entries, in the order of the YAML."""
+        return iter(self._entries.values())
+
+    def __getitem__(self, name: str) -> DatasetEntry:
+        """Return the entry of the dataset *name*. Raises UnknownDatasetError."""
+        try:
+            return self._entries[name.lower()]
+        except KeyError:
+            raise UnknownDatasetError(name) from None
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._entries
+
+    def take_over(self, former: "DatasetTable", now: float) -> None:
+        """Continue with the entries of datasets that are declared as before; their loads begin *now*."""
+        for name, entry in former._entries.items():  # noqa: SLF001 (of this class)
+            declared = self._entries.get(name)
+            if declared is None or replace(entry.config, line=0) != replace(declared.config, line=0):
+                continue
+            entry.config = declared.config
+            if entry.waiting is not None and entry.waiting.skips:
+                entry.due = now
+            entry.waiting = None
+            if self.snapshot(entry) is None and self._holds_up(entry):
+                entry.error = None  # Readiness waits for the load that begins now.
+            self._entries[name] = entry
+
+    def snapshot(self, entry: DatasetEntry) -> Snapshot | None:
+        """Return the served snapshot; None if there is none."""
+        return self.snapshots.snapshot(entry.config.name)
+
+    def waiting_for(self) -> tuple[str, ...]:
+        """As `DatasetControl.waiting_for`."""
+        return tuple(entry.config.name for entry in self if self._holds_up(entry))
+
+    def _holds_up(self, entry: DatasetEntry) -> bool:
+        snapshot = self.snapshot(entry)
+        return holds_up_ready(self._config, entry.config, snapshot, entry.checked_at, was_tried=entry.was_tried)
+
+    def states(self, now: float) -> tuple[DatasetState, ...]:
+        """Return the state of each dataset. *now* is by the monotonic clock of `due`, in seconds."""
+        return tuple(self._state_of(entry, now) for entry in self)
+
+    def _state_of(self, entry: DatasetEntry, now: float) -> DatasetState:
+        snapshot = self.snapshot(entry)
+        status: DatasetStatus | None = None if entry.error is None else "Error"
+        if entry.is_running and snapshot is not None:
+            status = "Refreshing"
+        next_refresh_at = None if entry.due is None else utc_in(max(0.0, entry.due - now))
+        return state_of(
+            entry.config,
+            snapshot,
+            entry.checked_at,
+            status=status,
+            error=entry.error,
+            next_refresh_at=next_refresh_at,
+        )
+
+    def with_progress(self, entry: DatasetEntry, run: RefreshRun) -> RefreshRun:
+        """Return the running *run* with how far it is."""
+        written = None if entry.file is None else self.snapshots.built_bytes(entry.file)
+        phase: RefreshPhase = "publishing" if entry.is_publishing else "opening" if written is None else "loading"
+        return replace(run, phase=phase, bytes=written, duration_ms=milliseconds_since(entry.began))
+
+    def can_load(self, entry: DatasetEntry) -> bool:
+        """Return whether everything that a materialized view reads is published; True for a dataset with a source."""
+        return all(self.snapshot(self[name]) is not None for name in reads(entry))
+
+    def views_of(self, name: str) -> list[DatasetEntry]:
+        """Return the materialized views that read the dataset *name*."""
+        return [entry for entry in self if name.lower() in reads(entry)]
+
+    def fail_views_of(self, entry: DatasetEntry) -> None:
+        """Record why the views that read *entry*, directly or by another view, cannot be loaded."""
+        failed = [entry]
+        for one in failed:  # grows while it is read
+            for view in self.views_of(one.config.name):
+                if view.error != _UNREADABLE and not self.can_load(view):
+                    view.error = _UNREADABLE
+                    failed.append(view)

@@ -10,7 +10,7 @@ from datasources.errors import DatasetError
 from datasources.loading.columns import refuse_changes
 from datasources.refresh.entries import QueueEntry
 from datasources.refresh.refresh_trace import RefreshTrace
-from datasources.snapshots.publication import Publication, Share
+from datasources.snapshots.directory import Share, SnapshotDirectory
 from datasources.snapshots.snapshot import Builder, Order
 from telemetry.events import EmptiedEvent
 
@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 def carry_out(
-    queued: QueueEntry, builder: Builder, publication: Publication, share: Share | None, trace: RefreshTrace
+    queued: QueueEntry, builder: Builder, snapshots: SnapshotDirectory, share: Share | None, trace: RefreshTrace
 ) -> RefreshRun:
     """Build with *builder* and publish, on *share* first; return the run with its result or error."""
     run = queued.run
     dataset = queued.entry.config
     deadline = Deadline(dataset.acceleration.refresh_timeout_s, queued.stop)
-    served = publication.snapshot(dataset.name)
+    served = snapshots.snapshot(dataset.name)
     try:
         order = Order(dataset, queued.sql, served=served, skip_unchanged=queued.skips, mode=queued.mode)
         queued.entry.file = order.file
@@ -33,7 +33,7 @@ def carry_out(
         finally:
             trace.built(builder.phases)
         if snapshot is None:
-            publication.restore()
+            snapshots.restore()
             rows, size = (served.rows, served.size_bytes) if served is not None else (None, None)
             return replace(run, unchanged=True, rows=rows, bytes=size)
         queued.entry.is_publishing = True
@@ -43,9 +43,9 @@ def carry_out(
             if share is not None:
                 share.publish(snapshot, deadline)
         except DatasetError:
-            publication.discard(snapshot)
+            snapshots.discard(snapshot)
             raise
-        publication.publish(snapshot)
+        snapshots.publish(snapshot)
     except DatasetError as exc:
         return replace(run, error=str(exc))
     except Exception:
@@ -53,6 +53,6 @@ def carry_out(
         logger.exception("The refresh of dataset %s failed", dataset.name)
         return replace(run, error="The refresh failed; see the log of the runtime.")
     if served is not None and served.rows and not snapshot.rows and dataset.view is None:
-        logger.warning("Dataset %s has no rows any more; before this refresh it had %s", dataset.name, served.rows)
+        logger.warning("Dataset %s no longer has rows; before this refresh it had %s", dataset.name, served.rows)
         telemetry.state.send(EmptiedEvent(dataset.name))
     return replace(run, rows=snapshot.rows, bytes=snapshot.size_bytes)

@@ -10,20 +10,26 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Unpack
 
-from datasources.control import AdmittedSql, DatasetControl, DatasetState, Loaded, RefreshRun, SharingState
+from datasources.control import (
+    AdmittedSql,
+    DatasetControl,
+    DatasetState,
+    Loaded,
+    RefreshOptions,
+    RefreshRun,
+    SharingState,
+)
 from datasources.errors import DatasetError, DatasetsUnavailableError, UnknownDatasetError
 from datasources.refresh.control_socket import ControlClient, ControlServer
+from datasources.refresh.manager import DatasetManager, manager_of
 from datasources.refresh.refresher import Refresher
 from datasources.snapshots.snapshot import Builder
-from runtimeconf.model import RefreshMode, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 from system.errors import StateDirectoryError
 from system.lock import StateLock
 from system.state_directory import file_id, prepare_state_dir
-
-if TYPE_CHECKING:  # It needs the library for object storage.
-    from datasources.refresh.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -78,15 +84,6 @@ def load_once(
             lock.release()
 
 
-def _control_of(config: RuntimeConfig, builders: Sequence[Builder]) -> "Refresher | Node":
-    """Return what refreshes the data of *config*: by itself, or as one of several nodes."""
-    if config.snapshots is None:
-        return Refresher(config, builders=builders)
-    from datasources.refresh.node import Node  # noqa: PLC0415 (as above)
-
-    return Node(config, config.snapshots, builders=builders)
-
-
 class DatasetService:
     """
     A `DatasetControl` that refreshes, or follows the process that does.
@@ -104,7 +101,7 @@ class DatasetService:
         self._lock = StateLock(config.state_dir)
         self._client = ControlClient(config.state_dir)
         self._stopping = threading.Event()
-        self._refresher: Refresher | Node | None = None
+        self._manager: DatasetManager | None = None
         self._server: ControlServer | None = None
         self._directory: tuple[int, int] | None = None
         self._last_warning = ""
@@ -138,7 +135,7 @@ class DatasetService:
             self._watcher.join(timeout_s)
         if self._server is not None:
             self._server.close()
-        if self._refresher is not None and not self._refresher.stop(max(0.0, end - time.monotonic())):
+        if self._manager is not None and not self._manager.stop(max(0.0, end - time.monotonic())):
             # Keep the lock while a load still writes; both end with the process.
             logger.warning("A load did not end in time")
             return
@@ -158,23 +155,16 @@ class DatasetService:
         Raises:
             DatasetError: A load does not end, or the state directory was lost.
         """
-        former, server = self._refresher, self._server
+        former, server = self._manager, self._server
         if former is None or server is None:
             raise DatasetsUnavailableError
-        if isinstance(former, Refresher):
-            former.finish(self._config.shutdown_timeout_s)
-            new = Refresher(config, builders=builders, predecessor=former)
-            self._refresher = server.control = new
-            former.succeed(new)
-            new.start()
-        else:
-            former.replace(config, builders)
+        self._manager = server.control = former.replace(config, builders, self._config.shutdown_timeout_s)
         self._config, self._builders = config, builders
 
     def commit(self) -> None:
         """Withdraw the data that the configuration does not declare, after `replace`."""
-        if self._refresher is not None:
-            self._refresher.commit()
+        if self._manager is not None:
+            self._manager.commit()
 
     def is_loaded(self) -> bool:
         """As `DatasetControl.is_loaded`."""
@@ -189,16 +179,10 @@ class DatasetService:
         return self._control().datasets()
 
     def request_refresh(
-        self,
-        name: str,
-        sql: AdmittedSql | None = None,
-        *,
-        mode: RefreshMode | None = None,
-        jitter_max_s: float = 0.0,
-        caller: str = "",
+        self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        return self._control().request_refresh(name, sql, mode=mode, jitter_max_s=jitter_max_s, caller=caller)
+        return self._control().request_refresh(name, sql, **options)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""
@@ -207,19 +191,19 @@ class DatasetService:
     def _control(self) -> DatasetControl:
         if self._stopping.is_set():
             raise DatasetsUnavailableError
-        return self._refresher or self._client
+        return self._manager or self._client
 
     def _hold(self) -> None:
         """Become the process that refreshes; this process has the lock."""
         try:
-            refresher = _control_of(self._config, self._builders)
-            self._server = ControlServer(self._config.state_dir, refresher)
+            manager = manager_of(self._config, self._builders)
+            self._server = ControlServer(self._config.state_dir, manager)
         except BaseException:
             self._lock.release()
             raise
         self._directory = file_id(self._config.state_dir)
-        refresher.start()
-        self._refresher = refresher
+        manager.start()
+        self._manager = manager
 
     def _take_over(self) -> bool:
         if is_free := self._lock.acquire():
@@ -235,24 +219,24 @@ class DatasetService:
     def _watch(self) -> None:
         while not self._stopping.wait(_POLL_S):
             try:
-                if self._refresher is None:
+                if self._manager is None:
                     if file_id(self._config.state_dir) is None:
                         prepare_state_dir(self._config.state_dir)
                     if self._take_over():
                         logger.info("This process now refreshes the data")
                 elif file_id(self._config.state_dir) != self._directory or not self._lock.keep():
                     logger.error("The state directory is gone, or another process has it: nothing is refreshed")
-                    self._release(self._refresher)
+                    self._release(self._manager)
             except (DatasetError, StateDirectoryError) as exc:
                 if str(exc) != self._last_warning:
                     logger.warning("This process cannot refresh the data: %s", exc)
                 self._last_warning = str(exc)
 
-    def _release(self, refresher: "Refresher | Node") -> None:
+    def _release(self, manager: DatasetManager) -> None:
         """Stop refreshing, until the directory exists and is free again."""
         if self._server is not None:
             self._server.close()
-        self._refresher, self._server = None, None
-        while not refresher.stop(_POLL_S) and not self._stopping.is_set():
+        self._manager, self._server = None, None
+        while not manager.stop(_POLL_S) and not self._stopping.is_set():
             logger.warning("A load does not end")
         self._lock.release()

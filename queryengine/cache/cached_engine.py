@@ -2,9 +2,10 @@
 An engine with a cache of results, which are valid as long as the published data is the data they were computed from.
 
 It wraps another engine, in the process that answers callers, so that a cached result costs neither an execution slot
-nor a worker. `docs/decisions/0017-results-cache.md` explains why it is correct; in short: the engine names the manifest
-that alone determines a result; the result is cached under that manifest, and only while that manifest is the published
-one, which each statement checks first. Identical statements that arrive while one of them runs wait for its result.
+nor a worker. `docs/internals/decisions/0017-results-cache.md` explains why it is correct. In short: the engine names
+the manifest that alone determines a result; the result is cached under that manifest, and only while that manifest is
+the published one, which each statement checks first. Identical statements that arrive while one of them runs wait for
+its result.
 
 It works with threads and with gevent: its locks and events come from `threading` at the time of use.
 """

@@ -2,8 +2,8 @@
 Split SQL text into tokens, in linear time, before the engine's parser sees it.
 
 A statement of a few kilobytes can make the parser run for minutes, use gigabytes or overflow the stack, and nothing
-interrupts it (`docs/decisions/0004-statement-gate.md` has the measurements). So `scan` estimates the cost of parsing a
-statement first, and refuses a statement that would take more than about a second.
+interrupts it (`docs/internals/decisions/0004-statement-gate.md` has the measurements). So `scan` estimates the cost of
+parsing a statement first, and refuses a statement that would take more than about a second.
 
 It splits text as DuckDB's own tokenizer does: a test compares the two. Where the engine is lenient, this is strict.
 """

@@ -27,7 +27,9 @@ CURVE = Curve(
     shown=("s",),
     measure=lambda *_: {},
 )
-EVERYTHING = Catalogue(stages=(), standalone=(ROW,), curves=(CURVE,))
+EVERYTHING = Catalogue(
+    stages=(), standalone=(ROW,), curves=(CURVE,), highlights=(("speed", "requests/s", "peer"), ("late", "s", "peer"))
+)
 
 
 @pytest.fixture
@@ -61,6 +63,12 @@ def test_the_summary_has_a_line_for_each_target(found: Report) -> None:
 
     assert lines[2] == ("| how fast: requests/s | 2,400 | peer 1,000 | **2.40** (2.00 to 3.00) | ≥ 2 x | reached |")
     assert lines[3] == "| how fast: s |  |  |  | ≤ 1 | not measured: Querykeep: not run |"
+
+
+def test_the_highlights_are_measured_targets_without_verdicts(found: Report) -> None:
+    lines = parts(found)["highlights"].splitlines()
+
+    assert lines[2:] == ["| how fast: requests/s | 2,400 | peer 1,000 | **2.40** (2.00 to 3.00) |"]
 
 
 def test_a_row_shows_all_subjects_and_failures_without_paths(found: Report) -> None:
@@ -134,3 +142,10 @@ def test_names_are_unique() -> None:
     names = catalogue(Path("peers")).names
 
     assert len(set(names)) == len(names)
+
+
+def test_every_highlight_is_a_target() -> None:
+    everything = catalogue(Path("peers"))
+    targets = {(row.name, target.metric, target.against) for row in everything.rows for target in row.targets}
+
+    assert [one for one in everything.highlights if one not in targets] == []

@@ -1,4 +1,4 @@
-"""Every snippet of docs/flight-sql.md, run unchanged against the example, prints what the page shows."""
+"""Every program of docs/flight-sql.md and docs/how-to/connect.md, run against the example, prints what is shown."""
 
 import os
 import re
@@ -23,7 +23,8 @@ from tests.system.harness import PATIENCE_S, REPOSITORY
 from tests.system.test_examples import clone, prepare
 
 PAGE = (REPOSITORY / "docs" / "flight-sql.md").read_text()
-SNIPPETS = re.findall(r"^```(python|js)\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+PAGES = PAGE + (REPOSITORY / "docs" / "how-to" / "connect.md").read_text()
+SNIPPETS = re.findall(r"^```(python|js)\n(.*?)^```\n\n```text\n(.*?)^```$", PAGES, re.DOTALL | re.MULTILINE)
 
 
 def start(directory: Path, certificates: FlightServer | None = None) -> FlightServer:
@@ -62,7 +63,7 @@ def test_the_page_lists_every_status_and_code_and_each_program_has_its_output() 
         for kind, status in STATUSES.items()
         if issubclass(kind, FlightApiError)
     }
-    assert len(SNIPPETS) == len(re.findall(r"^```(?:python|js)$", PAGE, re.MULTILINE)) >= 10
+    assert len(SNIPPETS) == len(re.findall(r"^```(?:python|js)$", PAGES, re.MULTILINE)) >= 11
 
 
 def test_the_page_states_the_limits() -> None:

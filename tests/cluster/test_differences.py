@@ -1,4 +1,4 @@
-"""The table of differences in docs/cluster.md, by running its statements."""
+"""The table of differences in docs/internals/cluster-sql.md, by running its statements."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import RuntimeConfig
 from tests.cluster.clusters import ClusterEngine, Sail, config_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "cluster-sql.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(SELECT [^`]*)` \| `([^`]*)` \| `([^`]*)` \| `([^`]*)` \|$", PAGE, re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Refreshers over the state directory of a test, the clock that they go by, and nodes that share storage."""
+"""Refreshers over the state directory of a test, and the clock that they go by."""
 
 import time
 from collections.abc import Iterator
@@ -9,8 +9,6 @@ import pytest
 
 from datasources.refresh.refresher import Refresher
 from runtimeconf.model import DatasetConfig
-from tests.datasources.nodes import Fleet, quick_leases
-from tests.datasources.sharing.storage_server import SharedStorage, storage_in_thread
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import Start, configure, declare, settled
 
@@ -61,21 +59,3 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time of the clock of intervals, to be set; the wall clock stands still, which must not matter."""
     monkeypatch.setattr(time, "time", lambda: 0.0)
     return [0.0]
-
-
-@pytest.fixture(scope="module")
-def shared_storage() -> Iterator[SharedStorage]:
-    """Object storage for the nodes of a module."""
-    with storage_in_thread() as running:
-        yield running
-
-
-@pytest.fixture
-def fleet(tmp_path: Path, shared_storage: SharedStorage) -> Iterator[Fleet]:
-    """No node yet, and a source with one row."""
-    shared_storage.prefix = tmp_path.name
-    with quick_leases():
-        nodes = Fleet(tmp_path, shared_storage)
-        nodes.write(1)
-        yield nodes
-        nodes.close()

@@ -20,7 +20,7 @@ from deltalake import write_deltalake
 
 from datasources.errors import SnapshotError
 from datasources.refresh.refresher import Refresher
-from datasources.snapshots.publication import Publication
+from datasources.snapshots.directory import SnapshotDirectory
 from datasources.snapshots.snapshot import Order
 from tests.datasources.sources.loads import table
 from tests.datasources.sources.test_files import put_parquet
@@ -65,7 +65,7 @@ def load_here(directory: Path) -> None:
 def version_served(directory: Path) -> int:
     """Start from what is on the disk, and return which version that is; 0 for the first load."""
     dataset = declare(directory, "a.parquet")
-    snapshot = Publication(directory / "state", [dataset]).snapshot("d")
+    snapshot = SnapshotDirectory(directory / "state", [dataset]).snapshot("d")
     assert snapshot is not None, "the dataset is lost"
     verify(directory / "state", snapshot)
     names = [column.name for column in snapshot.columns]
@@ -108,7 +108,9 @@ def inject(directory: Path, what: str, how: str, number: int, where: str) -> Non
         assert last_good <= served <= count, done.stderr
     if what == FSYNC:
         assert all("to the state directory" in error for _, status, error in ended if status == "failed")
-    published = f"snapshots/{Publication(directory / 'state', [declare(directory, 'a.parquet')]).snapshot('d').file}"  # type: ignore[union-attr]
+    published = (
+        f"snapshots/{SnapshotDirectory(directory / 'state', [declare(directory, 'a.parquet')]).snapshot('d').file}"  # type: ignore[union-attr]
+    )
     left = [name for name in files_below(directory) if not name.startswith("refreshes.json")]
     assert left == ["manifest.json", published]
     load_here(directory)

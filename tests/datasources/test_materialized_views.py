@@ -256,11 +256,8 @@ def test_a_reload_replaces_a_dataset_and_its_views_at_once(tmp_path: Path, begin
     changed = accelerated(tmp_path, "other.csv", name="a")
     added = accelerated(tmp_path, "b.csv", name="added")
     absent = accelerated(tmp_path, "absent.csv", name="absent")
-    former.finish(60)
-    new = Refresher(configure(tmp_path, changed, *datasets[1:], added, absent), predecessor=former)
+    new = former.replace(configure(tmp_path, changed, *datasets[1:], added, absent), (), 60)
     asked.append(new)
-    former.succeed(new)
-    new.start()
 
     try:
         wait_for(lambda: {state(new, name).status for name in ("top", "added")} == {"Ready"}, "the rest")

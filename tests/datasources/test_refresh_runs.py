@@ -61,14 +61,14 @@ def test_r16_a_source_that_is_down_at_the_start_is_tried_ever_less_often_and_log
     tick(refresher, clock, 424)
     wait_for(lambda: state(refresher).status == "Ready", "the recovery")
     settled(refresher)
-    assert refresher._entries["d"].due == (None if interval_s is None else 424 + interval_s)
+    assert refresher._datasets["d"].due == (None if interval_s is None else 424 + interval_s)
 
 
 def tries(refresher: Refresher, clock: list[float], until_s: int) -> list[float]:
     """Advance the clock second by second, and return when `d` was loaded, the load of the start included."""
     tried_at = [clock[0]]
     for second in range(int(clock[0]) + 1, until_s):
-        due = refresher._entries["d"].due
+        due = refresher._datasets["d"].due
         is_due = due is not None and due <= second
         tick(refresher, clock, second)
         if is_due:
@@ -95,7 +95,7 @@ def test_a_served_dataset_whose_refresh_fails_is_tried_again_soon_and_never_late
     tick(refresher, clock, 555)
     wait_for(lambda: state(refresher).status == "Ready", "the recovery")
     settled(refresher)
-    assert refresher._entries["d"].due == 655
+    assert refresher._datasets["d"].due == 655
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_load_of_a_start_is_tried_again_although_older_data_is_served(
     tick(refresher, clock, 5)
     wait_for(lambda: served(tmp_path) == [(2, "y")], "the next try")
     settled(refresher)
-    assert refresher._entries["d"].due is None
+    assert refresher._datasets["d"].due is None
 
 
 def test_jitter_delays_only_scheduled_refreshes(tmp_path: Path, start: Start, clock: list[float]) -> None:
@@ -137,11 +137,11 @@ def test_jitter_delays_only_scheduled_refreshes(tmp_path: Path, start: Start, cl
     refresher = start(dataset, now=lambda: clock[0], chance=lambda: 0.5)
     # There is nothing to serve yet: that is not put off.
     settled(refresher)
-    assert refresher._entries["d"].due == 120
+    assert refresher._datasets["d"].due == 120
     finished(refresher, refresher.request_refresh("d"))
 
     again = start(dataset, now=lambda: clock[0], chance=lambda: 0.25)
-    assert again._entries["d"].due == 10
+    assert again._datasets["d"].due == 10
     assert state(again).next_refresh_at is not None
     tick(again, clock, 10)
     wait_for(lambda: len(again.history("d")) == 3, "the load of the start")
@@ -186,7 +186,7 @@ def test_two_loads_run_at_once_and_never_two_of_one_dataset(tmp_path: Path, star
     assert finished(refresher, again, "a").status == "succeeded"
     for name in "bc":
         assert settled(refresher, name).status == "succeeded"
-    assert refresher._entries["b"].due == 15  # counted from the end of its load
+    assert refresher._datasets["b"].due == 15  # counted from the end of its load
     # First come, first served: c before the second load of a.
     assert building == ["a", "b", "c", "a"]
     assert len(read_manifest(tmp_path / "state").snapshots) == 3
@@ -276,7 +276,7 @@ def test_a_caller_who_joins_a_scheduled_run_has_the_source_read(tmp_path: Path, 
     asked = refresher.request_refresh("c", AdmittedSql("SELECT * FROM c WHERE a = 2"))
     # A request of the clock does not undo that of a caller.
     with refresher._condition:
-        refresher._enqueue(refresher._entries["c"], None, skips=True)
+        refresher._runs.load_soon([refresher._datasets["c"]])
     go_on.set()
 
     assert asked.id == first.id

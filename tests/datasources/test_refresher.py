@@ -51,7 +51,7 @@ def test_every_dataset_is_loaded_at_start_in_the_order_of_the_yaml(tmp_path: Pat
     assert second.refreshed_at == of_second.created_at
     assert second.bytes == of_second.size_bytes == snapshot_path(tmp_path / "state", of_second).stat().st_size
     assert (first.acceleration_enabled, first.status, first.rows) == (False, "Ready", 1)
-    assert refresher._entries["first"].due is None
+    assert refresher._datasets["first"].due is None
 
 
 def test_r01_a_refresh_replaces_old_data_by_new_and_nothing_between(tmp_path: Path, begin: Start) -> None:
@@ -93,7 +93,7 @@ def test_a_running_refresh_reports_its_progress(tmp_path: Path, start: Start) ->
 
     refresher.request_refresh("d", AdmittedSql("SELECT a, md5(i::VARCHAR) AS b FROM d, range(3000000) r(i)"))
     sizes = set()
-    with refresher._publication._lock:
+    with refresher._datasets.snapshots._lock:
 
         def is_publishing() -> bool:
             if progress().phase == "loading":
@@ -265,7 +265,7 @@ def test_a_reload_that_waits_for_a_dataset_tries_it_again(tmp_path: Path, begin:
     former = begin(missing, ready_state="on_registered")
     assert (former.waiting_for(), state(former, "missing").status) == ((), "Error")
 
-    former.finish(60)
+    former._finish(60)
     new = Refresher(configure(tmp_path, missing, ready_state="on_load"), predecessor=former)
 
     assert (new.waiting_for(), state(new, "missing").status) == (("missing",), "Initializing")
@@ -293,7 +293,7 @@ def test_a_dataset_that_was_never_loaded_is_tried_again_without_an_interval(
 
     wait_for(refresher.is_loaded, "the load")
     settled(refresher)
-    assert (len(refresher.history("d")), refresher._entries["d"].due) == (2, None)
+    assert (len(refresher.history("d")), refresher._datasets["d"].due) == (2, None)
 
 
 @pytest.mark.parametrize("on_schema_change", ["fail", "accept"])
@@ -419,25 +419,13 @@ def test_r21_many_refreshes_leave_no_descriptor_thread_or_file(tmp_path: Path, r
 # --- another configuration --------------------------------------------------------------------------------------------
 
 
-def succeed(
-    former: Refresher, directory: Path, *datasets: DatasetConfig, within_s: float = 60.0, **more: Any
-) -> Refresher:
-    """Replace a refresher as a reload does."""
-    former.finish(within_s)
-    new = Refresher(configure(directory, *datasets), predecessor=former, **more)
-    former.succeed(new)
-    new.start()
-    return new
-
-
 def test_a_successor_keeps_what_did_not_change_and_takes_over_what_was_requested(tmp_path: Path, begin: Start) -> None:
     for name in ("a", "b", "c"):
         put(tmp_path, f"{name}.csv", "a,b\n1,x\n2,y\n")
     same, gone, other = (accelerated(tmp_path, f"{name}.csv", name=name) for name in ("a", "b", "c"))
     former = begin(same, gone, other)
     go_on = threading.Event()
-    former.finish(60)
-    slow = succeed(former, tmp_path, same, gone, other, builders=[Slow(tmp_path, [], go_on)])
+    slow = former.replace(configure(tmp_path, same, gone, other), [Slow(tmp_path, [], go_on)], 60)
     assert [len(slow.history(name)) for name in "abc"] == [1, 1, 1]
 
     running = slow.request_refresh("a")
@@ -445,7 +433,7 @@ def test_a_successor_keeps_what_did_not_change_and_takes_over_what_was_requested
     waiting = [slow.request_refresh(name, AdmittedSql(f"SELECT * FROM {name} WHERE a = 1")) for name in ("a", "b", "c")]
     threading.Timer(0.2, go_on.set).start()
     changed = accelerated(tmp_path, "c.csv", name="C", refresh_sql="SELECT b FROM C")
-    new = succeed(slow, tmp_path, same, changed)
+    new = slow.replace(configure(tmp_path, same, changed), (), 60)
 
     try:
         assert finished(new, running, "a").status == "succeeded"
@@ -467,13 +455,12 @@ def test_a_load_that_does_not_finish_in_time_is_interrupted_and_loaded_again(tmp
     put(tmp_path, "a.csv")
     dataset = accelerated(tmp_path)
     former = begin(dataset)
-    former.finish(60)
     go_on = threading.Event()
-    slow = succeed(former, tmp_path, dataset, builders=[Slow(tmp_path, [], go_on)])
+    slow = former.replace(configure(tmp_path, dataset), [Slow(tmp_path, [], go_on)], 60)
     running = slow.request_refresh("d")
     wait_for(lambda: slow.history("d")[0].status == "running", "the slow run")
 
-    new = succeed(slow, tmp_path, dataset, within_s=0.05)
+    new = slow.replace(configure(tmp_path, dataset), (), 0.05)
 
     try:
         assert finished(new, running).status == "failed"

@@ -62,7 +62,7 @@ def looks_complete(
 
 
 @pytest.mark.parametrize(
-    "kills", [4, pytest.param(50, marks=pytest.mark.exhaustive)], ids=["a few kills", "fifty kills"]
+    "kills", [4, pytest.param(16, marks=pytest.mark.exhaustive), pytest.param(50, marks=pytest.mark.soak)]
 )
 def test_a_result_that_breaks_off_never_looks_complete(front: Front, runtime: FlightServer, kills: int) -> None:
     ways = [(victims, version) for victims in (engine, web) for version in ("1.1", "2")]

@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,7 +19,9 @@ from authkeys.credentials import Reason
 from authkeys.keys import FINGERPRINT_DIGITS
 from datasources.control import DatasetStatus, RefreshStatus
 from datasources.errors import INTERRUPTED
-from tests.system.harness import PATIENCE_S, clean_environ, free_port, wait_for
+from runtimeclient import COMMANDS
+from runtimeclient.commands.base import command_parser, load_command
+from tests.system.harness import PATIENCE_S, clean_environ, free_port, wait_for, write_program
 from tests.system.harness import REPOSITORY as ROOT
 
 ROOMS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
@@ -31,6 +32,8 @@ FOREIGN = {"node_modules", "htmlcov", "secrets"}
 FENCE = re.compile(r"^(?P<fence>```+)(?P<language>\w*)\n(?P<body>.*?)^(?P=fence)\s*$", re.DOTALL | re.MULTILINE)
 INLINE_CODE = re.compile(r"`+[^`]+`+")
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+#: A call of our program. Its name is also that of images, units and resources, which follow other words.
+PROGRAM = re.compile(r"(?:manage\.py|(?:^|bin/|[$|] |-- |sudo |-u \w+ )querykeep) (?P<name>[a-z]\w*)(?P<rest>[^|>;&]*)")
 HEADING = re.compile(r"^#{1,6} (?P<text>.+?)\s*$", re.MULTILINE)
 
 
@@ -62,6 +65,12 @@ def own_commands() -> dict[str, BaseCommand]:
     return {name: load_command_class(app, name) for name, app in get_commands().items() if app in ROOMS}
 
 
+def options_of_commands() -> dict[str, set[str]]:
+    of_server = {name: command.create_parser("manage.py", name) for name, command in own_commands().items()}
+    of_client = {name: command_parser(load_command(name), "querykeep") for name in COMMANDS}
+    return {name: set(parser._option_string_actions) for name, parser in {**of_server, **of_client}.items()}
+
+
 def code_lines() -> Iterator[tuple[Path, str]]:
     """Every line of a fenced block, joined over a trailing backslash, and every piece of inline code."""
     for document in DOCUMENTS:
@@ -74,9 +83,9 @@ def code_lines() -> Iterator[tuple[Path, str]]:
 
 
 def command_lines() -> Iterator[tuple[Path, str, list[str]]]:
-    """Every `manage.py NAME ...` of the documents: where, the name, and the words after it."""
+    """Every `querykeep NAME ...` or `manage.py NAME ...`: the document, the name, and the words after it."""
     for document, line in code_lines():
-        for call in re.finditer(r"manage\.py (?P<name>[a-z]\w*)(?P<rest>[^|>;&]*)", line):
+        for call in PROGRAM.finditer(line):
             try:
                 words = shlex.split(call["rest"], comments=True)
             except ValueError:  # A quoted statement that holds one of |>;&
@@ -101,10 +110,14 @@ def test_links_lead_somewhere_and_no_path_is_of_a_machine(document: Path) -> Non
 
 
 def test_every_page_is_in_the_index_and_in_no_list_twice() -> None:
-    contents = (ROOT / "docs" / "README.md").read_text()
-    pages = {str(page.relative_to(ROOT / "docs")) for page in DOCUMENTS if page.is_relative_to(ROOT / "docs")}
+    pages = {page for page in DOCUMENTS if page.is_relative_to(ROOT / "docs")}
+    listed_pages = {
+        (index.parent / target).resolve()
+        for index in (ROOT / "docs" / "README.md", ROOT / "docs" / "internals" / "README.md")
+        for target in LINK.findall(index.read_text())
+    }
 
-    assert sorted(page for page in pages - {"README.md"} if f"({page})" not in contents) == []
+    assert sorted(document_id(page) for page in pages - listed_pages - {ROOT / "docs" / "README.md"}) == []
     for index in DOCUMENTS:
         listed = re.findall(r"^\* \[[^\]]*\]\(([^)]+)\)", index.read_text(), re.MULTILINE)
         assert sorted({page for page in listed if listed.count(page) > 1}) == [], index
@@ -135,16 +148,16 @@ def test_every_make_target_is_explained_and_no_other_is_named() -> None:
 
 def test_every_command_is_documented_and_no_other_is_named() -> None:
     named = {(document_id(document), name) for document, name, _ in command_lines()}
+    existing = {*own_commands(), *COMMANDS}
 
-    assert sorted(name for name in own_commands() if f"manage.py {name}" not in ALL_TEXT) == []
-    assert sorted((document, name) for document, name in named if name not in {*get_commands(), "help"}) == []
+    assert sorted(existing - {name for _, name in named}) == []
+    assert (
+        sorted((document, name) for document, name in named if name not in existing | {*get_commands(), "help"}) == []
+    )
 
 
 def test_only_options_that_exist_are_named() -> None:
-    options = {
-        name: set(command.create_parser("manage.py", name)._option_string_actions)
-        for name, command in own_commands().items()
-    }
+    options = options_of_commands()
 
     unknown = [
         (document_id(document), name, word)
@@ -157,9 +170,9 @@ def test_only_options_that_exist_are_named() -> None:
 
 
 def test_the_words_for_states_and_reasons_are_those_of_the_code() -> None:
-    http, operations = ((ROOT / "docs" / name).read_text() for name in ("http.md", "operations.md"))
+    http, logs = ((ROOT / "docs" / name).read_text() for name in ("http.md", "logs.md"))
     (dataset, refresh) = re.findall(r"^\| `status` \| (`(?:Initializing|queued)`.*) \|$", http, re.MULTILINE)
-    (reasons,) = re.findall(r"^\| `reason` \| (.*) \|$", operations, re.MULTILINE)
+    (reasons,) = re.findall(r"^\| `reason` \| (.*) \|$", logs, re.MULTILINE)
 
     assert set(re.findall("`([A-Z][a-z]+)`", dataset)) == set(get_args(DatasetStatus))
     assert set(re.findall("`([a-z]+)`", refresh)) == set(get_args(RefreshStatus))
@@ -177,7 +190,7 @@ def test_fingerprints_have_the_digits_of_the_code() -> None:
 
 def test_every_direct_dependency_is_decided() -> None:
     decided = {}
-    for line in (ROOT / "docs/decisions/0002-dependencies.md").read_text().splitlines():
+    for line in (ROOT / "docs/internals/decisions/0002-dependencies.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if len(cells) == 4 and cells[0] != "Package" and not cells[0].startswith("-"):
             decided[cells[0]] = cells
@@ -203,6 +216,7 @@ def test_versions_and_licence_are_those_of_the_project() -> None:
     assert "Python 3.11 to 3.14" in readme
     assert "Python 3.11 to 3.14" in contributing
     assert f"## [{project['version']}]" in changelog
+    assert set(re.findall(r"querykeep-([\d.]+)-py3", ALL_TEXT)) == {project["version"]}
     assert project["license"] == "Apache-2.0"
     assert "Apache-2.0" in readme
     assert "Apache License\n                           Version 2.0, January 2004" in licence
@@ -213,24 +227,28 @@ def test_versions_and_licence_are_those_of_the_project() -> None:
 def test_the_commands_of_the_tutorial_print_what_it_shows(tmp_path: Path) -> None:
     """Run its blocks in order. What needs the network is left out: the installation and the dashboard."""
     port, flight_port = free_port(), free_port()
-    binds = f'  http: {{bind: "127.0.0.1:{port}"}}\n  flight: {{bind: "127.0.0.1:{flight_port}"}}\n'
-    environ = clean_environ(RUNTIME_HTTP_ENDPOINT=f"http://127.0.0.1:{port}")
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    (tmp_path / "manage.py").symlink_to(ROOT / "manage.py")
-    exports, printed, compared = 'curl() { command curl -sS "$@"; }\n', "", 0
+    binds = f'runtime:\n  http: {{bind: "127.0.0.1:{port}"}}\n  flight: {{bind: "127.0.0.1:{flight_port}"}}\n'
+    program = write_program(tmp_path / ".venv")
+    path = f"{program.parent}:{os.environ['PATH']}"
+    environ = clean_environ(RUNTIME_HTTP_ENDPOINT=f"http://127.0.0.1:{port}", PATH=path)
+    configuration = tmp_path / "shop" / "runtime.yaml"
+    kept, printed, compared = 'curl() { command curl -sS "$@"; }\n', "", 0
 
     with ExitStack() as stack:
         for block in FENCE.finditer((ROOT / "docs" / "tutorial.md").read_text()):
-            body = block["body"].replace("runtime:\n", f"runtime:\n{binds}").replace(":8090", f":{port}")
+            body = block["body"].replace(":8090", f":{port}")
             if block["language"] != "sh":
-                if "dashboard" not in body:
+                if block["language"] != "yaml" and "dashboard" not in body:
                     assert printed.strip() == body.strip()
                     compared += 1
                 continue
-            lines = [line for line in body.splitlines() if not re.match(r"make |python3 -m venv|shop/\.venv/", line)]
-            exports += "".join(f"{line}\n" for line in lines if line.startswith("export "))
-            script = ["sh", "-c", exports + "exec " * ("manage.py serve" in body) + "\n".join(lines)]
-            if "manage.py serve" in body:
+            left_out = r"make |\. \.venv|cd shop$|python3 -m venv|dashboard-env/"
+            lines = [line for line in body.splitlines() if not re.match(left_out, line)]
+            lasting = [line for line in lines if line.startswith("export ") or line.endswith("cd shop")]
+            kept += "".join(f"{line}\n" for line in lasting)
+            is_server = "querykeep serve" in body
+            script = ["sh", "-c", kept + "exec " * is_server + "\n".join(line for line in lines if line not in lasting)]
+            if is_server:
                 with (tmp_path / "log").open("wb") as log:
                     runtime = subprocess.Popen(script, cwd=tmp_path, env=environ, stdout=log, stderr=log)
                 stack.callback(runtime.wait, PATIENCE_S)
@@ -240,6 +258,8 @@ def test_the_commands_of_the_tutorial_print_what_it_shows(tmp_path: Path) -> Non
             done = subprocess.run(script, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
             printed = done.stdout + done.stderr
             assert done.returncode == ("broken" in body), printed  # a refresh of a broken line fails
+            if "querykeep init" in body:
+                configuration.write_text(configuration.read_text().replace("runtime:\n", binds))
 
     assert compared == 5
     assert runtime.returncode == 0

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import stat
+import subprocess
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from runtimeconf.model import RuntimeConfig
 from tests.runtimeclient.calling import call
 from tests.runtimeclient.conftest import ROOT
 from tests.runtimeclient.remote import Remote, problem
+from tests.system.harness import clean_environ, write_program
 
 
 @pytest.fixture(autouse=True)
@@ -51,17 +53,34 @@ def test_a_configuration_and_a_key_are_written_for_a_file() -> None:
     assert call("apikey", "check", stdin=io.StringIO(key)).out.startswith("first, ")
 
 
-def test_the_readme_shows_what_is_written() -> None:
-    Path("orders.parquet").touch()
-    call("init", "orders.parquet")
+def test_the_tutorial_shows_what_is_written() -> None:
+    Path("orders.csv").touch()
+    call("init", "orders.csv")
 
     written = Path("runtime.yaml").read_text().partition("\n")[2]
-    shown = (ROOT / "README.md").read_text()
+    shown = (ROOT / "docs" / "tutorial.md").read_text()
 
     assert re.sub("sha256: .*", "", written) in re.sub("sha256: .*", "", shown)
 
 
-def test_a_variable_that_names_another_configuration_is_warned_of() -> None:
+def test_the_program_of_a_clone_prints_lines_that_run_where_it_ran(tmp_path: Path) -> None:
+    program = write_program(tmp_path / "venv")
+    (tmp_path / "empty").mkdir()
+
+    def first_line(shown: str, directory: Path, path: str) -> str:
+        environ = clean_environ(PATH=path + os.environ["PATH"])
+        done = subprocess.run([shown, "init"], cwd=directory, env=environ, check=True, capture_output=True, text=True)
+        return done.stdout.partition("\n")[0]
+
+    assert first_line("venv/bin/querykeep", tmp_path, "") == "venv/bin/querykeep serve"
+    assert first_line("querykeep", tmp_path / "empty", f"{program.parent}:") == "querykeep serve"
+
+
+def test_a_variable_that_names_another_configuration_is_warned_of(tmp_path: Path) -> None:
+    assert "Warning" not in call("init", environ={"RUNTIME_CONFIG": f"{tmp_path}/runtime.yaml"}).err
+    Path("runtime.yaml").unlink()
+    Path("api_key").unlink()
+
     done = call("init", environ={"RUNTIME_CONFIG": "/etc/other.yaml"})
 
     assert done.err.startswith("Warning: RUNTIME_CONFIG names another file, which serve will read: unset it.\n")

@@ -39,7 +39,7 @@ class Line:
 
     @property
     def row(self) -> str:
-        """The row in `docs/logs.md`."""
+        """The row in `docs/internals/log-lines.md`."""
         fields = ", ".join(f"`{name}`" for name in self.fields)
         loggers = ", ".join(f"`{name}`" for name in self.logger.split(", "))
         message = self.message if self.message == SENTENCE else f"`{self.message}`"

@@ -5,35 +5,12 @@ from typing import Any
 import pytest
 
 from runtimeconf.fields import Section
-from runtimeconf.model import AccelerationConfig, FlightConfig, HistoryConfig, ResultsCacheConfig
 from runtimeconf.schema import ROOT
 from tests.corpus import each
-from tests.runtimeconf.configurations import Fault, Faults
-from tests.runtimeconf.test_documents import ROWS
+from tests.runtimeconf.configurations import Fault, Faults, Load
 
 SECTIONS: dict[str, Section[Any]] = {path: field for path, field in ROOT.walk("") if isinstance(field, Section)}
-SWITCHED = {
-    path: setting for path, section in SECTIONS.items() for setting in section.settings if setting.name == "enabled"
-}
-#: Sections that are on by default.
-ON_BY_DEFAULT: dict[str, FlightConfig | HistoryConfig | AccelerationConfig | ResultsCacheConfig] = {
-    "runtime.flight": FlightConfig(),
-    "runtime.history": HistoryConfig(),
-    "datasets[].acceleration": AccelerationConfig(),
-    "views[].acceleration": AccelerationConfig(),
-    "runtime.caching.sql_results": ResultsCacheConfig(enabled=True),
-}
-
 DATASET = "datasets:\n  - from: file:a.csv\n    name: a\n"
-
-
-@each("path", SWITCHED)
-def test_enabled_is_required_unless_the_documented_default_is_on(path: str) -> None:
-    if SWITCHED[path].is_required:
-        assert "| required |" in ROWS[f"{path}.enabled"]
-    else:
-        assert ON_BY_DEFAULT[path].enabled
-        assert "| `true` |" in ROWS[f"{path}.enabled"]
 
 
 @each(
@@ -85,3 +62,27 @@ def test_no_hint_suggests_the_refused_field_itself(faults: Faults, name: str) ->
     said = [fault for text in texts for fault in faults(f"{text}no_such_part: x\n")]
 
     assert [fault for fault in said if f"did you mean {name}?" in fault.message] == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "interval", "warning"),
+    [
+        ("5m", "", "has no effect unless a dataset has a refresh_check_interval"),
+        ("5m", ", refresh_check_interval: 5m", "is not longer than every refresh_check_interval"),
+        ("5m", ", refresh_check_interval: 1m", ""),
+        ("5m", ", refresh_cron: '0 * * * *'", ""),
+    ],
+)
+def test_a_limit_on_staleness_that_cannot_be_met_or_has_no_effect_is_warned_of(
+    load_text: Load, limit: str, interval: str, warning: str
+) -> None:
+    assert load_text("{}").query.max_staleness_s is None
+    dataset = f"{{from: file:a.csv, name: a, acceleration: {{enabled: true{interval}}}}}"
+
+    config = load_text(f"runtime: {{query: {{max_staleness: {limit}}}}}\ndatasets: [{dataset}]")
+
+    assert config.query.max_staleness_s == 300
+    assert [one for one in config.warnings if "max_staleness" in one and (warning or "!") in one] == (
+        list(config.warnings) if warning else []
+    )
+    assert bool(config.warnings) == bool(warning)

@@ -1,4 +1,4 @@
-"""docs/http.md, and the log in docs/operations.md, document everything that exists; `openapi` has the error codes."""
+"""docs/http.md, and docs/logs.md document everything that exists; `openapi` has the error codes."""
 
 import logging
 import re
@@ -17,7 +17,7 @@ from tests.system.harness import WRONG
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "http.md").read_text()
 ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("|")]
-LOGS = (DOCS / "operations.md").read_text()
+LOGS = (DOCS / "logs.md").read_text()
 
 
 def test_every_route_with_its_methods() -> None:

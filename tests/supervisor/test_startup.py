@@ -50,6 +50,7 @@ def test_the_configuration_is_checked_once_and_the_keys_are_described(configured
     assert KEY not in startup.describe_keys()
 
 
+@pytest.mark.plugin
 @pytest.mark.parametrize(
     ("refresh_sql", "view", "faults"),
     [

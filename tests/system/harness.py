@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shlex
 import signal
 import socket
 import ssl
@@ -88,6 +89,18 @@ def run_program(
         [PYTHON, *arguments], cwd=cwd, env=clean_environ(**environ), input=stdin, capture_output=True, text=True,
         timeout=120, check=False,
     )  # fmt: skip
+
+
+def write_program(environment: Path) -> Path:
+    """Write the program `querykeep` of a clone, as `make install` does, into an *environment* that is not there yet."""
+    python = environment / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(PYTHON)} "$@"\n')
+    python.chmod(0o755)
+    relative = os.path.relpath(environment, REPOSITORY)
+    command = ["make", "--silent", "-C", str(REPOSITORY), f"VENV={relative}", f"{relative}/bin/querykeep"]
+    subprocess.run(command, env=clean_environ(), check=True)
+    return python.with_name("querykeep")
 
 
 def write_orders(path: Path, rows: int = 1000, offset: int = 0) -> None:

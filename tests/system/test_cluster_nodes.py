@@ -10,7 +10,7 @@ import pytest
 
 from queryengine.manifest import parquet_file
 from tests.cluster.clusters import Sail, write_flights
-from tests.datasources.sharing.storage_server import BUCKET, KEYS, SharedStorage, storage_process
+from tests.nodes.storage_server import BUCKET, KEYS, SharedStorage, storage_process
 from tests.system.harness import K1, Server, wait_for, write_orders
 from tests.system.processes import family, send
 from tests.system.test_nodes import ROWS, SUM, Callers, answer, publisher_of, running

@@ -189,7 +189,7 @@ def loaders(members: list[int], server: FlightServer) -> set[int]:
     return {pid for pid in members if pid not in parts and pid != server.process.pid}
 
 
-@pytest.mark.parametrize("name", ["refresh", "engine", "web", "flight", "web worker", "second engine"])
+@pytest.mark.parametrize("name", ["refresh", "engine", "web worker", "second engine"])
 def test_a_part_that_hangs_in_a_reload_leaves_one_whole_runtime(tmp_path: Path, name: str) -> None:
     with runtime(tmp_path) as server, ThreadPoolExecutor() as pool:
         first, *_ = part(server.process.pid, "engine")

@@ -124,9 +124,9 @@ STATEMENTS = st.one_of(
 )
 
 
-#: Each asks with six keys: 6,000 cases in `make test-all`, 360 where the file is run by itself.
+#: Each asks with six keys: 1,500 cases in `make test-all`, 360 where the file is run by itself.
 MATRIX = settings(
-    max_examples=60 if settings().max_examples == 20 else 1_000, suppress_health_check=list(HealthCheck), deadline=None
+    max_examples=60 if settings().max_examples == 20 else 250, suppress_health_check=list(HealthCheck), deadline=None
 )
 
 
@@ -212,7 +212,9 @@ def test_no_expression_reaches_a_row_that_a_materialized_view_leaves_out(runtime
 
 
 @pytest.mark.exhaustive
-def test_none_of_thousands_of_expressions_reaches_it(runtimes: Runtimes) -> None:
-    told = assert_nothing_leaks(runtimes, PROBES, ("json", "csv", "arrow", "flight", "prepared"))
+def test_none_of_a_thousand_expressions_reaches_it(runtimes: Runtimes) -> None:
+    probes = PROBES[::3]
 
-    assert told > len(PROBES) // 20
+    told = assert_nothing_leaks(runtimes, probes, ("json", "csv", "arrow", "flight", "prepared"))
+
+    assert told > len(probes) // 20

@@ -11,14 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.datasources.sharing.storage_server import BUCKET, KEYS, SharedStorage, storage_in_thread, storage_process
+from tests.nodes.storage_server import BUCKET, KEYS, SharedStorage, storage_in_thread, storage_process
 from tests.system.harness import KEYED, PATIENCE_S, Server, free_port, wait_for, write_orders
 from tests.system.processes import family, send, shown
 
 ROWS = 1000
 #: Seconds for which the storage does not answer.
-_OUTAGE_S = 60.0
-_ANSWERS = 20_000
+_OUTAGE_S = 30.0
+_ANSWERS = 5_000
 SUM = "SELECT count(*) AS n, sum(id)::BIGINT AS s FROM orders"
 
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from connectors.origin import Origin
 from datasources.errors import SnapshotError, SourceError
-from datasources.sources.origin import Origin
 from runtimeconf.model import AccelerationConfig
 from tests.datasources.sources.loads import (
     build,

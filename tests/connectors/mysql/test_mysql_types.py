@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
+from connectors.databases import converted
 from connectors.mysql.types import column_of
 from datasources.errors import SourceError
-from datasources.sources.databases import converted
 
 
 @pytest.mark.parametrize(

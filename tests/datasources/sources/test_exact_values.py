@@ -1,4 +1,4 @@
-"""What arrives from files: the table of docs/values.md, and values that nobody has listed."""
+"""What arrives from files: the table of docs/internals/values-from-sources.md, and values that nobody has listed."""
 
 import io
 import json
@@ -26,7 +26,7 @@ from runtimeconf.file_formats import FileParams
 from tests.datasources.sources.test_excel import of_cells
 from tests.datasources.support import new_load
 
-DOCUMENT = Path(__file__).parents[3] / "docs/values.md"
+DOCUMENT = Path(__file__).parents[3] / "docs/internals/values-from-sources.md"
 FORMATS = ("csv", "json", "parquet", "xlsx")
 REFUSED = "refused"
 
@@ -54,7 +54,7 @@ PARQUET = {
 def table() -> list[tuple[list[str], dict[str, list[str]]]]:
     """Return the values of each line, and the type and the first value that arrive, by format; none: not in it."""
     found = []
-    for line in DOCUMENT.read_text().partition("## What arrives")[2].partition("\n## ")[0].splitlines():
+    for line in DOCUMENT.read_text().partition("## Files")[2].partition("\n## ")[0].splitlines():
         values, *cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| `"):
             arrived = [[REFUSED] if cell == REFUSED else re.findall("`([^`]+)`", cell) for cell in cells]
@@ -240,7 +240,7 @@ def moment(text: str) -> tuple[timedelta | None, str | None, Decimal, str]:
     return found - datetime(1, 1, 1, tzinfo=UTC), None, fraction, "UTC" if zone else ""
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=COLUMNS, format_=st.sampled_from(["csv", "json"]))
 def test_every_value_arrives_or_stays_text(tmp_path: Path, values: list[str], format_: str) -> None:
     type_, texts = arrived(tmp_path, format_, values)

@@ -23,7 +23,6 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 _WIDE = Context(prec=80)  # the default would round decimals of 38 digits
 
 patient = settings(deadline=None)
-few = settings(patient, max_examples=60)
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ def test_any_text_in_any_column(values: list[str | None], names: list[str]) -> N
         assert rows == [[value or ""] * len(names) for value in values]
 
 
-@few
+@patient
 @given(st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p))), st.data())
 def test_every_precision_and_scale(shape: tuple[int, int], data: st.DataObject) -> None:
     precision, scale = shape
@@ -179,7 +178,7 @@ def iso_year(year: int) -> str:
     return f"{year:04}" if 0 <= year <= 9999 else f"{year:+07}"
 
 
-@few
+@patient
 @given(values=st.lists(INSTANTS.filter(lambda value: abs(value) < 2**63 - 1 and value > -9.2233720224e18), min_size=1))
 def test_every_instant(connection: duckdb.DuckDBPyConnection, values: list[int]) -> None:
     batch = pa.record_batch({"v": pa.array(values, pa.int64()).view(pa.timestamp("us"))})
@@ -196,7 +195,7 @@ def test_every_instant(connection: duckdb.DuckDBPyConnection, values: list[int])
     assert strict_json(from_arrow({"v": "TIMESTAMP"}, batch)) == expected
 
 
-@few
+@patient
 @given(values=st.lists(st.integers(-(2**31) + 2, 2**31 - 2) | st.integers(-800_000, 3_000_000), min_size=1))
 def test_every_day(connection: duckdb.DuckDBPyConnection, values: list[int]) -> None:
     batch = pa.record_batch({"v": pa.array(values, pa.int32()).view(pa.date32())})

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from docs.reference.datafusion import page
-from docs.reference.datafusion.constructs import ANSWERS, constructs
+from docs.internals.datafusion import page
+from docs.internals.datafusion.constructs import ANSWERS, constructs
 from queryengine.cancellation import Interruption
 from queryengine.encoders import encode_parts
 from queryengine.engine import GatedStatement, Query

@@ -96,7 +96,7 @@ soup = st.lists(st.sampled_from(_PIECES) | NUMBERS, min_size=1, max_size=9).map(
 )
 
 
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None)
 @given(alike(in_places() | st.sampled_from([*READS, *(sql for _, sql in REFUSED)]) | soup))
 def test_statements_of_one_shape_have_one_verdict_and_one_tree(gate: Gate, pair: tuple[Scan, Scan]) -> None:
     first, second = pair

@@ -133,7 +133,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), json_values) | st.lists(json_values))
 def test_deep_json_is_read_as_any_other(value: Any) -> None:
     deep = '{"a":' * 1200 + json.dumps(value) + "}" * 1200

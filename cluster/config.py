@@ -1,0 +1,148 @@
+"""How a cluster is written in `runtime.engine`."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from runtimeconf.addresses import split_host_port
+from runtimeconf.connector import Engine, Package
+from runtimeconf.fields import (
+    BooleanField,
+    DurationField,
+    Field,
+    IntegerField,
+    InvalidValueError,
+    ParsedField,
+    PathField,
+    Section,
+    Setting,
+    into,
+)
+from runtimeconf.handover import plain, rebuilt
+from runtimeconf.model import EngineConfig
+from runtimeconf.network import parse_token
+from runtimeconf.pem import pem_problem
+from runtimeconf.references import holds_reference
+from runtimeconf.validation import YamlPath
+from runtimeconf.yaml_reader import Mapping, Node, Scalar
+from system.addresses import Address
+
+_NAME: Final = "sc"
+_SCHEME: Final = f"{_NAME}://"
+#: The port of Spark Connect, if the address has none.
+DEFAULT_PORT: Final = 15002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """
+    The cluster that speaks Spark Connect at `address`.
+
+    `uses_tls` says whether the connection is encrypted. `tls_ca` is the absolute path of a PEM file with the
+    authorities to trust; None for the public ones.
+    """
+
+    address: Address
+    token: str | None = field(default=None, repr=False)
+    uses_tls: bool = False
+    tls_ca: Path | None = None
+
+    @classmethod
+    def of(cls, engine: EngineConfig) -> Self:
+        """Return the cluster that is *engine*."""
+        made: Self = rebuilt(cls, {**engine.params, "address": plain(engine.address)})
+        return made
+
+
+def _parse_address(text: str) -> Address:
+    if not text.startswith(_SCHEME):
+        raise InvalidValueError
+    if ";" in text or "@" in text:
+        raise InvalidValueError("without parameters and user: params holds the token")
+    found = split_host_port(text.removeprefix(_SCHEME).removesuffix("/"))
+    if found is None:
+        raise InvalidValueError
+    host, port = found
+    return Address(host, port or DEFAULT_PORT)
+
+
+class _AddressField(ParsedField[Address]):
+    """The address. An invalid one may hold a token, so no fault shows it."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the address of a cluster, such as {_SCHEME}spark.internal:{DEFAULT_PORT}", _parse_address)
+
+    def read(self, node: Node, path: YamlPath) -> Address | None:
+        return super().read(_hidden(node), path)
+
+
+class _TokenField(Field[str]):
+    """The token. Secret references in it are resolved; no fault shows it."""
+
+    expected = "a text or a secret reference such as ${ secrets:name }"
+
+    def read(self, node: Node, path: YamlPath) -> str | None:
+        if not isinstance(node, Scalar) or node.is_null:
+            self.refuse(_hidden(node), path)
+            return None
+        if not holds_reference(node.text):
+            path.warn(node.line, "is written out: a secret reference keeps it out of this file")
+        text = path.resolve(node)
+        if text is None:
+            return None
+        try:
+            return parse_token(text)
+        except InvalidValueError:
+            path.fault(node.line, "is not a token: printable ASCII without spaces")
+            return None
+
+
+def _hidden(node: Node) -> Node:
+    return replace(node, may_be_shown=False) if isinstance(node, Scalar) else node
+
+
+def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> EngineConfig:
+    address: Address = values.pop("from")
+    params: dict[str, Any] = values.pop("params", {})
+    where, line = path.field("params"), node.line_of("params")
+    tls_ca = path.validation.directory / params["tls_ca"] if "tls_ca" in params else None
+    if tls_ca is not None and (problem := pem_problem(tls_ca)):
+        where.field("tls_ca").fault(line, problem)
+    is_insecure = params.get("insecure", False)
+    if not address.is_loopback and not is_insecure and "token" not in params:
+        message = "lacks the field token, which a cluster on another machine must ask for; insecure: true goes without"
+        where.fault(line, message)
+    if not address.is_loopback and is_insecure:
+        lacks = [name for name, is_there in (("TLS", tls_ca), ("a token", "token" in params)) if not is_there]
+        if lacks:
+            message = f"goes without {' and '.join(lacks)}: anybody who reaches it can read all data"
+            where.field("insecure").warn(line, message)
+    known = {
+        "token": params.get("token"),
+        "uses_tls": tls_ca is not None or not (address.is_loopback or is_insecure),
+        "tls_ca": tls_ca,
+    }
+    return EngineConfig(name=_NAME, address=address, params=plain(known), **values)
+
+
+_SECTION: Final = Section[EngineConfig](
+    _build,
+    Setting("from", _AddressField(), is_required=True),
+    Setting(
+        "params",
+        Section(
+            into(dict),
+            Setting("token", _TokenField()),
+            Setting("tls_ca", PathField("the path of a PEM file of certificates")),
+            Setting("insecure", BooleanField()),
+        ),
+    ),
+    Setting("max_running", IntegerField(1, 64)),
+    Setting("statement_timeout", DurationField("1ms", "1d"), attribute="statement_timeout_s"),
+    may_be_empty=False,
+)
+
+#: The package is the library that parses statements for a cluster.
+ENGINE: Final = Engine(
+    section=_SECTION, packages=(Package("sqlglot", "sqlglot==30.30.0"),), plugin="cluster.plugin:ENGINE"
+)

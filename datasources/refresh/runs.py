@@ -1,0 +1,235 @@
+"""
+The runs of a refresher: which wait, which go on, how they ended, and when the clock requests the next.
+
+All refreshes wait in one queue (`datasources.refresh.fair_queue`), whether requested by startup, the clock or a caller.
+A dataset has at most one running and one queued run; a further request joins the queued one. If two callers send
+different `refresh_sql`, the later one applies to both: a load replaces all data, so the result of the earlier one would
+be replaced at once. The run is a full load if any of them requests one, and begins at the earliest time that any of
+them asks for. A request by the clock joins a queued run without changing it, except that the run may then begin at
+once.
+
+A run that no caller requested skips a source that has not changed since it was loaded.
+"""
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from threading import Condition
+from typing import Unpack
+
+from datasources.control import RefreshOptions, RefreshRun
+from datasources.refresh import schedule
+from datasources.refresh.entries import DatasetEntry, DatasetTable, QueueEntry, views_last
+from datasources.refresh.fair_queue import FairQueue, joined
+from datasources.refresh.history import History
+from datasources.snapshots.snapshot import refresh_sql_of
+from runtimeconf.model import RefreshMode
+from system.wallclock import utc_now
+
+
+class Runs:
+    """
+    The runs of *datasets*, at most *places* at once. Every change is saved in *history*.
+
+    Guarded by *changed*, which is notified of new runs. *now* and *chance* are those of the refresher.
+    """
+
+    def __init__(  # noqa: PLR0913 (one per thing that a refresher owns)
+        self,
+        datasets: DatasetTable,
+        history: History,
+        places: int,
+        changed: Condition,
+        *,
+        now: Callable[[], float],
+        chance: Callable[[], float],
+    ) -> None:
+        self._datasets, self._history, self._changed = datasets, history, changed
+        self._queue = FairQueue(places)
+        self._now, self._chance = now, chance
+        self.is_scheduled = True  # whether the clock requests runs
+        for entry in datasets:
+            succeeded = (run for run in history.runs(entry.config.name) if run.status == "succeeded")
+            entry.checked_at = next((run.finished_at for run in succeeded), None)
+
+    @property
+    def are_running(self) -> bool:
+        """Whether a load goes on."""
+        return any(entry.is_running for entry in self._datasets)
+
+    @property
+    def are_unfinished(self) -> bool:
+        """Whether a load goes on or waits."""
+        return self.are_running or any(entry.waiting for entry in self._datasets)
+
+    def of(self, entry: DatasetEntry) -> tuple[RefreshRun, ...]:
+        """Return the runs of a dataset, newest first, each with how far it is."""
+        return tuple(
+            self._datasets.with_progress(entry, run) if run.status == "running" else run
+            for run in self._history.runs(entry.config.name)
+        )
+
+    def take_over(self, former: "Runs") -> None:
+        """Queue what callers have requested and *former* has not begun."""
+        for queued in former._queue:  # noqa: SLF001 (of this class)
+            name = queued.entry.config.name
+            if queued.skips or name not in self._datasets:
+                continue
+            entry = self._datasets[name]
+            if entry.config.acceleration.enabled:
+                queued.entry, entry.waiting = entry, queued
+                self._queue.add(queued)
+                self._history.put(*queued.recorded())
+
+    def load_all(self) -> None:
+        """Queue a load of every dataset that no predecessor has loaded."""
+        first = []
+        for entry in self._datasets:
+            if entry.config.is_in_place:
+                continue
+            if entry.loaded_here and entry.error is None and self._datasets.snapshot(entry) is not None:
+                continue
+            delay_s = schedule.jitter_s(entry.config.acceleration, self._chance())
+            if delay_s and self._datasets.snapshot(entry) is not None:
+                entry.due = self._now() + delay_s
+            elif self._datasets.can_load(entry):  # Otherwise it is loaded as soon as what it reads is published.
+                first.append(entry)
+        self.load_soon(first)
+
+    def load_soon(
+        self, entries: Collection[DatasetEntry], *, skips: bool = True, caller: str | None = None
+    ) -> list[tuple[str, RefreshRun]]:
+        """Queue a load of each dataset as declared, views last, and save the runs in the history at once."""
+        queued = [
+            self._enqueue(entry, refresh_sql_of(entry.config), skips=skips, caller=caller)
+            for entry in views_last(entries)
+        ]
+        runs = [(one.entry.config.name, one.run) for one in queued]
+        self._history.put(*runs)
+        return runs
+
+    def request(
+        self, entry: DatasetEntry, sql: str | None, *, run_id: str, **options: Unpack[RefreshOptions]
+    ) -> RefreshRun:
+        """As `Refresher.request_refresh`."""
+        options.setdefault("caller", "")
+        select = sql or entry.config.acceleration.refresh_sql
+        queued = self._enqueue(entry, select, skips=False, run_id=run_id, **options)
+        self._history.put(*queued.recorded())
+        return queued.run
+
+    def _enqueue(  # noqa: PLR0913 (by keyword)
+        self,
+        entry: DatasetEntry,
+        sql: str | None,
+        *,
+        skips: bool,
+        mode: RefreshMode | None = None,
+        jitter_max_s: float = 0.0,
+        caller: str | None = None,
+        run_id: str = "",
+    ) -> QueueEntry:
+        """
+        Queue a load of the dataset, or join the queued one; the caller saves its run in the history.
+
+        *skips* marks a request by the clock, which changes a queued run only in that it may begin sooner.
+        """
+        mode = mode or entry.config.acceleration.refresh_mode
+        begins = self._now() + self._chance() * jitter_max_s
+        queued = entry.waiting
+        if queued is None:
+            run = RefreshRun(id=run_id or secrets.token_hex(8), status="queued", requested_at=utc_now())
+            queued = entry.waiting = QueueEntry(entry, run, sql, skips, mode, begins, caller=caller)
+            self._queue.add(queued)
+        elif run_id:
+            queued.joined.append(run_id)
+        queued.caller = joined(queued, caller, skips=skips)
+        queued.begins = min(queued.begins, begins)
+        if not skips:
+            queued.sql, queued.skips = sql, False
+            queued.mode = "full" if mode == "full" else queued.mode
+        self._changed.notify_all()
+        return queued
+
+    def begin_next(self) -> QueueEntry | None:
+        """Begin the run that is next; return None if none can begin now."""
+        now = self._now()
+        self._load_due(now)
+        queued = self._queue.next(now)
+        if queued is not None:
+            self._queue.begin(queued)
+            entry = queued.entry
+            queued.run = replace(queued.run, status="running", started_at=utc_now())
+            entry.waiting, entry.is_running, entry.due = None, True, None
+            entry.began, entry.file, entry.is_publishing = time.monotonic(), None, False
+            self._history.put(*queued.recorded())
+        return queued
+
+    def wait_s(self) -> float:
+        """Return the seconds until another run may begin by the clock."""
+        now = self._now()
+        times = [entry.due for entry in self._datasets if entry.due is not None]
+        times += [waiting.begins for waiting in self._queue if waiting.begins > now]
+        return min((at - now for at in times), default=math.inf)
+
+    def _load_due(self, now: float) -> None:
+        due = [entry for entry in self._datasets if entry.due is not None and entry.due <= now]
+        for entry in due:
+            entry.due = None
+        self.load_soon(due)
+
+    def end(self, queued: QueueEntry, run: RefreshRun) -> None:
+        """Take the place of a run, which has ended as *run*, and load the views of what it has published."""
+        entry, queued.run = queued.entry, run
+        self._queue.end(queued)
+        entry.is_running = False
+        entry.error = run.error
+        if run.error is None:
+            entry.failures, entry.loaded_here, entry.checked_at = 0, True, run.finished_at
+            if not run.unchanged:
+                views = [view for view in self._datasets.views_of(entry.config.name) if self._datasets.can_load(view)]
+                self.load_soon(views, caller=queued.caller)
+        else:
+            entry.failures += 1
+            self._datasets.fail_views_of(entry)
+        entry.due = self._next_due(entry)
+        self._history.put(*queued.recorded())
+        self._changed.notify_all()
+
+    def _next_due(self, entry: DatasetEntry) -> float | None:
+        if not self.is_scheduled:
+            return None
+        is_view = entry.config.view is not None
+        pause_s = schedule.pause_s(
+            entry.config.acceleration,
+            entry.failures,
+            has_data=not is_view and self._datasets.snapshot(entry) is not None,
+            # What a view reads may not be published again for long.
+            must_load=is_view or not entry.loaded_here,
+            chance=self._chance(),
+        )
+        return None if pause_s is None else self._now() + pause_s
+
+    def put_back(self, queued: QueueEntry) -> None:
+        """Queue a load again that was stopped for the sake of another."""
+        queued.entry.is_running = False
+        self._history.put(*self._queue.put_back(queued).recorded())
+        self._changed.notify_all()
+
+    def give_way(self) -> None:
+        """Stop a load that keeps others waiting for too long."""
+        now = self._now()
+        self._load_due(now)
+        if (run := self._queue.overdue(now)) is not None:
+            run.stop.set()
+
+    def stop(self) -> None:
+        """Stop the running loads."""
+        for run in self._queue.running:
+            run.stop.set()
+
+    def interrupt(self) -> None:
+        """List every run that has not finished as failed (`interrupted`)."""
+        self._history.interrupt()

@@ -1,0 +1,333 @@
+"""Publish snapshots, in the one process that holds the lock of the state directory."""
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Protocol
+
+from datasources.deadline import Deadline
+from datasources.errors import SnapshotError, not_written
+from datasources.snapshots.snapshot import (
+    SCRATCH_DIRECTORIES,
+    SNAPSHOT_FILES,
+    TEMPORARY_DIRECTORY,
+    Verifier,
+    fingerprint,
+    remove,
+    verify_file,
+)
+from queryengine.manifest import (
+    MANIFEST_NAME,
+    SNAPSHOT_DIRECTORY,
+    STAGED_DIRECTORY,
+    Manifest,
+    ManifestError,
+    Signature,
+    Snapshot,
+    manifest_path,
+    read_manifest,
+    signature,
+    snapshot_path,
+    write_manifest,
+)
+from runtimeconf.model import DatasetConfig
+from system.errors import StateDirectoryError
+from system.state_directory import remove_ours
+
+logger = logging.getLogger(__name__)
+
+_UNFINISHED_MANIFESTS = re.compile(rf"{re.escape(MANIFEST_NAME)}\.[0-9]+\.tmp")
+#: The inode of a file, its size, and the time of its last change.
+_Stamp = tuple[int, int, int]
+
+
+class Share(Protocol):
+    """Gives snapshots to other nodes."""
+
+    def publish(self, snapshot: Snapshot, deadline: Deadline) -> None:
+        """
+        Have all nodes serve *snapshot*, whose file exists.
+
+        Raises:
+            SnapshotError: They do not, or may not know it yet; *snapshot* must not be served here either.
+        """
+
+
+class SnapshotDirectory:
+    """
+    The manifest and the snapshot files of *state_dir*.
+
+    The constructor cleans up: it deletes unfinished files of a predecessor, and keeps in the manifest only undamaged
+    snapshots that *fit* the *datasets*: as a rule, those that were built from them as they are declared now.
+    Thread-safe, but each dataset must be published by one thread at a time.
+
+    Raises:
+        StateDirectoryError: The directory cannot be written.
+    """
+
+    def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig], fit: "Fit | None" = None) -> None:
+        self._state_dir = state_dir
+        self._fit = fit or as_declared
+        self._lock = threading.Lock()  # held to replace the manifest
+        self._undeclared: frozenset[str] = frozenset()  # files that are published, but not by the declarations of now
+        self._staged: dict[str, Snapshot] = {}  # replace what is undeclared, which statements read until then
+        self._superseded: list[Snapshot] = []  # a loss of power may still bring these back
+        self._seen: Signature = None  # of the manifest last known to be right
+        self._stamps: dict[str, _Stamp | None] = {}  # of snapshot files last known to be good
+        try:
+            (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
+            self._serve(self._recover(datasets))
+            (state_dir / STAGED_DIRECTORY / MANIFEST_NAME).unlink(missing_ok=True)
+            # Delete unfinished builds, and logs of the engine that would be replayed into a snapshot.
+            published = {snapshot.file for snapshot in self._manifest.snapshots}
+            remove_ours(state_dir / SNAPSHOT_DIRECTORY, SNAPSHOT_FILES, keep=published)
+            remove_ours(state_dir / TEMPORARY_DIRECTORY, SCRATCH_DIRECTORIES)
+            remove_ours(state_dir, _UNFINISHED_MANIFESTS)
+        except OSError as exc:
+            raise StateDirectoryError(f"The state directory cannot be written: {exc.strerror}.") from exc
+
+    def snapshot(self, dataset: str) -> Snapshot | None:
+        """Return the served snapshot of *dataset*; None if it has not been loaded."""
+        return self._snapshots.get(dataset)
+
+    def redeclare(self, datasets: Sequence[DatasetConfig]) -> None:
+        """
+        Go by other declarations: what does not fit them counts as not loaded, but stays published for the present.
+
+        Statements of an engine with the previous declarations may still read it. What is published in its place is
+        staged until `drop_undeclared`; another call discards it.
+        """
+        with self._lock:
+            discarded = list(self._staged.values())
+            self._stage({})
+            fitting = self._fit(self._manifest.snapshots, datasets)
+            self._undeclared = frozenset(one.file for one in self._manifest.snapshots if one not in fitting)
+            self._serve(self._manifest)
+        for snapshot in discarded:
+            self.discard(snapshot)
+
+    def drop_undeclared(self) -> None:
+        """
+        Withdraw what does not fit the declarations, and serve what is staged.
+
+        Raises:
+            SnapshotError: The manifest cannot be written; everything stays.
+        """
+        with self._lock:
+            dropped = [one for one in self._manifest.snapshots if one.file in self._undeclared]
+            if dropped or self._staged:
+                self._write(self._next(tuple(self._snapshots.values())))
+            self._undeclared = frozenset()
+            self._stage({})
+        for snapshot in dropped:
+            self.discard(snapshot)
+
+    def built_bytes(self, file: str) -> int | None:
+        """Return how many bytes of the snapshot *file* are written so far; None if there is no file yet."""
+        found = self._stamp(file)
+        return None if found is None else found[1]
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """
+        Serve *snapshot* to every statement that begins after this returns, and delete the one it supersedes.
+
+        Running statements hold the superseded file open; the system keeps its bytes until the last of them ends. If the
+        disk does not confirm the publication, a warning is logged, and the superseded file stays until the disk
+        confirms a later publication.
+
+        Raises:
+            SnapshotError: The manifest cannot be written; the old data is still served, and *snapshot* is deleted.
+        """
+        with self._lock:
+            snapshots = {one.dataset: one for one in self._manifest.snapshots}
+            superseded = snapshots.pop(snapshot.dataset, None)
+            snapshots[snapshot.dataset] = snapshot
+            if superseded is not None and superseded.file in self._undeclared:
+                self._replace_staged(snapshot)
+                return
+            try:
+                is_durable = self._write(self._next(tuple(snapshots.values())))
+            except SnapshotError:
+                self.discard(snapshot)
+                raise
+            if superseded is not None:
+                self._superseded.append(superseded)
+            if not is_durable:
+                logger.warning(
+                    "The disk does not confirm the new data of %s: a power failure may undo it", snapshot.dataset
+                )
+                return
+            gone, self._superseded = self._superseded, []
+        for old in gone:
+            self.discard(old)
+
+    def _replace_staged(self, snapshot: Snapshot) -> None:
+        former = self._staged.get(snapshot.dataset)
+        try:
+            self._stage({**self._staged, snapshot.dataset: snapshot})
+        except OSError as exc:
+            self.discard(snapshot)
+            raise not_written("The manifest of staged data", exc.strerror) from exc
+        self._serve(self._manifest)
+        if former is not None:
+            self.discard(former)
+
+    def _stage(self, staged: dict[str, Snapshot]) -> None:
+        """Have *staged* replace what is undeclared, once that is dropped; loads of views read it already."""
+        directory = self._state_dir / STAGED_DIRECTORY
+        if staged:
+            directory.mkdir(mode=0o700, exist_ok=True)
+            write_manifest(directory, Manifest(generation=1, snapshots=tuple(staged.values())))
+        else:
+            (directory / MANIFEST_NAME).unlink(missing_ok=True)
+        self._staged = staged
+
+    def withdraw_damaged(self) -> dict[str, str]:
+        """
+        Stop serving snapshots whose file is missing or damaged, and delete the rest of the file.
+
+        A file is not read unless its stamp has changed since the file was last known to be good.
+
+        Returns:
+            The fault of each snapshot, by the name of its dataset.
+
+        Raises:
+            OSError: This process lacks descriptors or memory to check; nothing is withdrawn.
+        """
+        faults = {}
+        for snapshot in self._manifest.snapshots:
+            stamp = self._stamp(snapshot.file)
+            if stamp is not None and stamp == self._stamps.get(snapshot.file):
+                continue
+            try:
+                # Its content was checked before it was published, so comparing the bytes is enough.
+                verify_file(self._state_dir, snapshot)
+            except SnapshotError as exc:
+                faults[snapshot.file] = str(exc)
+            else:
+                self._stamps[snapshot.file] = stamp
+        if not faults:
+            return {}
+        with self._lock:
+            withdrawn = [snapshot for snapshot in self._manifest.snapshots if snapshot.file in faults]
+            if not withdrawn:  # They were superseded meanwhile.
+                return {}
+            kept = tuple(snapshot for snapshot in self._manifest.snapshots if snapshot.file not in faults)
+            manifest = self._next(kept)
+            # Do this before anybody can read the new manifest: its readers ask what is served.
+            self._serve(manifest)
+            self._seen = None
+            with suppress(OSError):  # `restore` tries again.
+                write_manifest(self._state_dir, manifest)
+                self._seen = self._signature()
+        for snapshot in withdrawn:
+            self.discard(snapshot)
+        with suppress(OSError):  # The load reports it.
+            (self._state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
+        return {one.dataset: faults[one.file] for one in withdrawn if one.file not in self._undeclared}
+
+    def restore(self) -> None:
+        """
+        Write the manifest again if the one on the disk is damaged or missing; otherwise readers would find no data.
+
+        It is not read unless its signature has changed.
+
+        Raises:
+            SnapshotError: It cannot be written.
+        """
+        with self._lock:
+            now = self._signature()
+            if now is not None and now == self._seen:
+                return
+            try:
+                if read_manifest(self._state_dir) == self._manifest:
+                    self._seen = now
+                    return
+                reason = "The manifest of published data is not the one that was written."
+            except ManifestError as exc:
+                reason = str(exc)
+            logger.warning("%s It is written again.", reason)
+            self._write(self._next(self._manifest.snapshots))
+
+    def discard(self, snapshot: Snapshot) -> None:
+        """Delete the file of a snapshot that is not published."""
+        remove(snapshot_path(self._state_dir, snapshot))
+
+    def _next(self, snapshots: tuple[Snapshot, ...]) -> Manifest:
+        return Manifest(generation=self._manifest.generation + 1, snapshots=snapshots)
+
+    def _write(self, manifest: Manifest) -> bool:
+        """Write *manifest* and serve it; return whether the disk confirms it."""
+        try:
+            is_durable = write_manifest(self._state_dir, manifest)
+        except OSError as exc:
+            raise not_written("The manifest of published data", exc.strerror) from exc
+        self._serve(manifest)
+        return is_durable
+
+    def _serve(self, manifest: Manifest) -> None:
+        """Remember the manifest that was written."""
+        self._manifest, self._seen = manifest, self._signature()
+        declared = {one.dataset: one for one in manifest.snapshots if one.file not in self._undeclared}
+        self._snapshots = declared | self._staged
+        files = [snapshot.file for snapshot in manifest.snapshots]
+        self._stamps = {file: self._stamps.get(file) or self._stamp(file) for file in files}
+
+    def _signature(self) -> Signature:
+        return signature(str(manifest_path(self._state_dir)))
+
+    def _stamp(self, file: str) -> _Stamp | None:
+        """Return a stamp that changes whenever the file of a snapshot does: nobody can set its ctime."""
+        try:
+            found = (self._state_dir / SNAPSHOT_DIRECTORY / file).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_ctime_ns
+
+    def _recover(self, datasets: Sequence[DatasetConfig]) -> Manifest:
+        try:
+            found = read_manifest(self._state_dir)
+        except ManifestError as exc:
+            logger.warning("%s Everything is loaded from the sources again.", exc)
+            # Readers identify data by its generation; the time is greater than any generation of the lost manifest.
+            found = Manifest(generation=int(time.time()))
+            write_manifest(self._state_dir, found)
+            return found
+        with closing(Verifier(self._state_dir)) as verifier:
+            kept = tuple(filter(verifier.is_good, self._fit(found.snapshots, datasets)))
+        if kept != found.snapshots:
+            found = Manifest(generation=found.generation + 1, snapshots=kept)
+            write_manifest(self._state_dir, found)
+        return found
+
+
+#: Returns those of the snapshots that may be served for the declared datasets.
+Fit = Callable[[Sequence[Snapshot], Sequence[DatasetConfig]], list[Snapshot]]
+
+
+def as_declared(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
+    """Return the snapshots of declared datasets whose definition has not changed."""
+    declared = {dataset.name: dataset for dataset in datasets}
+    changed = _changed(snapshots, declared)
+    return [one for one in snapshots if one.dataset in declared and one.dataset not in changed]
+
+
+def _changed(snapshots: Sequence[Snapshot], declared: Mapping[str, DatasetConfig]) -> set[str]:
+    """Return the datasets whose definition is not that of their snapshot, and the views that read one of them."""
+    changed = set()
+    for snapshot in snapshots:
+        dataset = declared.get(snapshot.dataset)
+        if dataset is not None and fingerprint(dataset) != snapshot.source:
+            logger.info("The definition of dataset %s changed: it is loaded again", dataset.name)
+            changed.add(dataset.name)
+    more = changed
+    while more:
+        read = {name.lower() for name in more}
+        views = {name for name, one in declared.items() if one.view is not None and not read.isdisjoint(one.view.reads)}
+        more = views - changed
+        changed |= more
+    return changed

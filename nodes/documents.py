@@ -1,0 +1,146 @@
+"""
+The documents that nodes share. What is read was written by another node, perhaps of another release.
+
+::
+
+    manifest.json        which snapshots are published; each version replaces the one before, on condition
+    lease.json           which node publishes
+    state.json           how the refreshes go, for the other nodes to show
+    nodes/ID.json        that a node is alive, and which snapshots it still reads
+    requests/ID.json     a refresh that was requested of another node
+    snapshots/FILE       the snapshots, and their rows as Parquet for a cluster
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, ClassVar, Self
+
+import msgspec
+
+from datasources.control import MAX_CALLER_LENGTH, DatasetState, RefreshRun
+from datasources.errors import SharedStorageError
+from datasources.snapshots.snapshot import SNAPSHOT_FILE
+from queryengine.manifest import FORMAT_VERSION, Snapshot
+from runtimeconf.model import RefreshMode
+from system.wallclock import seconds_since
+
+MANIFEST, LEASE, STATE = "manifest.json", "lease.json", "state.json"
+NODES, REQUESTS, SNAPSHOTS = "nodes", "requests", "snapshots"
+
+#: A number that can count something, with room for more.
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The base of the documents."""
+
+    _NAME: ClassVar[str] = ""  # for people
+
+    format_version: int = FORMAT_VERSION
+
+    def encode(self) -> bytes:
+        """Return the document. Texts may be names of files, which JSON escapes and UTF-8 cannot have."""
+        return json.dumps(msgspec.to_builtins(self), separators=(",", ":")).encode("ascii")
+
+    @classmethod
+    def decode(cls, content: bytes) -> Self:
+        """Return what is in a document. Raises SharedStorageError."""
+        try:
+            fields = json.loads(content)
+            if fields["format_version"] == FORMAT_VERSION:
+                return msgspec.convert(fields, cls)
+        except (ValueError, KeyError, TypeError, RecursionError, msgspec.MsgspecError) as exc:
+            raise SharedStorageError(
+                f"The {cls._NAME} of runtime.snapshots is not what this release writes: something else writes there."
+            ) from exc
+        raise SharedStorageError(
+            f"The {cls._NAME} of runtime.snapshots is of another release: all nodes need the same one."
+        )
+
+
+class SharedManifest(_Document, frozen=True, kw_only=True):
+    """
+    The published snapshots.
+
+    `node` wrote it, under the lease with this `epoch`; `generation` grows with each version.
+    """
+
+    _NAME = MANIFEST
+
+    epoch: Count
+    node: str
+    generation: Count
+    snapshots: tuple[Snapshot, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no snapshot. The file becomes a part of what this node does with files."""
+        for one in self.snapshots:
+            if SNAPSHOT_FILE.fullmatch(one.file) is None or not (0 < one.size_bytes < 2**62 and 0 <= one.rows < 2**62):
+                raise ValueError("not a snapshot")
+            seconds_since(one.created_at)
+        files, datasets = {one.file for one in self.snapshots}, {one.dataset for one in self.snapshots}
+        if len(files) < len(self.snapshots) or len(datasets) < len(self.snapshots):
+            raise ValueError("each dataset has one snapshot, in a file of its own")
+
+
+NOTHING_PUBLISHED = SharedManifest(epoch=0, node="", generation=0, snapshots=())
+
+
+class Holder(_Document, frozen=True, kw_only=True):
+    """Who publishes: the *node* with the lease, none if it is empty. `beat` grows while that node is alive."""
+
+    _NAME = LEASE
+
+    epoch: Count
+    node: str
+    beat: Count
+
+
+class SharedState(_Document, frozen=True, kw_only=True, dict=True):
+    """What the node with the lease *epoch* says about datasets, and about refreshes by the names of datasets."""
+
+    _NAME = STATE
+
+    epoch: Count
+    datasets: tuple[DatasetState, ...]
+    runs: Mapping[str, tuple[RefreshRun, ...]]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time, from which the age of data is computed."""
+        checked = [state.checked_at for state in self.datasets]
+        finished = [run.finished_at for runs in self.runs.values() for run in runs]
+        for time in (*checked, *finished):
+            if time is not None:
+                seconds_since(time)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, DatasetState]:
+        """The datasets by their names."""
+        return {state.name: state for state in self.datasets}
+
+
+class Presence(_Document, frozen=True, kw_only=True):
+    """That a node is alive: `beat` grows. `reads` are the files of snapshots that it is about to load."""
+
+    _NAME = NODES
+
+    beat: Count
+    reads: tuple[str, ...]
+
+
+class RefreshRequest(_Document, frozen=True, kw_only=True):
+    """
+    A refresh of *dataset* that was requested of a node; see `DatasetControl.request_refresh`.
+
+    The process that runs *sql* checks it again: whoever can write to the storage could have put it there.
+    """
+
+    _NAME = REQUESTS
+
+    dataset: str
+    requested_at: str
+    sql: str | None = None
+    mode: RefreshMode | None = None
+    jitter_max_s: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] = 0.0
+    caller: Annotated[str, msgspec.Meta(max_length=MAX_CALLER_LENGTH)] = ""

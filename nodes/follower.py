@@ -1,0 +1,332 @@
+"""
+Serve the snapshots that another node publishes.
+
+A follower reads no source. It asks the shared storage what is published, loads what it does not have yet, checks it,
+and publishes it in its own state directory, from where the engine reads it as always. Without the storage it serves
+what it has.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+from datasources.control import AdmittedSql, DatasetState, DatasetStatus, RefreshOptions, RefreshRun
+from datasources.deadline import Deadline
+from datasources.errors import (
+    DatasetsUnavailableError,
+    SharedStorageError,
+    SnapshotError,
+    UnknownDatasetError,
+    not_written,
+)
+from datasources.refresh.declarations import check_refresh
+from datasources.refresh.entries import holds_up_ready, state_of
+from datasources.refresh.history import MAX_RUNS
+from datasources.snapshots.directory import SnapshotDirectory
+from datasources.snapshots.snapshot import Builder, Verifier, remove
+from nodes.documents import MANIFEST, NOTHING_PUBLISHED, SNAPSHOTS, STATE, SharedManifest, SharedState
+from nodes.object_storage import ObjectStorage
+from nodes.requests import Requests
+from queryengine.manifest import Snapshot, snapshot_path, sync_directory
+from runtimeconf.model import DatasetConfig, RuntimeConfig
+
+logger = logging.getLogger(__name__)
+
+#: Seconds until a snapshot that was damaged, or could not be written, is loaded again.
+_RETRY_S = 30.0
+
+_NOTHING = SharedState(epoch=0, datasets=(), runs={})
+
+
+def _of_declared_names(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
+    """Return the snapshots of declared datasets, whatever they were built from."""
+    names = {dataset.name for dataset in datasets}
+    return [one for one in snapshots if one.dataset in names]
+
+
+class Follower:
+    """
+    The `DatasetControl` of a node that does not publish. `sync` is for one thread, everything else for any.
+
+    Args:
+        config: The runtime's configuration, whose sources are not read.
+        storage: The shared storage.
+        announce: Called with the files of the snapshots that are about to be loaded.
+        stop: Ends the loading of a snapshot.
+        own_runs: The runs of this node from when it published, by the names of datasets. None is unfinished. Those that
+            the others do not know, because the storage did not answer, stay in its list.
+
+    Raises:
+        StateDirectoryError: The state directory cannot be written.
+    """
+
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        storage: ObjectStorage,
+        announce: Callable[[Collection[str]], None],
+        stop: threading.Event,
+        own_runs: Mapping[str, Sequence[RefreshRun]],
+    ) -> None:
+        self._config = config
+        self._storage = storage
+        self._announce = announce
+        self._stop = stop
+        self._own_runs = own_runs
+        self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
+        self._snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets, _of_declared_names)
+        self._verifier = Verifier(config.state_dir)
+        self._requests = Requests(storage)
+        self._lock = threading.Lock()  # held to replace what was last read
+        self._manifest, self._manifest_tag = NOTHING_PUBLISHED, ""
+        self._state, self._state_tag = _NOTHING, ""
+        self.state_error: str | None = None  # why the state in the storage cannot be read
+        self._applied = _NOTHING  # the state whose data is served here
+        self._pending: dict[str, tuple[str, RefreshRun]] = {}  # what was requested, and the names of the datasets
+        self._errors: dict[str, str] = {}  # why the newest snapshot of a dataset is not served
+        self._failed: dict[str, float] = {}  # when a file could not be used
+        self._was_tried = False
+
+    def sync(self, manifest: SharedManifest | None = None) -> None:
+        """
+        Serve what is published now; *manifest*, if the caller has just read it.
+
+        Raises:
+            SharedStorageError: The storage does not answer, or refuses, or something else writes there.
+        """
+        try:
+            # In this order: the data of every run that has finished by this state is in the manifest.
+            state = self._look_at_state()
+            if manifest is not None:
+                self._manifest, self._manifest_tag = manifest, ""
+            else:
+                self._look_at_manifest()
+            self._repair()
+            names = {dataset.name.lower() for dataset in self._config.loaded_datasets}
+            declared = [snapshot for snapshot in self._manifest.snapshots if snapshot.dataset.lower() in names]
+            served = [self._snapshots.snapshot(snapshot.dataset) for snapshot in declared]
+            missing = [snapshot for snapshot, one in zip(declared, served, strict=True) if one != snapshot]
+            # A cluster reads what is served here in the storage.
+            kept = served if self._config.engine is not None else ()
+            self._announce({snapshot.file for snapshot in (*missing, *kept) if snapshot is not None})
+            self._failed = {one.file: self._failed[one.file] for one in missing if one.file in self._failed}
+            if [snapshot for snapshot in missing if not self._take(snapshot)] == []:
+                self._applied = state
+        finally:
+            self._was_tried = True
+            self._verifier.close()
+
+    def look(self) -> None:
+        """Read the requests and the state, so that `history` is complete. Raises SharedStorageError."""
+        known = set(self._pending)
+        ids = self._requests.ids()
+        for run_id in ids - known:
+            request = self._requests.get(run_id)
+            if request is not None:
+                run = RefreshRun(id=run_id, status="queued", requested_at=request.requested_at)
+                self._pending[run_id] = request.dataset, run
+        # After the requests: once one is gone, the state has its run.
+        self._look_at_state()
+        for run_id in known - ids:
+            self._pending.pop(run_id, None)
+
+    def sharing(self) -> None:
+        """As `DatasetControl.sharing`: its `Node` knows."""
+
+    @property
+    def publisher(self) -> str:
+        """The id of the node that wrote the manifest; empty if there is none."""
+        return self._manifest.node
+
+    def datasets(self) -> tuple[DatasetState, ...]:
+        """As `DatasetControl.datasets`: the data is that of this node, the rest what the publisher says."""
+        return tuple(map(self._state_of, self._datasets.values()))
+
+    def waiting_for(self) -> tuple[str, ...]:
+        """As `DatasetControl.waiting_for`."""
+        return tuple(dataset.name for dataset in self._datasets.values() if self._holds_up(dataset))
+
+    def is_loaded(self) -> bool:
+        """As `DatasetControl.is_loaded`."""
+        return not self.waiting_for()
+
+    def request_refresh(
+        self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
+    ) -> RefreshRun:
+        """As `DatasetControl.request_refresh`: pass it on to the node that publishes."""
+        dataset = self._dataset(name)
+        check_refresh(dataset, options.get("mode"))
+        try:
+            run = self._requests.add(dataset.name, sql, **options)
+        except SharedStorageError as exc:
+            raise DatasetsUnavailableError(f"{exc} It would pass the request on: try again.") from exc
+        self._pending[run.id] = dataset.name, run
+        return run
+
+    def history(self, name: str) -> tuple[RefreshRun, ...]:
+        """As `DatasetControl.history`. A run has succeeded once its data is served here."""
+        dataset = self._dataset(name)
+        served = {run.id for run in self._applied.runs.get(dataset.name, ()) if run.status == "succeeded"}
+        runs = [
+            run
+            if run.status != "succeeded" or run.id in served
+            else replace(run, status="running", phase="publishing", finished_at=None)
+            for run in self._state.runs.get(dataset.name, ())
+        ]
+        listed = {run.id for run in runs}
+        pending = [run for of, run in list(self._pending.values()) if of == dataset.name and run.id not in listed]
+        return self._with_own(dataset.name, (*reversed(pending), *runs))
+
+    def _with_own(self, dataset: str, runs: tuple[RefreshRun, ...]) -> tuple[RefreshRun, ...]:
+        """Add the runs of this node that nobody else has listed."""
+        listed = {run.id for run in runs} | self._pending.keys()
+        if own := [run for run in self._own_runs.get(dataset, ()) if run.id not in listed]:
+            runs = tuple(sorted((*runs, *own), key=lambda run: str(run.requested_at), reverse=True))
+        return runs[:MAX_RUNS]
+
+    @property
+    def control(self) -> "Follower":
+        """The `DatasetControl` of the node."""
+        return self
+
+    def stop(self, timeout_s: float) -> bool:
+        """As `DatasetManager.stop`: nothing runs."""
+        return True
+
+    def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> None:
+        """Go by another configuration; see `DatasetManager.replace`."""
+        self._snapshots.redeclare(config.loaded_datasets)
+        self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
+        self._config = config
+
+    def commit(self) -> None:
+        """As `DatasetManager.commit`."""
+        self._snapshots.drop_undeclared()
+
+    def runs_to_adopt(self) -> dict[str, tuple[RefreshRun, ...]]:
+        """
+        Return the runs that a node lists once it publishes itself, as of the last `look`, by the names of datasets.
+
+        A request that has not been carried out to its end is left out: it begins again.
+        """
+        names = self._state.runs.keys() | self._own_runs.keys()
+        shared = {
+            name: tuple(run for run in self._state.runs.get(name, ()) if run.finished_at or run.id not in self._pending)
+            for name in names
+        }
+        return {name: self._with_own(name, runs) for name, runs in shared.items()}
+
+    def _dataset(self, name: str) -> DatasetConfig:
+        try:
+            return self._datasets[name.lower()]
+        except KeyError:
+            raise UnknownDatasetError(name) from None
+
+    def _holds_up(self, dataset: DatasetConfig) -> bool:
+        snapshot, checked_at = self._snapshots.snapshot(dataset.name), self._checked_at(dataset)
+        return holds_up_ready(self._config, dataset, snapshot, checked_at, was_tried=self._was_tried)
+
+    def _checked_at(self, dataset: DatasetConfig) -> str | None:
+        told = self._applied.by_name.get(dataset.name)
+        return None if told is None else told.checked_at
+
+    def _state_of(self, dataset: DatasetConfig) -> DatasetState:
+        snapshot = self._snapshots.snapshot(dataset.name)
+        told = self._applied.by_name.get(dataset.name)
+        error = self._errors.get(dataset.name) or (None if told is None else told.error)
+        status: DatasetStatus | None = None if error is None else "Error"
+        if error is None and snapshot is not None and told is not None and told.status == "Refreshing":
+            status = "Refreshing"
+        next_refresh_at = None if told is None else told.next_refresh_at
+        checked_at = self._checked_at(dataset)
+        return state_of(dataset, snapshot, checked_at, status=status, error=error, next_refresh_at=next_refresh_at)
+
+    def _look_at_state(self) -> SharedState:
+        with self._lock:
+            found = self._storage.read(STATE, self._state_tag)
+            if found != "unchanged":
+                self.state_error = None
+            if found is not None and found != "unchanged":
+                self._state_tag = found.tag
+                try:
+                    state = SharedState.decode(found.content)
+                except SharedStorageError as exc:
+                    # It only tells of refreshes, and the next node that publishes replaces it.
+                    self.state_error = str(exc)
+                    return self._state
+                # A node that has lost the lease, and does not know it yet, may still write its state.
+                if state.epoch >= self._manifest.epoch:
+                    self._state = state
+            return self._state
+
+    def _look_at_manifest(self) -> None:
+        found = self._storage.read(MANIFEST, self._manifest_tag)
+        if found is not None and found != "unchanged":
+            self._manifest, self._manifest_tag = SharedManifest.decode(found.content), found.tag
+
+    def _repair(self) -> None:
+        """Withdraw what has been damaged or lost on this disk, so that it is loaded again."""
+        try:
+            for fault in self._snapshots.withdraw_damaged().values():
+                logger.warning("%s It is loaded from the shared storage again.", fault)
+            self._snapshots.restore()
+        except (SnapshotError, OSError) as exc:
+            logger.warning("The published data cannot be checked: %s", exc)
+
+    def _take(self, snapshot: Snapshot) -> bool:
+        """Load a snapshot and publish it here. Return whether it is served."""
+        failed_at = self._failed.get(snapshot.file)
+        if failed_at is not None and time.monotonic() - failed_at < _RETRY_S:
+            return False
+        path = snapshot_path(self._config.state_dir, snapshot)
+        served = self._snapshots.snapshot(snapshot.dataset)
+        if served is not None and served.file == snapshot.file:  # A name is never used again.
+            what = f"changes a snapshot of {snapshot.dataset}"
+            raise SharedStorageError(f"The manifest of runtime.snapshots {what}: something else writes there.")
+        try:
+            if not self._load(snapshot, path):
+                return False
+            self._verifier.verify_content(snapshot)
+            self._snapshots.publish(snapshot)
+        except BaseException as exc:
+            remove(path)
+            if isinstance(exc, SharedStorageError) or not isinstance(exc, SnapshotError | OSError):
+                raise
+            fault = (
+                not_written(f"The snapshot of {snapshot.dataset}", exc.strerror) if isinstance(exc, OSError) else exc
+            )
+            if not self._stop.is_set():
+                logger.warning("%s It is loaded from the shared storage again.", fault)
+            self._errors[snapshot.dataset] = str(fault)
+            self._failed[snapshot.file] = time.monotonic()
+            return False
+        self._errors.pop(snapshot.dataset, None)
+        logger.info("Dataset %s has new data", snapshot.dataset, extra={"fields": {"snapshot": path.stem}})
+        return True
+
+    def _load(self, snapshot: Snapshot, path: Path) -> bool:
+        """Write the file of a snapshot; return False if the storage does not have it any more."""
+        dataset = self._dataset(snapshot.dataset)
+        temporary = path.with_name(f"{path.name}.part")
+        try:
+            deadline = Deadline(dataset.acceleration.refresh_timeout_s, self._stop)
+            checksum = self._storage.download(f"{SNAPSHOTS}/{snapshot.file}", temporary, snapshot.size_bytes, deadline)
+            if checksum is None:
+                self._manifest_tag = ""
+                self._look_at_manifest()
+                if snapshot in self._manifest.snapshots:
+                    raise SnapshotError(f"The snapshot of {snapshot.dataset} is missing in the shared storage.")
+                return False  # It has been superseded.
+            if checksum != snapshot.sha256:
+                raise SnapshotError(f"The snapshot of {snapshot.dataset} is damaged in the shared storage.")
+            temporary.replace(path)
+            sync_directory(path.parent)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        return True

@@ -1,0 +1,139 @@
+"""
+The lease: which node publishes.
+
+No two clocks are compared. A lease is free once an observer has seen the same version of it for `EXPIRY_S` seconds of
+its own monotonic clock: its holder would have renewed it. Each new holder has a higher epoch. A holder that wakes late
+may still believe that it has the lease; the epoch in the manifest then refuses what it publishes
+(`nodes.manifest_writer`).
+"""
+
+import time
+from collections.abc import Callable, Collection
+
+from datasources.errors import SharedStorageError
+from nodes.documents import LEASE, Holder
+from nodes.object_storage import ObjectStorage
+from system.wallclock import since_boot
+
+#: Seconds between two renewals.
+RENEWAL_S = 3.0
+#: Seconds without a renewal after which another node may take the lease: some renewals may fail.
+EXPIRY_S = 15.0
+
+
+class LastSeen:
+    """Tells since when, by the clock *now*, the versions of objects have not changed."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._seen: dict[str, tuple[str, float]] = {}
+
+    def unchanged_s(self, name: str, tag: str) -> float:
+        """Return how long the object *name* has been seen with the version *tag*, which it has now."""
+        known = self._seen.get(name)
+        if known is None or known[0] != tag:
+            known = self._seen[name] = tag, self._now()
+        return self._now() - known[1]
+
+    def forget_others(self, names: Collection[str]) -> None:
+        """Forget every object that is not among *names*."""
+        self._seen = {name: seen for name, seen in self._seen.items() if name in names}
+
+
+class Lease:
+    """
+    The lease as the node *node* sees it. For one thread at a time, but for `epoch` and `valid_s`.
+
+    `epoch` is that of this node while it has the lease, else None. `holder` is the node that was last seen with it; if
+    empty, none.
+    """
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        node: str,
+        now: Callable[[], float] = time.monotonic,
+        own_now: Callable[[], float] = since_boot,
+    ) -> None:
+        self.epoch: int | None = None
+        self._own_now = own_now
+        self._renewed_at = 0.0  # before the request was sent, by the clock *own_now*
+        self.holder = ""
+        self._storage = storage
+        self._node = node
+        self._tag = ""
+        self._beat = 0
+        self._seen = LastSeen(now)
+
+    @property
+    def valid_s(self) -> float:
+        """Seconds for which no other node can take the lease; 0 if another one may have it."""
+        return 0.0 if self.epoch is None else max(0.0, self._renewed_at + EXPIRY_S - self._own_now())
+
+    def acquire(self) -> None:
+        """
+        Take the lease if it is free. Call this every few seconds: the calls observe whether it is.
+
+        Raises:
+            SharedStorageError: The storage does not answer. The lease may be taken nevertheless, and expires then. Or
+                something else has written the lease; it is free once nobody has changed it for `EXPIRY_S` seconds.
+        """
+        found = self._storage.read(LEASE)
+        if found is None or found == "unchanged":
+            self._take(1, None)
+            return
+        try:
+            current = Holder.decode(found.content)
+        except SharedStorageError:
+            if self._seen.unchanged_s(LEASE, found.tag) < EXPIRY_S:
+                raise
+            # Nobody renews it. If the epoch is too low, the manifest tells, as after a lease that was deleted.
+            self._take(1, found.tag)
+            return
+        self.holder = current.node
+        if not current.node or self._seen.unchanged_s(LEASE, found.tag) >= EXPIRY_S:
+            self._take(current.epoch + 1, found.tag)
+
+    def renew(self, epoch: int | None = None) -> None:
+        """
+        Renew the lease, with a higher *epoch* if given. If another node has taken it, `epoch` is None afterwards.
+
+        Raises:
+            SharedStorageError: The storage does not answer; or something else has written the lease, which is lost.
+        """
+        if self.epoch is not None and not self._write(epoch or self.epoch, self._node, self._tag):
+            self._look_again(self.epoch)
+
+    def release(self) -> None:
+        """Give the lease up, so that another node need not wait until it expires. Raises SharedStorageError."""
+        epoch, self.epoch = self.epoch, None
+        if epoch is not None:
+            self._storage.write(LEASE, Holder(epoch=epoch, node="", beat=self._beat + 1).encode(), self._tag)
+
+    def _take(self, epoch: int, replaces: str | None) -> None:
+        if self._write(epoch, self._node, replaces):
+            self.holder = self._node
+
+    def _write(self, epoch: int, node: str, replaces: str | None) -> bool:
+        self._beat += 1
+        began = self._own_now()
+        tag = self._storage.write(LEASE, Holder(epoch=epoch, node=node, beat=self._beat).encode(), replaces)
+        if tag is None:
+            return False
+        self.epoch, self._tag, self._renewed_at = epoch, tag, began
+        return True
+
+    def _look_again(self, epoch: int) -> None:
+        """Find out who replaced the version of this node: another node, or a write whose answer was lost."""
+        found = self._storage.read(LEASE)
+        if found is not None and found != "unchanged":
+            try:
+                current = Holder.decode(found.content)
+            except SharedStorageError:
+                self.epoch = None
+                raise
+            self.holder = current.node
+            if current.node == self._node and current.epoch >= epoch:
+                self.epoch, self._tag = current.epoch, found.tag
+                return
+        self.epoch = None

@@ -1,0 +1,216 @@
+"""
+Publish snapshots for all nodes, as the node that holds the lease.
+
+Every version of the manifest replaces exactly the one that this publisher last wrote or read. It begins by writing its
+epoch into the manifest; from then on, no earlier holder of the lease can write. Snapshots are uploaded after that,
+under names that are never used again, so that nothing that an earlier holder still does can harm them.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from datasources.deadline import Deadline
+from datasources.errors import SharedStorageError
+from datasources.snapshots.parquet import parquet_path
+from nodes.documents import MANIFEST, NOTHING_PUBLISHED, SNAPSHOTS, SharedManifest
+from nodes.object_storage import ObjectStorage, within
+from queryengine.manifest import Snapshot, parquet_file, snapshot_path
+
+#: Attempts to replace the manifest: a former holder of the lease may publish a last time meanwhile.
+_ATTEMPTS = 5
+
+#: How often a publication is tried if the storage does not answer, and the seconds between.
+_TRIES, _PAUSE_S = 5, 1.0
+
+_NO_TAG = '"0"'
+
+_FENCED = "Another node publishes now: this one has lost the lease."
+_CONTENDED = "The manifest of runtime.snapshots changes too often: something else writes there."
+
+
+class ManifestWriter:
+    """
+    A `Share` of *node* under the lease with this *epoch*. Thread-safe. Call `take_over` first.
+
+    Once another holder of the lease has written the manifest, `fenced_by` is the epoch of that. *state_dir* has the
+    files. With an *exporter*, their rows are uploaded as Parquet too; it writes the Parquet files that are missing.
+    Snapshots are deleted once they have been unused for *linger_s* seconds: statements on a cluster read them.
+    """
+
+    def __init__(  # noqa: PLR0913 (by keyword)
+        self,
+        storage: ObjectStorage,
+        node: str,
+        epoch: int,
+        state_dir: Path,
+        *,
+        exporter: Callable[[Snapshot, Deadline], None] | None = None,
+        linger_s: float = 0.0,
+    ) -> None:
+        self.epoch = epoch
+        self.fenced_by: int | None = None
+        self._node = node
+        self._storage = storage
+        self._state_dir = state_dir
+        self._lock = threading.RLock()  # held to replace the manifest
+        self._tag: str | None = None
+        self._manifest = NOTHING_PUBLISHED
+        self._generation = 0  # of the last version that was sent
+        self._is_certain = True  # False while a version may have been written, or may still be
+        self._uploading: set[str] = set()
+        self._exporter = exporter
+        self._linger_s = linger_s
+        self._unused: dict[str, float] = {}  # objects, and since when
+
+    def take_over(self) -> SharedManifest:
+        """
+        Write the epoch into the manifest, and return it.
+
+        Raises:
+            SharedStorageError: The storage does not answer, or a later holder of the lease was faster.
+        """
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                self._read()
+                if self._write(self._manifest.snapshots):
+                    self._check_conditions()
+                    return self._manifest
+        raise SharedStorageError(_CONTENDED)
+
+    def publish(self, snapshot: Snapshot, deadline: Deadline) -> None:
+        """As `Share.publish`: upload the file, then name it in the manifest."""
+        self._uploading.add(snapshot.file)
+        try:
+            self.upload(snapshot, deadline)
+            with self._lock:
+                self._name(snapshot, deadline)
+        finally:
+            self._uploading.discard(snapshot.file)
+
+    def upload(self, snapshot: Snapshot, deadline: Deadline) -> None:
+        """Write the objects of *snapshot* to the storage. Raises SnapshotError."""
+        self._storage.upload(f"{SNAPSHOTS}/{snapshot.file}", snapshot_path(self._state_dir, snapshot), deadline)
+        if self._exporter is None:
+            return
+        path = parquet_path(self._state_dir, snapshot)
+        try:
+            if not path.exists():  # It was loaded before there was a cluster, or somebody has deleted the object.
+                self._exporter(snapshot, deadline)
+            self._storage.upload(f"{SNAPSHOTS}/{parquet_file(snapshot.file)}", path, deadline)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def align(self, names: Collection[str], served: Collection[Snapshot], deadline: Deadline) -> None:
+        """
+        Withdraw datasets that are not among *names*, and publish what is *served* here and not published yet.
+
+        Raises:
+            SnapshotError: As `publish`.
+        """
+        with self._lock:
+            kept = tuple(one for one in self._manifest.snapshots if one.dataset in names)
+            if kept != self._manifest.snapshots:
+                self._replace(kept)
+            published = {one.dataset for one in kept}
+        for snapshot in served:
+            if snapshot.dataset not in published:
+                self.publish(snapshot, deadline)
+
+    def settle(self) -> None:
+        """
+        Replace the manifest again if it is unknown whether the last attempt did: from then on, that attempt cannot.
+
+        Raises:
+            SharedStorageError: As `take_over`.
+        """
+        with self._lock:
+            if not self._is_certain:
+                self._replace(self._manifest.snapshots)
+
+    def remove_unused(self, in_use: Collection[str]) -> list[Snapshot]:
+        """
+        Delete the snapshots that neither the manifest nor *in_use* names, once they have lingered.
+
+        Returns:
+            Those whose files are missing: somebody else has deleted them.
+
+        Raises:
+            SharedStorageError: As `take_over`.
+        """
+        with self._lock:
+            self.settle()
+            # In this order: what is listed was uploaded before the manifest was found to be ours.
+            listed = self._storage.tags(SNAPSHOTS)
+            self._verify()
+            used = {one.file for one in self._manifest.snapshots} | self._uploading | set(in_use)
+            now, unused = time.monotonic(), listed.keys() - self._objects(used)
+            self._unused = {name: self._unused.get(name, now) for name in unused}
+            gone = [name for name, since in self._unused.items() if now - since >= self._linger_s]
+            self._storage.delete(within(SNAPSHOTS, gone))
+            return [one for one in self._manifest.snapshots if not self._objects({one.file}) <= listed.keys()]
+
+    def _objects(self, files: Collection[str]) -> set[str]:
+        """Return the names of the objects for the snapshots with these *files*."""
+        return {*files, *(map(parquet_file, files) if self._exporter is not None else ())}
+
+    def _name(self, snapshot: Snapshot, deadline: Deadline) -> None:
+        """Name an uploaded snapshot in the manifest. Its outcome should be known, so this is tried for some seconds."""
+        for left in reversed(range(_TRIES)):
+            try:
+                self._replace((*(one for one in self._manifest.snapshots if one.dataset != snapshot.dataset), snapshot))
+            except SharedStorageError:
+                if self.fenced_by is not None or not left:
+                    raise
+                deadline.sleep(_PAUSE_S)
+            else:
+                return
+
+    def _check_conditions(self) -> None:
+        """Make sure that the server minds conditions: a write in place of a version that never was must be refused."""
+        if self._storage.write(MANIFEST, self._manifest.encode(), _NO_TAG) is not None:
+            raise SharedStorageError(
+                "The server of runtime.snapshots ignores conditions on writes (If-Match): it cannot be used."
+            )
+
+    def _verify(self) -> None:
+        """Make sure that no later holder has written the manifest."""
+        if self._storage.read(MANIFEST, self._tag) != "unchanged":
+            self._is_certain = False
+            self.settle()
+
+    def _replace(self, snapshots: tuple[Snapshot, ...]) -> None:
+        """Write the next version of the manifest."""
+        if self.fenced_by is not None:
+            raise SharedStorageError(_FENCED)
+        own = self._manifest
+        for _ in range(_ATTEMPTS):
+            if self._write(snapshots):
+                return
+            # An attempt whose answer was lost has replaced it, or something that has no lease, or a later holder.
+            self._read()
+            self._manifest = own
+        raise SharedStorageError(_CONTENDED)
+
+    def _write(self, snapshots: tuple[Snapshot, ...]) -> bool:
+        self._generation += 1
+        manifest = SharedManifest(epoch=self.epoch, node=self._node, generation=self._generation, snapshots=snapshots)
+        self._is_certain = False
+        tag = self._storage.write(MANIFEST, manifest.encode(), self._tag)
+        if tag is None:
+            return False
+        self._tag, self._manifest, self._is_certain = tag, manifest, True
+        return True
+
+    def _read(self) -> None:
+        found = self._storage.read(MANIFEST)
+        if found is None or found == "unchanged":
+            self._tag, self._manifest = None, NOTHING_PUBLISHED
+            return
+        manifest = SharedManifest.decode(found.content)
+        if manifest.epoch > self.epoch or (manifest.epoch == self.epoch and manifest.node != self._node):
+            self.fenced_by = manifest.epoch
+            raise SharedStorageError(_FENCED)
+        self._tag, self._manifest = found.tag, manifest
+        self._generation = max(self._generation, manifest.generation)

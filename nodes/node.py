@@ -1,0 +1,246 @@
+"""
+One node of several that share snapshots: it publishes while it holds the lease, and else serves what another publishes.
+
+One thread keeps the lease, so that nothing else delays a renewal. Another one does the rest: it looks at the storage
+every few seconds, and changes between a `Follower` and a `Publisher`.
+"""
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from typing import Unpack
+
+from datasources.control import AdmittedSql, DatasetState, RefreshOptions, RefreshRun, SharingState
+from datasources.deadline import Deadline
+from datasources.errors import DatasetError, SharedStorageError
+from datasources.refresh import history
+from datasources.refresh.loader import LoaderProcess
+from datasources.refresh.refresher import Refresher
+from datasources.snapshots.snapshot import Builder, Order, SnapshotBuilder
+from nodes.follower import Follower
+from nodes.lease import RENEWAL_S, Lease
+from nodes.manifest_writer import ManifestWriter
+from nodes.object_storage import ObjectStorage
+from nodes.presence import Nodes
+from nodes.publisher import Publisher
+from queryengine.manifest import Snapshot
+from runtimeconf.model import DatasetConfig, RuntimeConfig, SnapshotsConfig
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that an interrupted load has to end before the log tells that it does not.
+_END_S = 5.0
+#: Seconds that a superseded snapshot stays for statements on a cluster, beside their time limit.
+_LINGER_S = 60.0
+
+
+class Node:
+    """
+    The `DatasetManager` of a node.
+
+    Args:
+        config: The runtime's configuration.
+        shared: Its `snapshots`.
+        builders: The builders to load with, while this node publishes.
+
+    Raises:
+        StateDirectoryError: The state directory cannot be written.
+        SharedStorageError: The settings of the storage cannot be used.
+    """
+
+    def __init__(self, config: RuntimeConfig, shared: SnapshotsConfig, builders: Sequence[Builder] = ()) -> None:
+        self.generation = config.generation
+        self._config, self._shared, self._builders = config, shared, builders
+        self._id = secrets.token_hex(8)
+        self._storage = ObjectStorage(shared)
+        self._nodes = Nodes(self._storage, self._id)
+        self._lease = Lease(self._storage, self._id)
+        self._least_epoch = 0
+        self._stop = threading.Event()
+        self._change = threading.RLock()  # held to change between the two
+        self._role: Follower | Publisher = self._new_follower(history.ended_runs(config.state_dir))
+        self._error: str | None = None
+        self._lease_error: str | None = None
+        self._is_warned = False
+        self._threads = [threading.Thread(target=self._run, name="node", daemon=True)]
+        if shared.role != "follower":
+            self._threads.append(threading.Thread(target=self._keep_lease, name="node-lease", daemon=True))
+
+    def start(self) -> None:
+        """Begin to look at the storage."""
+        for thread in reversed(self._threads):
+            thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Interrupt what runs, and leave the other nodes; return False if a load runs after *timeout_s* seconds."""
+        self._stop.set()
+        end = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, end - time.monotonic()))
+        has_ended = self._role.stop(max(0.0, end - time.monotonic()))
+        has_ended = has_ended and not any(thread.is_alive() for thread in self._threads)
+        if has_ended and self._storage.is_quick:
+            with suppress(SharedStorageError):
+                self._lease.release()
+                self._nodes.leave()
+        return has_ended
+
+    def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> "Node":
+        """As `DatasetManager.replace`, for a configuration with the same `snapshots`."""
+        with self._change:
+            self._role.replace(config, builders, timeout_s)
+            self._config, self._builders, self.generation = config, builders, config.generation
+        return self
+
+    def commit(self) -> None:
+        """As `DatasetManager.commit`."""
+        with self._change:
+            self._role.commit()
+
+    def sharing(self) -> SharingState:
+        """Return how this node shares snapshots."""
+        role, epoch, answered_s = self._role, self._lease.epoch, self._storage.answered_s
+        # Without the storage, this node cannot know whether another one publishes by now.
+        valid_s = self._lease.valid_s if isinstance(role, Publisher) else 0.0
+        return SharingState(
+            node=self._id,
+            publisher=role.publisher if isinstance(role, Follower) else self._id if valid_s else "",
+            epoch=epoch or 0,
+            error=self._error,
+            answered_s=None if answered_s is None else int(answered_s),
+            publishes_s=valid_s,
+        )
+
+    def datasets(self) -> tuple[DatasetState, ...]:
+        """As `DatasetControl.datasets`."""
+        return self._role.control.datasets()
+
+    def waiting_for(self) -> tuple[str, ...]:
+        """As `DatasetControl.waiting_for`."""
+        return self._role.control.waiting_for()
+
+    def is_loaded(self) -> bool:
+        """As `DatasetControl.is_loaded`."""
+        return not self.waiting_for()
+
+    def request_refresh(
+        self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
+    ) -> RefreshRun:
+        """As `DatasetControl.request_refresh`."""
+        return self._role.control.request_refresh(name, sql, **options)
+
+    def history(self, name: str) -> tuple[RefreshRun, ...]:
+        """As `DatasetControl.history`. It has every run that any node has accepted, unless the storage is slow."""
+        role = self._role
+        if self._storage.is_quick:
+            with suppress(SharedStorageError):
+                role.look()
+        return role.control.history(name)
+
+    def _new_follower(self, own_runs: Mapping[str, Sequence[RefreshRun]]) -> Follower:
+        return Follower(self._config, self._storage, self._nodes.announce, self._stop, own_runs)
+
+    def _keep_lease(self) -> None:
+        while True:
+            try:
+                if self._lease.epoch is None:
+                    self._lease.acquire()
+                else:
+                    self._lease.renew(max(self._lease.epoch, self._least_epoch))
+                self._lease_error = None
+            except SharedStorageError as exc:
+                self._lease_error = str(exc)  # The other thread reports it.
+            except Exception:
+                logger.exception("The lease of runtime.snapshots cannot be renewed")
+            if self._stop.wait(RENEWAL_S):
+                return
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._step()
+                self._report(self._lease_error or self._role.state_error)
+            except DatasetError as exc:
+                self._report(str(exc))
+            except Exception:
+                logger.exception("The shared snapshots cannot be checked")
+                self._report("It failed; see the log of the runtime.")
+            self._stop.wait(self._shared.poll_s)
+
+    def _report(self, error: str | None) -> None:
+        if error is not None and error != self._error and not self._stop.is_set():
+            logger.warning("%s This node serves what it has.", error)
+        elif error is None and self._error is not None:
+            logger.info("The shared storage responds again.")
+        self._error = error
+
+    def _step(self) -> None:
+        role, epoch = self._role, self._lease.epoch
+        if isinstance(role, Follower):
+            if epoch is not None and epoch >= self._least_epoch:
+                self._step_up(role, epoch)
+            else:
+                self._warn_of_another()
+                role.sync()
+        elif role.manifest.fenced_by is not None or role.manifest.epoch != epoch:
+            self._least_epoch = max(self._least_epoch, (role.manifest.fenced_by or 0) + 1)
+            self._step_down(role)
+        else:
+            role.step(self._stop)
+
+    def _step_up(self, follower: Follower, epoch: int) -> None:
+        """Begin to publish, from what is published now."""
+        state_dir, query = self._config.state_dir, self._config.query
+        exporter, linger_s = None, 0.0
+        if self._config.engine is not None:
+            exporter, linger_s = partial(_export, self._config), query.timeout_s + _LINGER_S
+        manifest = ManifestWriter(self._storage, self._id, epoch, state_dir, exporter=exporter, linger_s=linger_s)
+        try:
+            published = manifest.take_over()
+        except SharedStorageError:
+            # The lease was deleted by somebody, or another node has taken it: a renewal with a later epoch tells.
+            self._least_epoch = max(self._least_epoch, (manifest.fenced_by or -1) + 1)
+            raise
+        follower.look()
+        follower.sync(published)
+        with self._change:
+            if runs := follower.runs_to_adopt():
+                with suppress(OSError):  # It is a list of what happened.
+                    history.adopt(self._config.state_dir, runs)
+            refresher = Refresher(self._config, builders=self._builders, share=manifest)
+            self._role = publisher = Publisher(self._config, self._storage, self._nodes, manifest, refresher)
+            with suppress(SharedStorageError):
+                publisher.look()
+            refresher.start()
+        logger.info("This node now publishes", extra={"fields": {"node": self._id, "epoch": epoch}})
+
+    def _step_down(self, publisher: Publisher) -> None:
+        """Publish no more, and serve what the node publishes that has the lease now."""
+        logger.warning("Another node publishes now; this one serves what it publishes.")
+        with self._change:
+            while not publisher.stop(_END_S) and not self._stop.is_set():
+                logger.warning("A load does not end")
+            if not self._stop.is_set():
+                names = [dataset.name for dataset in self._config.datasets]
+                self._role = self._new_follower({name: publisher.control.history(name) for name in names})
+
+    def _warn_of_another(self) -> None:
+        if self._shared.role == "publisher" and self._lease.holder not in {"", self._id} and not self._is_warned:
+            self._is_warned = True
+            logger.warning(
+                "Another node publishes to %s: this one waits, though its role is publisher.", self._shared.location
+            )
+
+
+def _export(config: RuntimeConfig, snapshot: Snapshot, deadline: Deadline) -> None:
+    """Write the Parquet file of a snapshot that has none. Raises SnapshotError."""
+    dataset = DatasetConfig(name=snapshot.dataset, from_="")
+    order = Order(dataset, served=snapshot, file=f"{snapshot.file}.parquet", exports=True)
+    # A process ends with the thread that started it, so no other thread may use this one.
+    with closing(LoaderProcess(SnapshotBuilder.of(config))) as loader:
+        loader.build(order, deadline)

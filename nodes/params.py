@@ -1,0 +1,38 @@
+"""How the storage of shared snapshots is written: a bucket of S3 or of a compatible server."""
+
+import re
+
+from runtimeconf.connector import Package, SnapshotStore
+from runtimeconf.fields import InvalidValueError
+from runtimeconf.s3 import S3Params, parse_location
+
+#: A part of the prefix. It is also a part of URLs, in which clusters read other characters in their own ways.
+_PART = re.compile(r"[A-Za-z0-9._=-]+")
+
+
+def _locate(text: str) -> str:
+    bucket, prefix = parse_location(text.removeprefix("s3:"))
+    parts = prefix.strip("/").split("/")
+    if not all(_PART.fullmatch(part) and part not in {".", ".."} for part in parts):
+        raise InvalidValueError("a prefix of its own after the bucket: letters, digits and . _ = - between slashes")
+    return f"s3://{bucket}/{'/'.join(parts)}"
+
+
+class NodeParams(S3Params):
+    """Those of a bucket that every node writes to."""
+
+    def problem(self, location: str) -> str | None:
+        """Refuse what the connector refuses, and requests without credentials; see `Params.problem`."""
+        problem = super().problem(location)
+        if problem is None and self.s3_key is None and self.s3_auth != "iam_role":
+            return "lacks credentials, because every node writes there: s3_key and s3_secret, or s3_auth: iam_role"
+        return problem
+
+
+S3 = SnapshotStore(
+    locate=_locate,
+    params=NodeParams,
+    node="nodes.node:Node",
+    # It is imported only by the process that refreshes.
+    packages=(Package("obstore", "obstore~=0.12"),),
+)

@@ -1,0 +1,78 @@
+"""
+Which nodes are alive, and which snapshots they still load.
+
+As for the lease, no clocks are compared: a node is gone once its document has not changed for `GONE_S` seconds of the
+clock of the node that looks. A node that comes back writes its document again.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from datasources.errors import SharedStorageError
+from nodes.documents import NODES, Presence
+from nodes.lease import LastSeen
+from nodes.object_storage import ObjectStorage, within
+
+#: Seconds between two renewals.
+RENEWAL_S = 10.0
+#: Seconds without a renewal after which a node counts as gone.
+GONE_S = 60.0
+
+
+class Nodes:
+    """The nodes as the node *node* sees them. For one thread at a time."""
+
+    def __init__(self, storage: ObjectStorage, node: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._storage = storage
+        self._name = f"{node}.json"
+        self._now = now
+        self._seen = LastSeen(now)
+        self._reads: dict[str, tuple[str, tuple[str, ...]]] = {}  # of each node, and the tag that it was read with
+        self._written = Presence(beat=0, reads=())
+        self._due = 0.0
+
+    def announce(self, reads: Collection[str]) -> None:
+        """
+        Tell that this node is alive, and is about to load the snapshots with the files *reads*.
+
+        It is written only if it is due or *reads* has changed.
+
+        Raises:
+            SharedStorageError: The storage does not answer.
+        """
+        files = tuple(sorted(reads))
+        if files != self._written.reads or self._now() >= self._due:
+            self._written = Presence(beat=self._written.beat + 1, reads=files)
+            self._storage.put(f"{NODES}/{self._name}", self._written.encode())
+            self._due = self._now() + RENEWAL_S
+
+    def leave(self) -> None:
+        """Tell that this node ends. Raises SharedStorageError."""
+        self._storage.delete([f"{NODES}/{self._name}"])
+
+    def reads(self) -> set[str]:
+        """
+        Return the files of snapshots that nodes are about to load, and forget nodes that are gone.
+
+        Raises:
+            SharedStorageError: The storage does not answer, or something else writes there.
+        """
+        tags = self._storage.tags(NODES)
+        gone = {name for name, tag in tags.items() if self._seen.unchanged_s(name, tag) >= GONE_S}
+        self._storage.delete(within(NODES, gone))
+        self._seen.forget_others(tags.keys() - gone)
+        alive: dict[str, tuple[str, tuple[str, ...]]] = {}
+        for name in tags.keys() - gone:
+            known = self._reads.get(name)
+            if known is None or known[0] != tags[name]:
+                found = self._storage.read(f"{NODES}/{name}")
+                if found is None or found == "unchanged":
+                    continue
+                with suppress(SharedStorageError):  # Something else wrote it: nobody waits for its files.
+                    known = found.tag, Presence.decode(found.content).reads
+            if known is None:
+                continue
+            alive[name] = known
+        self._reads = alive
+        return {file for _, files in alive.values() for file in files}

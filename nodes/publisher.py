@@ -1,0 +1,136 @@
+"""Keep the shared storage up to date, as the node that publishes."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from datasources.control import AdmittedSql
+from datasources.deadline import Deadline
+from datasources.errors import DatasetError
+from datasources.refresh.refresher import Refresher
+from datasources.snapshots.snapshot import Builder
+from nodes.documents import STATE, SharedState
+from nodes.manifest_writer import ManifestWriter
+from nodes.object_storage import ObjectStorage
+from nodes.presence import Nodes
+from nodes.requests import Requests
+from queryengine.manifest import read_manifest
+from runtimeconf.model import RuntimeConfig
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two versions of the state, even if nothing but the ages has changed.
+_STATE_S = 10.0
+#: The runs in the state, of all datasets together, but at least so many of each: it is written whenever one changes.
+_MAX_RUNS, _LEAST_RUNS = 5_000, 5
+#: Seconds between two removals of snapshots that nobody needs.
+_REMOVAL_S = 10.0
+#: Seconds in which the data of this node must be uploaded when it begins to publish.
+_UPLOAD_S = 3600.0
+
+
+class Publisher:
+    """What a node does while it holds the lease, beside its *refresher*. `step` is for one thread, the rest for any."""
+
+    state_error: None = None
+
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        storage: ObjectStorage,
+        nodes: Nodes,
+        manifest: ManifestWriter,
+        refresher: Refresher,
+    ) -> None:
+        self.manifest, self.control = manifest, refresher
+        self._is_aligned = False
+        self._config, self._storage, self._nodes = config, storage, nodes
+        self._requests = Requests(storage)
+        self._lock = threading.Lock()  # held to take up requests
+        self._taken: set[str] = set()  # the ids of the requests
+        self._told: object = None
+        self._state_due = self._removal_due = 0.0
+
+    def stop(self, timeout_s: float) -> bool:
+        """As `DatasetManager.stop`."""
+        return self.control.stop(timeout_s)
+
+    def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> None:
+        """Go by another configuration; see `DatasetManager.replace`."""
+        self._config, self.control = config, self.control.replace(config, builders, timeout_s)
+
+    def commit(self) -> None:
+        """As `DatasetManager.commit`, for all nodes."""
+        self.control.commit()
+        self._is_aligned = False
+
+    def step(self, stop: threading.Event) -> None:
+        """
+        Bring the storage up to date.
+
+        Raises:
+            SnapshotError: The storage does not answer, or another node publishes.
+        """
+        self._nodes.announce(())
+        self.manifest.settle()
+        if not self._is_aligned:
+            self._is_aligned = True
+            try:
+                names = {dataset.name for dataset in self._config.loaded_datasets}
+                served = read_manifest(self._config.state_dir).snapshots
+                self.manifest.align(names, served, Deadline(_UPLOAD_S, stop))
+            except BaseException:
+                self._is_aligned = False
+                raise
+        self.look()
+        self._tell()
+        if time.monotonic() >= self._removal_due:
+            self._removal_due = time.monotonic() + _REMOVAL_S
+            missing = self.manifest.remove_unused(self._nodes.reads())
+            for snapshot in set(missing).intersection(read_manifest(self._config.state_dir).snapshots):
+                logger.warning(
+                    "The snapshot of %s is missing in the shared storage: it is uploaded again", snapshot.dataset
+                )
+                self.manifest.upload(snapshot, Deadline(_UPLOAD_S, stop))
+
+    def look(self) -> None:
+        """Begin the refreshes that were requested of other nodes. Raises SharedStorageError."""
+        with self._lock:
+            for run_id in self._requests.ids() - self._taken:
+                request = self._requests.get(run_id)
+                if request is None:
+                    continue
+                sql = None if request.sql is None else AdmittedSql(request.sql)  # The loader checks it.
+                try:
+                    self.control.request_refresh(
+                        request.dataset,
+                        sql,
+                        mode=request.mode,
+                        jitter_max_s=request.jitter_max_s,
+                        caller=request.caller,
+                        run_id=run_id,
+                    )
+                except DatasetError as exc:
+                    logger.warning("A refresh requested through another node is not possible: %s", exc)
+                    self._requests.remove({run_id})
+                else:
+                    self._taken.add(run_id)
+
+    def _tell(self) -> None:
+        """Write the state, and remove the requests whose runs have ended by it."""
+        with self._lock:
+            taken = set(self._taken)
+        datasets = self._config.datasets
+        most = max(_LEAST_RUNS, _MAX_RUNS // max(1, len(datasets)))
+        runs = {dataset.name: self.control.history(dataset.name)[:most] for dataset in datasets}
+        state = SharedState(epoch=self.manifest.epoch, datasets=self.control.datasets(), runs=runs)
+        told = runs, [replace(one, age_s=None, next_refresh_at=None) for one in state.datasets]
+        if told != self._told or time.monotonic() >= self._state_due:
+            self._storage.put(STATE, state.encode())
+            self._told, self._state_due = told, time.monotonic() + _STATE_S
+        with self._lock:
+            ended = taken - {run.id for of_one in runs.values() for run in of_one if run.finished_at is None}
+            self._requests.remove(ended)
+            self._taken -= ended

@@ -1,0 +1,42 @@
+from nodes.object_storage import ObjectStorage
+from nodes.presence import GONE_S, RENEWAL_S, Nodes
+from tests.nodes.storage_server import SharedStorage
+from tests.nodes.test_lease import Clock
+
+
+def test_what_a_live_node_reads_is_known_until_it_is_gone(shared: SharedStorage, storage: ObjectStorage) -> None:
+    clock = Clock()
+    reader, publisher = Nodes(storage, "reader", clock), Nodes(storage, "publisher", clock)
+    publisher.announce(())
+    reader.announce({"b", "a"})
+
+    assert publisher.reads() == {"a", "b"}
+    assert publisher.reads() == {"a", "b"}
+    reader.announce({"c"})
+    assert publisher.reads() == {"c"}
+    while clock.time < 2 * GONE_S:
+        clock.time += RENEWAL_S
+        publisher.announce(())
+        last = publisher.reads()
+
+    assert last == set()
+    assert shared.names() == ["nodes/publisher.json"]
+    reader.announce({"c"})
+    assert publisher.reads() == {"c"}
+    storage.put("nodes/other.json", b"something else")
+    assert publisher.reads() == {"c"}
+    reader.leave()
+    assert publisher.reads() == set()
+
+
+def test_a_node_is_written_only_when_it_is_due(shared: SharedStorage, storage: ObjectStorage) -> None:
+    clock = Clock()
+    node = Nodes(storage, "a", clock)
+    node.announce(())
+    first = shared.document("nodes/a.json")
+
+    node.announce(())
+    assert shared.document("nodes/a.json") == first
+    clock.time += RENEWAL_S
+    node.announce(())
+    assert shared.document("nodes/a.json") != first
