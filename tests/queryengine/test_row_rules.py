@@ -110,21 +110,22 @@ FILTERED = [form for form in SCOPES if form not in {"view", "columns and masks"}
 ENCODINGS: tuple[Encoding, ...] = ("json", "ndjson", "csv", "arrow", "vnd", "flight")
 
 
+def in_any_order(engine: QueryEngine, sql: str, scope: Scope | None) -> list[str]:
+    """Return the rows of a statement that does not fix their order."""
+    return sorted(answer(engine, sql, scope, "ndjson").decode().splitlines())
+
+
 def differences(engine: QueryEngine, visible: QueryEngine, seeds: range) -> list[object]:
     """Return the statements that a key with a row filter gets another answer to than one that has nothing else."""
     found: list[object] = []
     for seed in seeds:
         sql = hidden_rows.statement(seed, "orders", plans=False)
         scope, encoding = SCOPES[FILTERED[seed % len(FILTERED)]], ENCODINGS[seed % len(ENCODINGS)]
-        answers, expected = set[bytes](), set[bytes]()
-        for _ in range(3):  # Some statements do not fix the order of their rows.
-            answers.add(answer(engine, sql, scope, encoding))
-            expected.add(answer(visible, sql, None, encoding))
-            if not answers.isdisjoint(expected):
-                break
-        if "runtime" in sql:  # The excerpt shows the statement without the name of the database.
-            answers, expected = ({one.partition(b"\n\nLINE")[0] for one in some} for some in (answers, expected))
-        if answers.isdisjoint(expected):
+        answers, expected = answer(engine, sql, scope, encoding), answer(visible, sql, None, encoding)
+        if b"\n\nLINE " in expected and ("runtime" in sql or "PIVOT" in sql):
+            # The excerpt shows the statement without the name of the database, or a name that DuckDB made up.
+            answers, expected = (one.partition(b"\n\nLINE ")[0] for one in (answers, expected))
+        if answers != expected and in_any_order(engine, sql, scope) != in_any_order(visible, sql, None):
             found.append((sql, encoding, answers, expected))
     return found
 
