@@ -17,6 +17,9 @@ from queryengine.execution import duckdb_errors
 from queryengine.manifest import Column
 from runtimeconf.model import RuntimeConfig
 
+#: The database of the macros that replace functions in statements of keys that have a database of their own.
+KEY_MACROS = "_macros"
+
 #: How long queries share a cursor, in seconds, and how many idle cursors are kept.
 _REUSED_S = 1.0
 _MAX_IDLE = 8
@@ -49,7 +52,10 @@ class Cursor:
         """Begin the transaction, unless it has begun."""
         if self.begun_s is None:
             self.begun_s = time.monotonic()
-            self.connection.execute(f"USE {self.database}")
+            if self.database == "runtime":
+                self.connection.execute("USE runtime")
+            else:
+                self.connection.execute(f"SET search_path = '{self.database}.main,{KEY_MACROS}.main'")
             self.connection.execute("BEGIN TRANSACTION READ ONLY")
 
 

@@ -70,7 +70,7 @@ MACROS: Final = (
 
 
 #: A statement in the catalog of a key sees the name of the one that it stands for.
-_OF_KEY_CATALOGS: Final = ("current_catalog() AS 'runtime'", "current_database() AS 'runtime'")
+_IN_KEY_CATALOGS: Final = ("current_catalog() AS 'runtime'", "current_database() AS 'runtime'")
 
 
 class SnapshotGoneError(Exception):
@@ -191,21 +191,20 @@ class Definitions:
         with self._defining, self._connection.cursor() as cursor:
             known = self._macros.get(database, frozenset())
             new = [macro for macro in macros.needed(names) if macro.name not in known]
-            always = [] if database in self._macros else [*MACROS, *_OF_KEY_CATALOGS]
+            always = [] if database in self._macros else [*MACROS, *_IN_KEY_CATALOGS]
             texts = [*always, *(macro.definition for macro in new)]
             definitions = [f"CREATE MACRO {database}.main.{text}" for text in texts]
             cursor.execute("; ".join(["BEGIN", *definitions, "COMMIT"]))
             self.renew_cursors()
             self._macros[database] = known | {macro.name for macro in new}
 
-    def forget_macros(self, database: str) -> None:
-        """Note that *database* is gone."""
-        with self._defining:
-            self._macros.pop(database, None)
+    def has_list(self, relations: frozenset[str], database: str) -> bool:
+        """Say whether `define_list` was called, and what it defined is still there."""
+        return f"{CATALOG}.{catalog_schema(relations, database)}" in self._catalogs
 
-    def define_list(self, relations: frozenset[str], database: str) -> None:
-        """Define what the gate substitutes for `information_schema` and SHOW in the *database* of a key."""
-        self._define_catalog(relations, "TABLE", database)
+    def define_list(self, relations: frozenset[str], database: str, listed: str) -> None:
+        """Define what the gate substitutes for `information_schema` and SHOW in *database*, from views in *listed*."""
+        self._define_catalog(relations, "TABLE", database, listed)
 
     def define_view(self, database: str, name: str, sql: str, *, is_secure: bool = False) -> None:
         """Define the relation *name* in the *database* of a key."""
@@ -215,31 +214,30 @@ class Definitions:
             self._create_view(declared, sql, documentation, cursor, f"{kind} {database}")
 
     def _define_catalog(
-        self, relations: frozenset[str], kind: Literal["TABLE", "VIEW"], database: str = "runtime"
+        self, relations: frozenset[str], kind: Literal["TABLE", "VIEW"], database: str = "", listed: str = "runtime"
     ) -> None:
         """
         Define what the gate substitutes for `information_schema` and SHOW: the same lists, of *relations* only.
 
         Statements find tables: the plan of a view would show how many other relations there are.
         """
-        named = "" if database == "runtime" else database
-        schema = f"{CATALOG}.{catalog_schema(relations, named)}"
+        schema = f"{CATALOG}.{catalog_schema(relations, database)}"
         names = _text_list(sorted(relations))
         datasets = _text_list(one.name.lower() for one in self._config.datasets if one.name.lower() in relations)
         schemas = _text_list(sorted({"main", *(split_relation(name)[0] for name in relations)}))
         full_name = "lower(if(table_schema = 'main', table_name, concat(table_schema, '.', table_name)))"
         table_type = f"if({full_name} IN ({datasets}), 'BASE TABLE', 'VIEW') AS table_type"
-        ours = f"table_catalog = '{database}' AND {full_name} IN ({names})"
+        ours = f"table_catalog = '{listed}' AND {full_name} IN ({names})"
         shown_name = "lower(if(schema = 'main', name, concat(schema, '.', name)))"
         lists = {
             "tables": f"FROM information_schema.tables SELECT * REPLACE ({table_type}, 'runtime' AS table_catalog) "
             f"WHERE {ours}",
             "columns": f"FROM information_schema.columns SELECT * REPLACE ('runtime' AS table_catalog) WHERE {ours}",
             "schemata": "FROM information_schema.schemata SELECT * REPLACE ('runtime' AS catalog_name) "
-            f"WHERE catalog_name = '{database}' AND lower(schema_name) IN ({schemas})",
-            SHOWN_TABLES: f"FROM (SHOW TABLES FROM {database}.main) WHERE lower(name) IN ({names}) ORDER BY name",
+            f"WHERE catalog_name = '{listed}' AND lower(schema_name) IN ({schemas})",
+            SHOWN_TABLES: f"FROM (SHOW TABLES FROM {listed}.main) WHERE lower(name) IN ({names}) ORDER BY name",
             SHOWN_COLUMNS: "FROM (SHOW ALL TABLES) SELECT * REPLACE ('runtime' AS database) "
-            f"WHERE database = '{database}' AND {shown_name} IN ({names}) ORDER BY schema, name",
+            f"WHERE database = '{listed}' AND {shown_name} IN ({names}) ORDER BY schema, name",
         }
         with self._defining, self._connection.cursor() as cursor:
             if schema in self._catalogs_of_views:

@@ -76,7 +76,7 @@ _PARAMETER = re.compile(r"\bpython\b|Failed to cast value|\bparameters?\b", re.I
 #: Our attachments, which the caller did not name.
 _ATTACHMENT = re.compile(r'(?P<quote>"?)(?:_s[0-9a-f]{12}|_copies)(?P=quote)\."?main"?\.')
 #: The database of a key, which stands for `runtime`.
-_KEY_CATALOG = re.compile(r"\b_k[0-9a-f]{12}(?=\.)")
+_KEY_CATALOG = re.compile(r"\b_k[0-9a-f]{12}(?:_list)?(?=\.)")
 _CATALOG_VIEW = re.compile(r"\b_catalog\.s[0-9a-f]{32}\.(?=tables\b|columns\b|schemata\b)")
 #: Advice that no caller can follow: extensions are not installed, settings are locked.
 _ADVICE = re.compile(

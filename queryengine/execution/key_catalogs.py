@@ -23,6 +23,7 @@ import duckdb
 from queryengine.cancellation import TICK_S, Interruption
 from queryengine.engine import GatedStatement
 from queryengine.errors import DatasetNotLoadedError
+from queryengine.execution.cursors import KEY_MACROS
 from queryengine.execution.definitions import Definitions
 from queryengine.execution.duckdb_errors import Fault, fault_of
 from queryengine.key_catalog import GatedRule, KeyCatalog
@@ -33,11 +34,14 @@ logger = logging.getLogger(__name__)
 #: The hidden database of the copies.
 _COPIES: Final = "_copies"
 
-#: As many catalogs are kept, the most recently used ones. Each takes about 100 KiB, and 1 KiB for each relation.
-_MOST_CATALOGS: Final = 256
+#: As many catalogs are kept, the most recently used ones. Each takes about 100 KiB.
+_MOST_CATALOGS: Final = 1024
 
-#: Copies are emptied, the least recently used first, while all of them take more than this part of the memory limit.
-_PART_OF_MEMORY: Final = 4
+#: Copies are emptied, the least recently used first, while all take more than this part of the memory limit.
+_PART_OF_MEMORY: Final = 3
+
+#: A copy counts as at least so many bytes.
+_LEAST_BYTES: Final = 64 * 1024
 
 _USED = "SELECT sum(memory_usage_bytes + temporary_storage_bytes) FROM duckdb_memory() WHERE tag = 'IN_MEMORY_TABLE'"
 
@@ -54,6 +58,7 @@ class _Copy:
     users: int = 0  # statements that have not begun to read it
     catalogs: int = 0  # those with a view of it
     is_filled: bool = False
+    size: int = 0  # in bytes, about
     error: str = ""
     filling: threading.Lock = field(default_factory=threading.Lock)
 
@@ -97,6 +102,7 @@ class KeyCatalogs:
         self._lock = threading.Lock()  # Held for definitions, which are short; not while a copy is filled.
         self._catalogs: OrderedDict[str, _Catalog] = OrderedDict()
         self._copies: OrderedDict[_Source, _Copy] = OrderedDict()
+        self._filled_bytes = 0
         self._has_database = False
 
     @contextmanager
@@ -120,14 +126,15 @@ class KeyCatalogs:
                 read = statement.relations if statement.catalog is None else key.relations
                 for name in sorted(filter(self._definitions.is_readable, read)):
                     self._declare(catalog, name)
-                self._definitions.define_macros(key.name, statement.macros)
-                if statement.catalog is not None:
-                    self._definitions.define_list(statement.catalog, key.name)
+                self._definitions.define_macros(KEY_MACROS, statement.macros)
+                if statement.catalog is not None and not self._definitions.has_list(statement.catalog, key.name):
+                    self._define_list(catalog, statement.catalog)
                 copies = []
                 for name in sorted(statement.relations):
                     if error := catalog.errors.get(name):
                         raise _unavailable(name, error)
                     if (copy := catalog.copies.get(name)) is not None:
+                        self._copies.move_to_end(copy.source)
                         copy.users += 1
                         held.callback(self._release, copy)
                         copies.append((name, copy))
@@ -149,8 +156,9 @@ class KeyCatalogs:
         with self._connection.cursor() as cursor:
             if not self._has_database:
                 cursor.execute(f"ATTACH ':memory:' AS {_COPIES} (HIDDEN)")
+                cursor.execute(f"ATTACH ':memory:' AS {KEY_MACROS} (HIDDEN)")
                 self._has_database = True
-            cursor.execute(f"ATTACH ':memory:' AS {key.name}")
+            cursor.execute(f"ATTACH ':memory:' AS {key.name} (HIDDEN)")
         catalog = self._catalogs[key.name] = _Catalog(key)
         return catalog
 
@@ -158,12 +166,12 @@ class KeyCatalogs:
         del self._catalogs[catalog.key.name]
         with self._connection.cursor() as cursor:
             cursor.execute(f"DETACH {catalog.key.name}")
-            self._definitions.forget_macros(catalog.key.name)
             for copy in filter(None, catalog.copies.values()):
                 copy.catalogs -= 1
                 if not copy.catalogs and not copy.users:
                     cursor.execute(f"DROP TABLE {_COPIES}.main.{copy.name}")
                     del self._copies[copy.source]
+                    self._filled_bytes -= copy.size if copy.is_filled else 0
 
     def _declare(self, catalog: _Catalog, name: str) -> None:
         """Define the relation *name*, without rows if it is a copy."""
@@ -181,7 +189,7 @@ class KeyCatalogs:
                 define_view(f"FROM runtime.{qualified(name)}")
             else:
                 self._definitions.define_macros("runtime", rule.macros)
-                self._definitions.define_macros(catalog.key.name, rule.macros)
+                self._definitions.define_macros(KEY_MACROS, rule.macros)
                 with self._connection.cursor() as cursor:
                     define_view(rows_of(cursor, rule), is_secure=True)
         except (UnfitRuleError, duckdb.Error) as exc:
@@ -192,6 +200,19 @@ class KeyCatalogs:
             return
         catalog.copies[name] = copy
         self._definitions.renew_cursors()
+
+    def _define_list(self, catalog: _Catalog, relations: frozenset[str]) -> None:
+        """Define what `information_schema` and SHOW list: only databases that are not hidden can be listed."""
+        name = f"{catalog.key.name}_list"
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"ATTACH ':memory:' AS {name}")
+            try:
+                for relation in catalog.copies.keys() & relations:
+                    source = f"{catalog.key.name}.{qualified(relation)}"
+                    self._definitions.define_view(name, relation, f"FROM {source}")
+                self._definitions.define_list(relations, catalog.key.name, name)
+            finally:
+                cursor.execute(f"DETACH {name}")
 
     def _leaves_rows_out(self, name: str, rule: GatedRule | None) -> bool:
         return self._definitions.is_view(name) or (rule is not None and rule.row_filter is not None)
@@ -246,7 +267,9 @@ class KeyCatalogs:
             try:
                 interruption.check()
                 cursor.execute("USE runtime")
+                before = _used_bytes(cursor)
                 cursor.execute(sql)
+                size = max(_LEAST_BYTES, _used_bytes(cursor) - before)
             except duckdb.Error as exc:
                 interruption.check()
                 if fault_of(exc) is not Fault.SQL:
@@ -259,21 +282,26 @@ class KeyCatalogs:
                 interruption.detach()
         self._definitions.renew_cursors()
         with self._lock:
-            copy.is_filled = True
-            self._copies.move_to_end(copy.source)
+            self._filled_bytes += size - (copy.size if copy.is_filled else 0)
+            copy.size, copy.is_filled = size, True
             self._shrink()
 
     def _shrink(self) -> None:
-        """Empty the least recently filled copies while all of them take too much memory. Called under the lock."""
-        with self._connection.cursor() as cursor:
-            for copy in list(self._copies.values()):
-                (used,) = cursor.execute(_USED).fetchone() or (0,)
-                if (used or 0) <= self._budget_bytes:
-                    return
-                if copy.is_filled and not copy.users:
-                    copy.is_filled = False
-                    table = f"{_COPIES}.main.{copy.name}"
+        """Empty the least recently used copies while all of them take too much memory. Called under the lock."""
+        for copy in list(self._copies.values()):
+            if self._filled_bytes <= self._budget_bytes:
+                return
+            if copy.is_filled and not copy.users:
+                copy.is_filled = False
+                self._filled_bytes -= copy.size
+                table = f"{_COPIES}.main.{copy.name}"
+                with self._connection.cursor() as cursor:
                     cursor.execute(f"CREATE OR REPLACE TABLE {table} AS FROM {table} LIMIT 0")
+
+
+def _used_bytes(cursor: duckdb.DuckDBPyConnection) -> int:
+    (used,) = cursor.execute(_USED).fetchone() or (None,)
+    return int(used or 0)
 
 
 def rows_of(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> str:

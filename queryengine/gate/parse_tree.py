@@ -60,7 +60,7 @@ _SHOWN_LISTS: Final = frozenset({('"tables"',), ("__show_tables_expanded",)})
 _SHOWN_SCHEMAS: Final = frozenset({("main", ""), ("runtime", ""), ("runtime", "main", "")})
 _FILE: Final = re.compile(r"[/\\:*?.]")
 #: The engine's hidden names for snapshots and lists: an error would tell whether there is such a dataset.
-_HIDDEN_NAME: Final = re.compile(r"_catalog|_copies|_[sk][0-9a-f]{12}")
+_HIDDEN_NAME: Final = re.compile(r"_catalog|_copies|_macros|_[sk][0-9a-f]{12}(_list)?")
 
 
 @dataclass(slots=True)

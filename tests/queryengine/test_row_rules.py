@@ -5,16 +5,21 @@ An engine with the rule gives the same answers, errors included, as one that has
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queryengine.engine import Encoding, Query, QueryEngine
 from queryengine.errors import QueryError
+from queryengine.execution import key_catalogs
 from queryengine.execution.definitions import Definitions
+from queryengine.execution.instance import EngineInstance
 from queryengine.execution.key_catalogs import KeyCatalogs
-from runtimeconf.model import Scope
+from queryengine.pool.inprocess import InProcessEngine
+from runtimeconf.model import DatasetRule, Scope
 from tests.queryengine import hidden_rows
 from tests.queryengine.conftest import KINDS, config_of
 from tests.queryengine.hidden_rows import LEAK, SCOPES, VIEWS, VISIBLE
@@ -110,6 +115,14 @@ FILTERED = [form for form in SCOPES if form not in {"view", "columns and masks"}
 ENCODINGS: tuple[Encoding, ...] = ("json", "ndjson", "csv", "arrow", "vnd", "flight")
 
 
+def are_alike(shown: bytes, expected: bytes, sql: str) -> bool:
+    """Compare two answers to *sql*, some of which fix neither the order of their rows nor which error comes first."""
+    if b"\n\nLINE " in expected and ("runtime" in sql or "PIVOT" in sql):
+        # The excerpt shows the statement without the name of the database, or a name that DuckDB made up.
+        shown, expected = (one.partition(b"\n\nLINE ")[0] for one in (shown, expected))
+    return shown == expected
+
+
 def in_any_order(engine: QueryEngine, sql: str, scope: Scope | None) -> list[str]:
     """Return the rows of a statement that does not fix their order."""
     return sorted(answer(engine, sql, scope, "ndjson").decode().splitlines())
@@ -121,12 +134,11 @@ def differences(engine: QueryEngine, visible: QueryEngine, seeds: range) -> list
     for seed in seeds:
         sql = hidden_rows.statement(seed, "orders", plans=False)
         scope, encoding = SCOPES[FILTERED[seed % len(FILTERED)]], ENCODINGS[seed % len(ENCODINGS)]
-        answers, expected = answer(engine, sql, scope, encoding), answer(visible, sql, None, encoding)
-        if b"\n\nLINE " in expected and ("runtime" in sql or "PIVOT" in sql):
-            # The excerpt shows the statement without the name of the database, or a name that DuckDB made up.
-            answers, expected = (one.partition(b"\n\nLINE ")[0] for one in (answers, expected))
-        if answers != expected and in_any_order(engine, sql, scope) != in_any_order(visible, sql, None):
-            found.append((sql, encoding, answers, expected))
+        pairs = ((answer(engine, sql, scope, encoding), answer(visible, sql, None, encoding)) for _ in range(9))
+        if not any(are_alike(*pair, sql) for pair in pairs) and in_any_order(engine, sql, scope) != in_any_order(
+            visible, sql, None
+        ):
+            found.append((sql, encoding))
     return found
 
 
@@ -139,3 +151,116 @@ def test_every_one_of_many_answers_is_that_of_an_engine_with_nothing_else(
     engine: QueryEngine, visible: QueryEngine
 ) -> None:
     assert differences(engine, visible, range(6_000)) == []
+
+
+# Bounds.
+
+
+def test_a_thousand_keys_with_a_thousand_rules(engine: QueryEngine) -> None:
+    def scope(number: int) -> Scope:
+        rule = DatasetRule(dataset="orders", row_filter=f"id = {number}", columns=("id", "code"))
+        return Scope(relations=frozenset({"orders"}), rules=(rule,))
+
+    for number in (*range(1, 1000, 3), 1, 2):
+        seen = 1 if answer(engine, f"SELECT 1 AS a FROM orders WHERE id = {number}", None) != b"[]" else 0
+        assert answer(engine, "SELECT count(*) AS n FROM orders", scope(number)) == b'[{"n":%d}]' % seen
+
+
+@pytest.fixture
+def bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueryEngine]:
+    """An engine that keeps two catalogs, and hardly a copy."""
+    monkeypatch.setattr(key_catalogs, "_MOST_CATALOGS", 2)
+    monkeypatch.setattr(key_catalogs, "_PART_OF_MEMORY", 2**60)
+    with ExitStack() as running:
+        yield start(running, tmp_path, ALL, VIEWS)
+
+
+def test_what_was_dropped_is_made_again(bounded: QueryEngine) -> None:
+    expected = {form: b'[{"n":4200}]' if form == "columns and masks" else b'[{"n":133}]' for form in SCOPES}
+
+    for _ in range(3):
+        for form, scope in SCOPES.items():
+            table = "orders_of_acme" if form == "view" else "orders"
+            assert answer(bounded, f"SELECT count(*) AS n FROM {table}", scope) == expected[form]
+            assert answer(bounded, "SHOW TABLES", scope) == b'[{"name":"%s"}]' % table.encode()
+
+
+def test_callers_at_once_get_their_own_rows(bounded: QueryEngine) -> None:
+    def ask(number: int) -> bytes:
+        form = FILTERED[number % len(FILTERED)]
+        return answer(bounded, "SELECT count(*) AS n, max(id) AS id FROM orders", SCOPES[form])
+
+    with ThreadPoolExecutor(8) as callers:
+        assert set(callers.map(ask, range(160))) == {b'[{"n":133,"id":199}]'}
+
+
+def test_a_long_statement_keeps_its_rows_while_its_copy_is_dropped(bounded: QueryEngine) -> None:
+    query = Query(sql="SELECT a.id FROM orders a, orders b, range(40)", scope=SCOPES["constant"])
+    with closing(bounded.run(query)) as result:
+        rows = iter(result)
+        first = next(rows)
+        for form in FILTERED[1:]:
+            answer(bounded, "SELECT count(*) AS n FROM orders", SCOPES[form])
+        assert (first + b"".join(rows)).count(b"id") == 133 * 133 * 40
+
+
+# New data, and data that a rule does not fit.
+
+
+def test_a_filter_sees_what_its_other_datasets_have_now(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path / "state")
+    publisher.publish(**ALL)
+    with KINDS["workers"](config_of(publisher.state_dir, tuple(ALL), VIEWS)) as engine:
+        assert answer(engine, "SELECT count(*) AS n FROM orders", SCOPES["in"]) == b'[{"n":133}]'
+        publisher.publish(grants="SELECT 'nobody' AS tenant, 1 AS level")
+        assert answer(engine, "SELECT count(*) AS n FROM orders", SCOPES["in"]) == b'[{"n":0}]'
+        assert answer(engine, "SELECT count(*) AS n FROM orders_of_acme", SCOPES["view"]) == b'[{"n":0}]'
+
+
+UNFIT = {
+    "a column that is gone": "SELECT id, code, amount, day, note, score, email FROM (" + hidden_rows.ORDERS + ")",
+    "a filter that fails": "SELECT * REPLACE ('SECRET ' || id AS amount) FROM (" + hidden_rows.ORDERS + ")",
+}
+
+
+@pytest.mark.parametrize("data", UNFIT)
+def test_a_rule_that_does_not_fit_makes_its_dataset_unavailable(
+    tmp_path: Path, data: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = Publisher(tmp_path / "state")
+    publisher.publish(**ALL)
+    rule = DatasetRule(dataset="orders", row_filter="tenant = 'acme' OR amount::INTEGER < 0")
+    scope = Scope(relations=frozenset({"orders"}), rules=(rule,))
+    with KINDS["in process"](config_of(publisher.state_dir, tuple(ALL), VIEWS)) as engine:
+        assert answer(engine, "SELECT count(*) AS n FROM orders", scope) == b'[{"n":133}]'
+        publisher.publish(orders=UNFIT[data])
+
+        shown = answer(engine, "SELECT count(*) AS n FROM orders", scope)
+        assert shown == b"DatasetNotLoadedError: 'orders' is not available to this key: its rules do not fit the data."
+        assert "SECRET" not in caplog.text
+        publisher.publish(orders=hidden_rows.ORDERS)
+        assert answer(engine, "SELECT count(*) AS n FROM orders", scope) == b'[{"n":133}]'
+
+
+def test_a_rule_that_the_gate_refuses_makes_its_dataset_unavailable(engine: QueryEngine) -> None:
+    for sql in ("true) OR (true", "read_csv('/etc/passwd') IS NULL", "id = $1", "random() < 2", "true; SELECT 1"):
+        scope = Scope(relations=frozenset({"orders"}), rules=(DatasetRule(dataset="orders", row_filter=sql),))
+
+        assert answer(engine, "FROM orders", scope).startswith(b"DatasetNotLoadedError: 'orders' is not available")
+
+
+def test_a_copy_is_cut_where_its_own_rows_are(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path / "state")
+    publisher.publish(numbers="SELECT range AS n FROM range(1_000_000)")
+    rule = DatasetRule(dataset="numbers", row_filter="hash(n) % 10 <> 0")
+    scope = Scope(relations=frozenset({"numbers"}), rules=(rule,))
+    with closing(InProcessEngine(config_of(publisher.state_dir, ("numbers",)))) as engine:
+        assert answer(engine, "SELECT count(*) > 800_000 AS n FROM numbers", scope) == b'[{"n":true}]'
+        session = engine._runner.sessions.lease().session
+        assert isinstance(session, EngineInstance)
+        (copy,) = session._key_catalogs._copies.values()
+        groups = session._connection.execute(
+            f"SELECT sum(count) FROM pragma_storage_info('_copies.main.{copy.name}') "
+            "WHERE segment_type <> 'VALIDITY' GROUP BY row_group_id ORDER BY row_group_id"
+        ).fetchall()
+    assert {size for (size,) in groups[:-1]} == {122_880}
