@@ -98,8 +98,9 @@ class CatalogsView(ApiView):
 
 
 def _without_figures(one: _Figures) -> _Figures:
-    """Return *one* without what tells of rows that the caller's key may not see."""
-    return replace(one, rows=None, bytes=None, error=None if one.error is None else _NOT_SHOWN)
+    """Return *one* without what depends on rows that the caller's key may not see."""
+    shown = replace(one, rows=None, bytes=None, error=None if one.error is None else _NOT_SHOWN)
+    return replace(shown, snapshot=None) if isinstance(shown, DatasetState) else shown
 
 
 def _declared(control: DatasetControl, name: str) -> DatasetConfig:

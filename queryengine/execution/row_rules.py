@@ -55,6 +55,16 @@ def faults(config: RuntimeConfig, gate: StatementGate) -> Iterable[ConfigFault]:
             yield fault_of(rule, str(error), config.file)
 
 
+def means(config: RuntimeConfig) -> Iterable[str]:
+    """Yield a line for each rule of a key: by what means it is kept."""
+    views = {view.name.lower() for view in config.views}
+    for key in config.auth.named_keys:
+        rules = {rule.dataset: rule for rule in key.scope.rules} if key.scope is not None else {}
+        for name in sorted(rules.keys() | (views & key.scope.relations)) if key.scope is not None else ():
+            is_copy = name in views or rules[name].row_filter is not None
+            yield f"{key.name}: {name} is {'a copy of what the key sees' if is_copy else 'a secure view'}"
+
+
 def fault_of(rule: DatasetRule, message: str, file: Path) -> ConfigFault:
     """Return the fault of *rule* in *file*."""
     return ConfigFault(file=file, line=rule.line, yaml_path=rule.yaml_path, message=message)

@@ -153,7 +153,11 @@ def test_a_key_with_rules_sees_no_figures_and_chooses_no_sql() -> None:
     whole, (shown,) = get("/v1/datasets", K1).json()[0], get("/v1/datasets", SOME).json()
     assert sql("SELECT count(*) AS n, max(id) AS id FROM Orders", key=SOME).json() == [{"n": 3, "id": 2}]
     assert whole["rows"] > 3
-    assert {name: value for name, value in shown.items() if value != whole[name]} == {"rows": None, "bytes": None}
+    assert {name: value for name, value in shown.items() if value != whole[name]} == {
+        "rows": None,
+        "bytes": None,
+        "snapshot": None,
+    }
 
     refused = call("POST", ORDERS, ("X-API-Key", SOME), body=b'{"refresh_sql": "SELECT * FROM Orders"}')
     assert (refused.status, refused.code) == (403, "statement_not_allowed")

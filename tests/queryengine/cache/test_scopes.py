@@ -9,7 +9,7 @@ import pytest
 from queryengine.cache.cached_engine import CachedEngine
 from queryengine.engine import Query
 from queryengine.errors import QueryError, SqlError
-from runtimeconf.model import Scope
+from runtimeconf.model import DatasetRule, Scope
 
 FLIGHTS = Scope(relations=frozenset({"flights"}))
 NUMBERS = Scope(relations=frozenset({"numbers"}))
@@ -34,6 +34,52 @@ def test_a_scope_is_part_of_what_is_cached(engine: CachedEngine) -> None:
     assert ask(engine, sql, FLIGHTS, "k4") == (SqlError, "")
     assert ask(engine, "SHOW TABLES", FLIGHTS)[0] == b'[{"name":"flights"}]'
     assert ask(engine, "SHOW TABLES", NUMBERS)[0] == b'[{"name":"numbers"}]'
+
+
+def filtered(row_filter: str) -> Scope:
+    return Scope(relations=NUMBERS.relations, rules=(DatasetRule(dataset="numbers", row_filter=row_filter),))
+
+
+#: Four sets of rules, of which two keys have the first.
+RULES = {"n < 10": 10, "n < 20": 20, "n >= 299000": 1000, "n % 3 = 0": 100_000}
+
+
+def assert_no_rows_cross(engine: CachedEngine, rounds: int) -> None:
+    """Five keys with four sets of rules ask the same texts at once."""
+    gate = threading.Barrier(10)
+
+    def caller(number: int) -> int:
+        row_filter = list(RULES)[number % 5 % 4]
+        crossed = 0
+        for turn in range(rounds):
+            gate.wait()
+            sql = f"SELECT {turn // 2} AS turn, count(*) AS n FROM numbers"
+            answer, _ = ask(engine, sql, filtered(row_filter), f"k{number % 5}")
+            crossed += answer != f'[{{"turn":{turn // 2},"n":{RULES[row_filter]}}}]'.encode()
+        return crossed
+
+    with ThreadPoolExecutor(10) as callers:
+        assert sum(callers.map(caller, range(10))) == 0
+
+
+def test_rules_are_part_of_what_is_cached(engine: CachedEngine) -> None:
+    sql = "SELECT count(*) AS n FROM numbers"
+
+    assert ask(engine, sql, filtered("n < 10"), "k1") == (b'[{"n":10}]', "miss")
+    assert ask(engine, sql, filtered("n < 10"), "k2") == (b'[{"n":10}]', "hit")
+    assert ask(engine, sql, filtered("n < 20"), "k1") == (b'[{"n":20}]', "miss")
+    assert ask(engine, sql, NUMBERS, "k1")[0] == b'[{"n":300000}]'
+    timely = filtered("n < 30 AND now() > TIMESTAMPTZ '2020-01-01'")
+    assert [ask(engine, sql, timely, "k1") for _ in range(2)] == [(b'[{"n":30}]', "miss")] * 2
+
+
+def test_no_rows_cross(engine: CachedEngine) -> None:
+    assert_no_rows_cross(engine, 20)
+
+
+@pytest.mark.exhaustive
+def test_no_rows_cross_in_20_000_requests(engine: CachedEngine) -> None:
+    assert_no_rows_cross(engine, 2_000)
 
 
 def assert_none_crosses(engine: CachedEngine, rounds: int) -> None:
