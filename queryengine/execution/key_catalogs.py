@@ -9,6 +9,7 @@ masks, has all of its rows, and is a secure view.
 """
 
 import logging
+import re
 import secrets
 import threading
 from collections import OrderedDict
@@ -28,6 +29,7 @@ from queryengine.execution.definitions import Definitions
 from queryengine.execution.duckdb_errors import Fault, fault_of
 from queryengine.key_catalog import GatedRule, KeyCatalog
 from queryengine.values import qualified, quoted, split_relation
+from runtimeconf.model import DatasetRule
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,9 @@ _MOST_CATALOGS: Final = 1024
 
 #: Copies are emptied, the least recently used first, while all take more than this part of the memory limit.
 _PART_OF_MEMORY: Final = 3
+
+#: An ENUM in the name of a type; other quoted parts are left alone.
+_ENUM: Final = re.compile(r"ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)")
 
 #: A copy counts as at least so many bytes.
 _LEAST_BYTES: Final = 64 * 1024
@@ -220,12 +225,10 @@ class KeyCatalogs:
     def _copy(self, name: str, rule: GatedRule | None) -> _Copy:
         """Return the copy for *rule*, or for the view *name*; it may be without rows."""
         with self._connection.cursor() as cursor:
-            if rule is None:
-                source = f"FROM runtime.{qualified(name)}", self._definitions.is_deterministic({name})
-            else:
-                self._definitions.define_macros("runtime", rule.macros)
-                is_constant = rule.deterministic and self._definitions.is_deterministic(rule.relations)
-                source = rows_of(cursor, rule), is_constant
+            rule = rule or GatedRule(rule=DatasetRule(dataset=name), relations=frozenset({name}), deterministic=True)
+            self._definitions.define_macros("runtime", rule.macros)
+            is_constant = rule.deterministic and self._definitions.is_deterministic(rule.relations)
+            source = rows_of(cursor, rule, leaves_rows_out=True), is_constant
             copy = self._copies.get(source)
             if copy is None:
                 copy = _Copy(f"c{secrets.token_hex(6)}", source)
@@ -299,14 +302,28 @@ class KeyCatalogs:
                     cursor.execute(f"CREATE OR REPLACE TABLE {table} AS FROM {table} LIMIT 0")
 
 
+def _type_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """Return the type of the only column of *sql*, an expression of a rule."""
+    found = _columns(cursor, sql)
+    if len(found) != 1:
+        raise UnfitRuleError("an expression gives more than one column")
+    return next(iter(found.values()))
+
+
+def _without_enums(type_: str) -> str:
+    return _ENUM.sub("VARCHAR", type_)
+
+
 def _used_bytes(cursor: duckdb.DuckDBPyConnection) -> int:
     (used,) = cursor.execute(_USED).fetchone() or (None,)
     return int(used or 0)
 
 
-def rows_of(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> str:
+def rows_of(cursor: duckdb.DuckDBPyConnection, rule: GatedRule, *, leaves_rows_out: bool = False) -> str:
     """
     Return the SQL of the rows, columns and values that *rule* leaves.
+
+    A column becomes text if its type is an ENUM that may list the values of hidden rows, or of a mask.
 
     Raises:
         UnfitRuleError: It does not fit the columns of its dataset, or the gate refused it.
@@ -325,21 +342,24 @@ def rows_of(cursor: duckdb.DuckDBPyConnection, rule: GatedRule) -> str:
         raise UnfitRuleError(f"there is no column {missing[0]}")
     source = f"FROM runtime.{qualified(name)} AS {alias}"
     if rule.row_filter is not None:
-        if [*_columns(cursor, f"{source} SELECT (\n{rule.row_filter}\n)").values()] != ["BOOLEAN"]:
+        if _type_of(cursor, f"{source} SELECT (\n{rule.row_filter}\n)") != "BOOLEAN":
             raise UnfitRuleError("row_filter is not BOOLEAN")
         # In a query of its own, where no name can mean a masked column.
         source = f"FROM ({source} WHERE (\n{rule.row_filter}\n)) AS {alias}"
     items = []
     for column in listed:
-        actual = quoted(named[column])
-        if column not in masks:
-            items.append(f"{alias}.{actual}")
-            continue
-        # An error of a mask would quote the value that it hides, so it gives null.
-        mask = f"TRY((\n{masks[column]}\n))"
-        if [*_columns(cursor, f"{source} SELECT {mask} AS {actual}").values()] == ['"NULL"']:
-            mask = f"CAST({mask} AS {types[named[column]]})"
-        items.append(f"{mask} AS {actual}")
+        actual, type_ = quoted(named[column]), types[named[column]]
+        value = f"{alias}.{actual}"
+        if column in masks:
+            # An error of a mask would quote the value that it hides, so it gives null.
+            value = f"TRY((\n{masks[column]}\n))"
+            found = _type_of(cursor, f"{source} SELECT {value} AS {actual}")
+            if found == '"NULL"':
+                value = f"CAST({value} AS {_without_enums(type_)})"
+            type_ = found
+        if (leaves_rows_out or column in masks) and type_ != _without_enums(type_):
+            value = f"CAST({value} AS {_without_enums(type_)})"
+        items.append(f"{value} AS {actual}")
     sql = f"SELECT {', '.join(items)} {source}"
     if [*_columns(cursor, sql)] != [named[column] for column in listed]:
         raise UnfitRuleError("a mask gives more than one column")

@@ -41,6 +41,9 @@ _CLOSE_S = 2.0
 #: The scopes of keys that are kept.
 _SCOPES = 4096
 
+#: The catalog of no key in particular, for the gate.
+_ANY_KEY = "_k"
+
 #: Waits until an admitted statement has its execution slot.
 WaitForSlot = Callable[[], None]
 
@@ -204,10 +207,7 @@ class StatementRunner:
         if query.scope is None:
             statement = self._gate.admit(query.sql, self._relations)
         else:
-            visible = self._visible(query.scope)
-            statement = self._gate.admit(query.sql, visible.relations, visible.name)
-            if visible.name:
-                statement = replace(statement, key_catalog=visible)
+            statement = self._within(self._visible(query.scope), query.sql)
         timings.parse_ms = _ms_since(began)
         timings.statement = statement.digest
         if wait_for_slot is not None:
@@ -220,6 +220,16 @@ class StatementRunner:
         run = lease.session.run
         start = partial(run, statement, query, watchdog=self._watchdog)
         return statement, lease, start
+
+    def _within(self, visible: KeyCatalog, sql: str) -> GatedStatement:
+        """Gate *sql* for what is *visible*."""
+        if not visible.name:
+            return self._gate.admit(sql, visible.relations)
+        # Keys that see the same names share verdicts, but for what lists columns.
+        statement = self._gate.admit(sql, visible.relations, _ANY_KEY)
+        if statement.catalog is not None:
+            statement = self._gate.admit(sql, visible.relations, visible.name)
+        return replace(statement, key_catalog=visible)
 
     def _visible(self, scope: Scope) -> KeyCatalog:
         """Return what is within *scope*, as one object for each scope: caches compare it often. It may need no name."""

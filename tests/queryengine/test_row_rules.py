@@ -242,6 +242,25 @@ def test_a_rule_that_does_not_fit_makes_its_dataset_unavailable(
         assert answer(engine, "SELECT count(*) AS n FROM orders", scope) == b'[{"n":133}]'
 
 
+def test_the_values_of_an_enum_are_not_those_of_hidden_rows(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path / "state")
+    tenants = "ENUM('acme', 'SECRET it''s (', 'other')"
+    publisher.publish(
+        t=f"SELECT x::{tenants} AS tenant, [x]::{tenants}[] AS l, {{'a b': x}}::STRUCT(\"a b\" {tenants}) AS s, 1 AS n "
+        "FROM (VALUES ('acme'), ('other')) v(x)"
+    )
+    filtered = DatasetRule(dataset="t", row_filter="tenant = 'acme'")
+    masked = DatasetRule(dataset="t", masks=(("l", "l"), ("s", "s"), ("tenant", "tenant")))
+    with closing(InProcessEngine(config_of(publisher.state_dir, ("t",), {"v": "FROM t WHERE n = 1"}))) as engine:
+        for table, rules in (("t", (filtered,)), ("t", (masked,)), ("v", ())):
+            scope = Scope(relations=frozenset({table}), rules=rules)
+            for sql in ("DESCRIBE {}", "FROM {}", "SELECT DISTINCT typeof(s) AS t FROM {}", "SHOW ALL TABLES"):
+                for encoding in ("json", "arrow", "flight"):
+                    shown = answer(engine, sql.format(table), scope, encoding)
+                    assert b"Error" not in shown[:40]
+                    assert b"SECRET" not in shown
+
+
 def test_a_rule_that_the_gate_refuses_makes_its_dataset_unavailable(engine: QueryEngine) -> None:
     for sql in ("true) OR (true", "read_csv('/etc/passwd') IS NULL", "id = $1", "random() < 2", "true; SELECT 1"):
         scope = Scope(relations=frozenset({"orders"}), rules=(DatasetRule(dataset="orders", row_filter=sql),))
