@@ -114,7 +114,7 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> EngineConfi
     if not address.is_loopback and is_insecure:
         lacks = [name for name, is_there in (("TLS", tls_ca), ("a token", "token" in params)) if not is_there]
         if lacks:
-            message = f"goes without {' and '.join(lacks)}: whoever reaches the cluster can read all data"
+            message = f"goes without {' and '.join(lacks)}: anybody who reaches it can read all data"
             where.field("insecure").warn(line, message)
     known = {
         "token": params.get("token"),

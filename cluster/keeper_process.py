@@ -49,14 +49,14 @@ class KeeperProcess:
         try:
             reader, writer = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
-            logger.warning("the keeper of the cluster cannot start", extra={"fields": {"error": error.strerror}})
+            logger.warning("the cluster session manager cannot start", extra={"fields": {"error": error.strerror}})
             return
         os.set_blocking(writer, False)
         parent = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
-            logger.warning("the keeper of the cluster cannot start", extra={"fields": {"error": error.strerror}})
+            logger.warning("the cluster session manager cannot start", extra={"fields": {"error": error.strerror}})
             os.close(reader)
             os.close(writer)
             return
@@ -118,6 +118,6 @@ class KeeperProcess:
             keeper.run(keeper.Keeper(self._config, self._cluster, self._engine, self._predecessor), reader)
             code = 0
         except Exception:
-            logger.exception("the keeper of the cluster ends")
+            logger.exception("the cluster session manager ends")
         finally:
             os._exit(code)

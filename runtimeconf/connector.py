@@ -45,7 +45,7 @@ class Param:
     A secret parameter should be a reference, is never shown, and is not part of the version of the data. A hidden one
     is not shown because an invalid value may hold a secret, such as a URL with a password. A path is made absolute,
     relative to the directory of the YAML. Code is in another language, whose braces are no secret references. *kinds*
-    are the kinds of files that it applies to; none stands for all. `Params` sets *name* and *is_required*.
+    are the kinds of files that it applies to; none means all. `Params` sets *name* and *is_required*.
     """
 
     field: Field[Any]
@@ -134,7 +134,7 @@ class SnapshotStore:
             of an invalid location.
         params: The class of its parameters.
         node: The class of a node, a `datasources.refresh.manager.DatasetManager`, as `module:name`. It is imported by
-            the process that refreshes only, and takes the configuration and the builders.
+            the process that refreshes only, and takes the configuration, its `snapshots` and the builders.
         packages: The libraries that it needs.
     """
 

@@ -357,7 +357,7 @@ def _state_dir(text: str, root: Mapping, path: YamlPath) -> Path:
         message = f"is too long for Unix sockets: its absolute path may have {limit} bytes"
         where.fault(line, f"{message}, and has {length - SOCKET_NAME_BYTES}")
     if _MISREAD_BY_DUCKDB.intersection(str(state_dir)):
-        where.fault(line, "its absolute path may have neither ? nor \\ in it: the engine would look elsewhere")
+        where.fault(line, "its absolute path must not contain ? or \\, which the engine interprets")
     if state_dir == path.validation.directory or state_dir in path.validation.directory.parents:
         where.fault(line, "holds this configuration: name a directory that is the runtime's alone")
     return state_dir

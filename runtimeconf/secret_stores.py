@@ -19,7 +19,7 @@ from dotenv import dotenv_values
 
 from system.files import FileContent, MissingFileError, UnreadableFileError, read_regular_file
 
-#: The store name that stands for every store.
+#: The store name that means every store.
 ALL_STORES = "secrets"
 
 STORE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")

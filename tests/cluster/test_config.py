@@ -197,7 +197,7 @@ def test_a_cluster_without_protection_is_a_warning(load_text: Load) -> None:
     assert config.engine is not None
     assert not ClusterConfig.of(config.engine).uses_tls
     (warning,) = config.warnings
-    assert "goes without TLS and a token: whoever reaches the cluster can read all data" in warning
+    assert "goes without TLS and a token: anybody who reaches it can read all data" in warning
 
 
 @pytest.mark.parametrize(("is_on", "warnings"), [("true", 1), ("false", 0)])

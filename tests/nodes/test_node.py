@@ -362,7 +362,7 @@ def test_a_request_for_a_dataset_that_the_publisher_does_not_have_is_dropped(
     run = follower.request_refresh("other")
 
     wait_for(lambda: run.id not in [listed.id for listed in follower.history("other")], "the request to go")
-    assert "requested of another node is not possible" in caplog.text
+    assert "requested through another node is not possible" in caplog.text
 
 
 def test_a_service_of_several_nodes_follows_another_configuration(fleet: Fleet) -> None:

@@ -83,7 +83,7 @@ dependencies: [spiceai/quickstart]
 
     b = "spicepods/a/b/spicepod.yaml"
     assert [fault.partition(":")[0] for fault in found] == ["spicepod.yaml"] * 3 + [b] * 5
-    assert "spicepod.yaml:1: dependencies[0]: is not here: put the Spicepod into spicepods/c/spicepod.yaml" in found[0]
+    assert "spicepod.yaml:1: dependencies[0]: is missing: put the Spicepod into spicepods/c/spicepod.yaml" in found[0]
     assert f"{b}:2: dependencies[1].datasets[0].name: the name A is used twice: by datasets[0] on line 2" in found[3]
     assert f"{b}:3: dependencies[1].datasets[1].nonsense: unknown field" in found[4]
     assert found[5].startswith(f"{b}:4: dependencies[1].runtime: is not available here: Move it to the configuration")
@@ -101,7 +101,7 @@ def test_a_dependency_that_is_listed_twice_is_one_fault(tmp_path: Path) -> None:
 def test_a_key_may_name_what_a_dependency_that_is_not_here_has(tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, NAMED)
 
-    assert "dependencies[0]: is not here" in fault
+    assert "dependencies[0]: is missing" in fault
 
 
 def test_the_one_store_of_old_spicepods_is_left_aside(tmp_path: Path) -> None:

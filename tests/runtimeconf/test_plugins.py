@@ -192,7 +192,7 @@ class StoreParams(Params):
 
 
 class Node(Refresher):
-    def __init__(self, config, builders):
+    def __init__(self, config, shared, builders):
         super().__init__(config, builders=builders)
 
 
@@ -237,7 +237,7 @@ def test_snapshots_without_their_store_are_a_fault(
     monkeypatch.setattr(SNAPSHOT_STORES, "_built_in", built_in)
     monkeypatch.setattr(SNAPSHOT_STORES, "_loaded", {})
 
-    said = fault(shared("location: 's3://user:canary@lake/a', role: auto"))
+    said = fault(shared("location: 's3://user:canary@lake/a', role: auto, params: {s3_auth: iam_role}"))
 
     assert said.startswith("1: runtime.snapshots.location: must be a place for these nodes alone")
     assert reason in said

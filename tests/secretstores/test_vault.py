@@ -129,7 +129,7 @@ def answering(status: int, content: object, **headers: str) -> Callable[[Handler
         (answering(200, {"data": TOKEN}), "the answer is not what such a server sends (TypeError)"),
         (answering(200, {"data": {"data": TOKEN}}), "it is not a JSON object, with a text for each name"),
         (answering(200, {"data": {"data": None}}), "it is not a JSON object, with a text for each name"),
-        (answering(200, b"x" * 2**22), "the answer is larger than 2 MiB"),
+        (answering(200, b"x" * 2**22), "the response is larger than 2 MiB"),
     ],
 )
 def test_a_server_that_cannot_answer_is_a_fault(
