@@ -203,7 +203,7 @@ def answering(*answers: bytes, **more: Any) -> Iterator[WebServer]:
             b'{"data": {"people": {"nodes": [{"id": 1}], "pageInfo": {"hasNextPage": true, "endCursor": "x"}}}}',
             "gives the same page again and again",
         ),
-        (b" " * (16 * 1024 * 1024 + 1), "an answer has more than 16 MiB"),
+        (b" " * (16 * 1024 * 1024 + 1), "a response has more than 16 MiB"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
