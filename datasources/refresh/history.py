@@ -16,9 +16,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from datasources.control import RefreshRun, run_of
+import msgspec
+
+from datasources.control import RefreshRun
 from datasources.errors import INTERRUPTED
-from system.wallclock import utc_now
+from system.wallclock import seconds_since, utc_now
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ MAX_RUNS = 100
 _LEAST_LINES_BYTES = 256 * 1024
 
 #: Exceptions from reading a damaged file.
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.ValidationError)
 
 
 class History:
@@ -90,7 +92,7 @@ class History:
         except OSError as exc:
             # The list in memory is right; a full disk must not stop a refresh, which may free space.
             if self._is_saved:
-                logger.warning("The list of refreshes cannot be saved: %s", exc.strerror)
+                logger.warning("The refresh history cannot be saved: %s", exc.strerror)
             self._is_saved = False
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -122,24 +124,32 @@ def _read(path: Path) -> dict[str, list[RefreshRun]]:
         first, *lines = path.read_bytes().split(b"\n")
         document = json.loads(first)
         if document["format_version"] != FORMAT_VERSION:
-            logger.warning("The list of past refreshes is of another release: it starts anew")
+            logger.warning("The refresh history is from another release: it is reset")
             return {}
-        found = {name: [run_of(item) for item in runs] for name, runs in document["datasets"].items()}
+        found = {name: [_run_of(item) for item in runs] for name, runs in document["datasets"].items()}
     except FileNotFoundError:
         return {}
     except (OSError, *_UNREADABLE):
-        logger.warning("The list of past refreshes cannot be read: it starts anew")
+        logger.warning("The refresh history cannot be read: it is reset")
         return {}
     damaged = 0
     for line in lines[:-1]:  # The last one is empty, or was cut off.
         try:
             change = json.loads(line)
-            _put(found.setdefault(change["dataset"], []), run_of(change["run"]))
+            _put(found.setdefault(change["dataset"], []), _run_of(change["run"]))
         except _UNREADABLE:
             damaged += 1
     if damaged:
-        logger.warning("Lines of the list of past refreshes cannot be read, and are left out: %s", damaged)
+        logger.warning("Unreadable lines of the refresh history are skipped: %s", damaged)
     return found
+
+
+def _run_of(item: Any) -> RefreshRun:
+    """Return the run for the JSON object *item*. The age of data is computed from its end."""
+    run = msgspec.convert(item, RefreshRun)
+    if run.finished_at is not None:
+        seconds_since(run.finished_at)
+    return run
 
 
 def _interrupted(runs: Iterable[RefreshRun]) -> list[RefreshRun]:
