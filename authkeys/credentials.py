@@ -5,7 +5,7 @@ HTTP, Flight calls and Flight handshakes each have a function here. `authkeys.ac
 an accepted key.
 
 HTTP servers join the values of a repeated header with commas. A key never holds a comma, so a comma always means two
-values, and two values are refused whatever their order.
+values, and two values are refused in any order.
 """
 
 import base64

@@ -1,7 +1,7 @@
 """
 The format of generated API keys: `qk1_`, 32 random characters of base62 (190 bits), and a checksum of 6.
 
-The prefix lets scanners of secrets find a leaked key. The checksum tells a typing error from a key that is not
+The prefix lets scanners of secrets find a leaked key. The checksum distinguishes a typo from a key that is not
 accepted; it proves nothing, and the server never looks at it. The format follows GitHub's tokens: the checksum is the
 CRC-32 (ISO 3309) of everything before it, as a number in base62 with leading zeros.
 """

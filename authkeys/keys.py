@@ -3,7 +3,7 @@ The accepted API keys, as keyed digests.
 
 The SHA-256 of a presented key is digested with the salt of the state directory, looked up by the result, and compared
 once in constant time. Without the salt a caller can neither predict a digest nor steer the look-up, so the response
-time reveals neither the number of keys nor a near match. The YAML may hold the SHA-256 instead of the key.
+time reveals neither the number of keys nor a near match. The configuration may contain the SHA-256 instead of the key.
 """
 
 import hashlib

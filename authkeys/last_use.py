@@ -2,7 +2,7 @@
 When each key was last used, in a file of the state directory.
 
 A request only notes the time in memory. Each process writes its notes `WRITE_AFTER_S` seconds after the first one, so
-the file is at most that old, whatever ends the process.
+the file is at most that old, however the process ends.
 """
 
 import json
@@ -61,7 +61,7 @@ class LastUse:
         finally:
             lock.release()
         self._used = used | self._used
-        logger.warning("the last use of keys cannot be written", extra={"fields": {"error": reason}})
+        logger.warning("the times when keys were last used cannot be saved", extra={"fields": {"error": reason}})
 
     def _merge(self, used: dict[str, float]) -> None:
         known = read(self._state_dir)

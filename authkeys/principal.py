@@ -19,7 +19,7 @@ class Principal:
     `fingerprint` identifies the key. It is the same in every process that shares the state directory, is safe to log,
     and is empty while authentication is off. `name` is empty for a key without one. The key is refused from
     `expires_at` on, in seconds since 1970 in UTC. `datasets` are the datasets and views that it may name, in lower
-    case; None stands for all.
+    case; None means all.
     """
 
     fingerprint: str

@@ -3,7 +3,7 @@ What goes wrong on a cluster, in the errors of this room.
 
 A message of the cluster may hold names of hosts, paths, plans and stack traces, and only its first line is for the
 author of a statement. It is passed on if the cluster calls the error one of the statement, and if every path and
-address in it stands in the statement too.
+address in it is part of the statement.
 """
 
 import logging

@@ -22,6 +22,7 @@ from math import inf
 from typing import Final
 
 from cluster.cancelled_jobs import STOPPED, CancelledJobs
+from cluster.config import ClusterConfig
 from cluster.connection import Connection
 from cluster.errors import SessionLostError
 from cluster.gate.gate import SparkGate
@@ -30,7 +31,7 @@ from cluster.shared_session import OpenSession, SharedSession
 from queryengine.errors import QueryError
 from queryengine.execution.views import gate_views
 from queryengine.manifest import Manifest, ManifestError, Signature, manifest_path, read_manifest, signature
-from runtimeconf.model import ClusterConfig, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +170,7 @@ class Keeper:
             self._watch_until = now + WATCH_S
         self._watch_at = now + WATCH_AGAIN_S if now < self._watch_until else inf
         if self._cancelled.are_stuck(now):
-            logger.warning("the cluster still computes what was cancelled: its session is replaced")
+            logger.warning("the cluster still runs a cancelled statement: its session is replaced")
             self._session, self._beat_at = None, now
             self._connection.release_session(session.id)
 
@@ -194,7 +195,7 @@ class Keeper:
 
     def _bury(self, session: OpenSession, engine: str) -> None:
         """End what an engine that is gone has left."""
-        logger.warning("another engine is gone: what it runs on the cluster is ended")
+        logger.warning("another engine is dead: its statements on the cluster are cancelled")
         self._connection.interrupt(session.id, operation_tag=engine_tag(engine))
         self._connection.unset_option(session.id, _PREFIX + engine)
 

@@ -7,9 +7,10 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+from cluster.config import ClusterConfig
 from cluster.identity import engine_id
 from queryengine.pool.gunicorn_worker import writable
-from runtimeconf.model import ClusterConfig, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 from system import process_limits, sandbox
 
 logger = logging.getLogger(__name__)
@@ -48,14 +49,14 @@ class KeeperProcess:
         try:
             reader, writer = os.pipe2(os.O_CLOEXEC)
         except OSError as error:
-            logger.warning("the keeper of the cluster cannot start", extra={"fields": {"error": error.strerror}})
+            logger.warning("the cluster session manager cannot start", extra={"fields": {"error": error.strerror}})
             return
         os.set_blocking(writer, False)
         parent = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
-            logger.warning("the keeper of the cluster cannot start", extra={"fields": {"error": error.strerror}})
+            logger.warning("the cluster session manager cannot start", extra={"fields": {"error": error.strerror}})
             os.close(reader)
             os.close(writer)
             return
@@ -117,6 +118,6 @@ class KeeperProcess:
             keeper.run(keeper.Keeper(self._config, self._cluster, self._engine, self._predecessor), reader)
             code = 0
         except Exception:
-            logger.exception("the keeper of the cluster ends")
+            logger.exception("the cluster session manager ends")
         finally:
             os._exit(code)

@@ -186,7 +186,7 @@ class RemoteSession:
                     logger.warning("the cluster cannot be used", extra={"fields": {"error": str(error)}})
                 self._open = None
             except Exception:  # The next look may succeed.
-                logger.exception("the cluster cannot be looked at")
+                logger.exception("the cluster cannot be checked")
 
     def _look(self) -> None:
         """Take what the session holds now, or look for another one. Raises QueryError."""

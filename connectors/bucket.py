@@ -86,7 +86,7 @@ class Bucket(Origin):
         Raises:
             SourceError: It cannot be looked up.
         """
-        # A response to HEAD has no body: only GET tells whether the key or the bucket is missing.
+        # A response to HEAD has no body: only GET shows whether the key or the bucket is missing.
         for method in ("HEAD", "GET"):
             with self._ask(method, key) as answer:
                 if answer.status == 200:

@@ -271,7 +271,7 @@ def _endpoint(origin: str) -> tuple[str, str, int]:
 
 def tls_context(root_certificate_file: Path | None) -> ssl.SSLContext:
     """
-    Return the context of a client that verifies servers by the roots in a PEM file; None stands for the usual ones.
+    Return the context of a client that verifies servers by the roots in a PEM file; None means the usual ones.
 
     Raises:
         SourceError: The file cannot be used.

@@ -20,7 +20,7 @@ from runtimeconf import errors as conf
 from system import errors as system
 
 #: The message of an internal error; the real one is only logged.
-HIDDEN_DETAIL = "The runtime could not answer. Its log tells why, under this request id."
+HIDDEN_DETAIL = "Internal error. Look up this request id in the server log."
 INTERNAL_CODE = "internal_error"
 
 #: Longer messages are cut: they are sent as trailing metadata, which clients limit to 8 or 16 KiB in total.

@@ -97,7 +97,7 @@ class CallsBusyError(FlightApiError):
     """Too many calls are open, and none of them makes room for this one."""
 
     code = "calls_busy"
-    detail = "Too many calls are open: close those that are not used, or try again."
+    detail = "Too many calls are open: close unused ones, or try again."
 
 
 class ReadOnlyError(FlightApiError):

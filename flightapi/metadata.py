@@ -175,10 +175,10 @@ def _selects(command: Any, schema: str) -> bool:
 
 
 def _matcher(command: Any, field: str) -> Callable[[str], bool]:
-    """Return a function that tells whether a name is LIKE the pattern in *field*, in any case. No pattern fits all."""
+    """Return a predicate that matches names with the LIKE pattern in *field*, ignoring case. No pattern matches all."""
     if not command.HasField(field):
         return lambda _: True
-    texts: list[list[str | None]] = [[]]  # The characters between any two `%`; None stands for `_`.
+    texts: list[list[str | None]] = [[]]  # The characters between any two `%`; None means `_`.
     for part in re.findall(r"\\.|.", getattr(command, field).casefold(), re.DOTALL):
         if part == "%":
             if texts[-1] or len(texts) == 1:  # Several `%` in a row are as one.

@@ -1,5 +1,5 @@
 """
-Counts the requests of keys with `requests_per_minute`: a statement or a metadata command once, whatever calls it takes.
+Counts the requests of keys with `requests_per_minute`: one per statement or metadata command, not per call.
 
 A client prepares a statement, binds its parameters, asks for its FlightInfo and fetches its rows; some clients leave
 calls out. Each call but the last gives a credit to the next one, for the same key and the same statement with the same
@@ -24,7 +24,7 @@ from queryengine.errors import RateLimitError
 #: Seconds for which a credit is valid, as long as the result of a speculative execution.
 CREDIT_S = 5.0
 
-#: A request counts anew, in place of its earlier call, once that is so many seconds ago.
+#: A request counts again once its earlier call is this many seconds ago.
 _RECOUNT_S = 1.0
 
 #: The claims with credits that are remembered for each key.

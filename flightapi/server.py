@@ -24,7 +24,7 @@ from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-#: Concurrent calls besides those with a running or queued statement: metadata, uploads, slow readers.
+#: Concurrent calls, not counting those with a running or queued statement: metadata, uploads, slow readers.
 SPARE_CALLS = 96
 #: Threads for each open call, and calls that gRPC accepts for each. A call that makes room for another keeps its thread
 #: for a moment, and a burst waits for threads here instead of being refused, whoever sends it.

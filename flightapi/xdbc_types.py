@@ -165,7 +165,7 @@ _PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return the name of the type in which a column of *kind* arrives: text is VARCHAR, whatever it holds."""
+    """Return the name of the type in which a column of *kind* arrives: all text is VARCHAR."""
     if kind in _NAMES:
         return _NAMES[kind]
     if pa.types.is_decimal(kind):

@@ -1,7 +1,7 @@
 """
 The number of connections of each worker, in memory that all workers share.
 
-The first worker to wake up accepts whatever connections are pending, so one worker may get nearly all of a burst. Their
+The first worker to wake up accepts all pending connections, so one worker may get nearly all of a burst. Their
 clients would then wait for that process and its share of the engine while the other workers are idle.
 """
 

@@ -276,7 +276,7 @@ class Follower:
                 logger.warning("%s It is loaded from the shared storage again.", fault)
             self._snapshots.restore()
         except (SnapshotError, OSError) as exc:
-            logger.warning("The published data cannot be looked at: %s", exc)
+            logger.warning("The published data cannot be checked: %s", exc)
 
     def _take(self, snapshot: Snapshot) -> bool:
         """Load a snapshot and publish it here. Return whether it is served."""

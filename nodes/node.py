@@ -156,7 +156,7 @@ class Node:
             except SharedStorageError as exc:
                 self._lease_error = str(exc)  # The other thread reports it.
             except Exception:
-                logger.exception("The lease of runtime.snapshots cannot be kept")
+                logger.exception("The lease of runtime.snapshots cannot be renewed")
             if self._stop.wait(RENEWAL_S):
                 return
 
@@ -168,7 +168,7 @@ class Node:
             except DatasetError as exc:
                 self._report(str(exc))
             except Exception:
-                logger.exception("The shared snapshots cannot be looked at")
+                logger.exception("The shared snapshots cannot be checked")
                 self._report("It failed; see the log of the runtime.")
             self._stop.wait(self._shared.poll_s)
 
@@ -176,7 +176,7 @@ class Node:
         if error is not None and error != self._error and not self._stop.is_set():
             logger.warning("%s This node serves what it has.", error)
         elif error is None and self._error is not None:
-            logger.info("The storage of shared snapshots answers again.")
+            logger.info("The shared storage responds again.")
         self._error = error
 
     def _step(self) -> None:

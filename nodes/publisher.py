@@ -113,7 +113,7 @@ class Publisher:
                         run_id=run_id,
                     )
                 except DatasetError as exc:
-                    logger.warning("A refresh that was requested of another node is not possible: %s", exc)
+                    logger.warning("A refresh requested through another node is not possible: %s", exc)
                     self._requests.remove({run_id})
                 else:
                     self._taken.add(run_id)

@@ -106,7 +106,7 @@ def _check(invocation: Invocation) -> None:
         raise UsageError("The key is read from standard input, which is closed.")
     text = getpass.getpass("API key: ") if console.stdin.isatty() else console.stdin.readline().rstrip("\r\n")
     if has_typing_error(text):
-        raise ClientError("The key has a typing error: its checksum does not fit.")
+        raise ClientError("The key has a typo: its checksum does not match.")
     config = _configured(invocation)
     found = KeySet(config.auth.keys, _salt(config), config.auth.named_keys).find(text)
     name = next((name for name, caller in _keys(config) if caller == found), None)

@@ -20,11 +20,11 @@ def _later(module: str) -> Callable[[Invocation], None]:
 def _add_apikey_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("create", "list", "check"), help="what to do")
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="of the key to create: a-z, 0-9 and -; it stands in logs"
+        "name", nargs="?", metavar="NAME", help="of the key to create: a-z, 0-9 and -; it appears in logs"
     )
     create = parser.add_argument_group("create")
     create.add_argument("--expires", metavar="90d|DATE", help="after this time, or at the end of this day (UTC)")
-    create.add_argument("--datasets", metavar="A,B", help="the datasets that the key may name (default: all)")
+    create.add_argument("--datasets", metavar="A,B", help="the datasets that the key may read (default: all)")
     create.add_argument("--rights", metavar="A,B", help="query, refresh or both (default: query)")
     create.add_argument("--requests-per-minute", metavar="N", help="a limit of the key (default: none)")
     create.add_argument("--concurrent", metavar="N", help="how many of its statements run at once (default: no limit)")
@@ -36,7 +36,7 @@ def _add_apikey_arguments(parser: argparse.ArgumentParser) -> None:
         "--config",
         metavar="FILE",
         type=Path,
-        help="the runtime YAML (default: the file named by RUNTIME_CONFIG, else runtime.yaml)",
+        help="the configuration file (default: the one named by RUNTIME_CONFIG, else runtime.yaml)",
     )
     add_list_format(parser)
 

@@ -46,7 +46,7 @@ def install_command(extra: str) -> str:
 
 
 def is_installed(extra: str) -> bool:
-    """Return whether all that *extra* requires is installed, in whatever version."""
+    """Return whether all that *extra* requires is installed, in any version."""
     names = ((_NAME.match(requirement) or [requirement])[0] for requirement in requirements_of(extra))
     return all(_find(name) is not None for name in names)
 

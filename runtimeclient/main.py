@@ -28,7 +28,7 @@ def run(prog: str, arguments: Sequence[str]) -> int:
     """Run the command that *arguments* start with on the streams of this process; return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # UTF-8 whatever the locale is.
+            # UTF-8 in every locale.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         return run_on(Streams(sys.stdin, sys.stdout, sys.stderr), os.environ, prog, arguments)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, dataclass_transform, get_type_hints
 
-from runtimeconf.fields import Field
+from runtimeconf.fields import Field, Section
 from runtimeconf.handover import rebuilt
+from runtimeconf.model import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Param:
     A secret parameter should be a reference, is never shown, and is not part of the version of the data. A hidden one
     is not shown because an invalid value may hold a secret, such as a URL with a password. A path is made absolute,
     relative to the directory of the YAML. Code is in another language, whose braces are no secret references. *kinds*
-    are the kinds of files that it applies to; none stands for all. `Params` sets *name* and *is_required*.
+    are the kinds of files that it applies to; none means all. `Params` sets *name* and *is_required*.
     """
 
     field: Field[Any]
@@ -140,6 +141,23 @@ class SnapshotStore:
     locate: Callable[[str], str]
     params: type[Params]
     node: str
+    packages: tuple[Package, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """
+    What can run statements in place of DuckDB.
+
+    Args:
+        section: How `runtime.engine` is written whose `from` begins with its name.
+        plugin: What runs the statements, a `queryengine.backends.EnginePlugin`, as `module:name`. It is imported by
+            processes that judge or run statements only.
+        packages: The libraries that it needs.
+    """
+
+    section: Section[EngineConfig]
+    plugin: str
     packages: tuple[Package, ...] = ()
 
 

@@ -84,7 +84,7 @@ class _DependencyField(Field[Declared]):
         file = next((one for one in files if os.path.exists(one)), None)  # noqa: PTH110 (it never raises)
         if file is None:
             where = PurePosixPath(DIRECTORY, node.text, "spicepod.yaml")
-            path.fault(node.line, f"is not here: put the Spicepod into {where}, beside this file")
+            path.fault(node.line, f"is missing: put the Spicepod into {where}, next to this file")
             return None
         document = read_document(file, frozenset(validation.known_paths))
         validation.faults += document.faults

@@ -31,7 +31,7 @@ COMPRESSIONS: Final[Mapping[str, str]] = {"gz": "GZIP", "zst": "ZSTD"}
 
 _TIME_DIRECTIVES = frozenset("HIpMSf")
 _DIRECTIVE = re.compile(r"%(-?)(.)", re.DOTALL)
-#: What stands for a year, a month and a day, and what else a date may hold (strptime).
+#: The directives for year, month and day, and what else a date may contain (strptime).
 _DATE_PARTS = ("yY", "mbBh", "d")
 _DIRECTIVES = frozenset("yYmbBhdaA%") | _TIME_DIRECTIVES
 _UNPADDED = frozenset("ymdHIMS")

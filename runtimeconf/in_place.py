@@ -26,7 +26,7 @@ _PARAMS = frozenset({"file_format", *CSV_OPTIONS})
 def format_of(connector: str, location: str, params: Mapping[str, Any]) -> str | None:
     """Return the cluster's name for the format of a dataset; None if it is unknown or cannot be read there."""
     formats = CONNECTORS[connector].formats_in_place
-    # Some tables are of one format, whatever the names of their files.
+    # Some tables have one format for files of any name.
     found = formats[0] if len(formats) == 1 else kind_of(location, params.get("file_format"))
     return found if found in formats else None
 

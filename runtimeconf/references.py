@@ -8,7 +8,7 @@ error, never a literal.
 import re
 from collections.abc import Callable
 
-#: The store name that stands for every store.
+#: The store name that means every store.
 ALL_STORES = "secrets"
 
 STORE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")

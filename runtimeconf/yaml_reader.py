@@ -38,7 +38,7 @@ _SYNTAX_PROBLEMS = (
     ("found character", "a text cannot begin with this character: put the text in quotes"),
     (
         "mapping values are not allowed",
-        "a colon stands where no value can follow: quote the text or fix the indentation",
+        "unexpected colon: quote the text or fix the indentation",
     ),
     ("could not find expected ':'", "a field name has no colon, or a text over several lines is not indented"),
     ("expected ',' or", "a list or mapping in brackets lacks a comma or its closing bracket"),

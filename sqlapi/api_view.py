@@ -36,7 +36,7 @@ class ApiView(APIView):
     """
     The base of every view. It authenticates the caller before it looks at anything else in the request.
 
-    Views require a key, whatever the settings of a project say, unless they declare otherwise. DRF neither negotiates
+    Views require a key unless they declare otherwise, regardless of the settings of a project. DRF neither negotiates
     nor parses: this package reads bodies and Accept itself, after authentication.
     """
 
@@ -61,7 +61,7 @@ class ApiView(APIView):
         return wrapped
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], HttpResponse]:
-        """Return this package's exception handler, whatever the settings of a project say."""
+        """Return this package's exception handler, regardless of the settings of a project."""
         return handle_view_exception
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:

@@ -16,7 +16,7 @@ from system import errors as system
 from telemetry import errors as telemetry
 
 #: The detail of an internal error, whose own message is only logged.
-HIDDEN_DETAIL = "The runtime could not answer. Its log tells why, under this request id."
+HIDDEN_DETAIL = "Internal error. Look up this request id in the server log."
 INTERNAL_CODE = "internal_error"
 
 #: The client has disconnected: only the access log shows this status.

@@ -57,7 +57,7 @@ class HistoryDisabledError(SqlApiError):
     """The runtime remembers no statements."""
 
     code = "history_disabled"
-    detail = "The runtime remembers no statements: runtime.history.enabled is false."
+    detail = "The history is off: runtime.history.enabled is false."
 
 
 class MethodNotAllowedError(SqlApiError):
@@ -81,7 +81,7 @@ class CrossSiteRequestError(SqlApiError):
     """A web page of another site sent the request while authentication is off."""
 
     code = "cross_site_request"
-    detail = "A web page of another site may not call this runtime while authentication is off."
+    detail = "Web pages of other sites cannot call this runtime while authentication is off."
 
 
 class NotAcceptableError(SqlApiError):
@@ -109,7 +109,7 @@ class LengthRequiredError(BodyError):
     """The body is chunked, and the server does not decode that."""
 
     code = "length_required"
-    detail = "This server reads no chunked body: send Content-Length."
+    detail = "This server does not support chunked bodies: send Content-Length."
 
 
 class BodyTooLargeError(BodyError):
@@ -126,14 +126,14 @@ class ContentEncodingError(BodyError):
     """The body is compressed."""
 
     code = "unsupported_content_encoding"
-    detail = "A compressed body is not taken: send it as it is, without Content-Encoding."
+    detail = "Compressed bodies are not supported: send the body without Content-Encoding."
 
 
 class CharsetError(BodyError):
     """The declared charset is not UTF-8."""
 
     code = "unsupported_charset"
-    detail = "The body must be UTF-8: send it so, and leave charset out or say utf-8."
+    detail = "The body must be UTF-8: omit charset or set it to utf-8."
 
 
 class InvalidJsonError(BodyError):
@@ -146,7 +146,7 @@ class RequestTimeoutError(SqlApiError):
     """The head or body of the request was not complete within the server's time limit."""
 
     code = "request_timeout"
-    detail = "The request was not complete in time: send its headers and its body without long pauses."
+    detail = "The request took too long to arrive: send headers and body without long pauses."
 
 
 class ClientGoneError(SqlApiError):
@@ -166,7 +166,7 @@ class AnswerCutError(SqlApiError, ConnectionResetError):
     """
 
     code = "answer_cut"
-    detail = "The answer was cut: its statement failed after the first bytes were sent."
+    detail = "The response was cut off: the statement failed after the first bytes were sent."
 
     def __init__(self) -> None:
         super().__init__()

@@ -222,7 +222,7 @@ def _limit(text: str) -> int:
     return int(text)
 
 
-#: Of routes that answer with what the runtime remembers.
+#: Of the routes for history and statistics.
 LIMIT = QueryParameter(
     name="limit",
     parse=_limit,

@@ -185,7 +185,7 @@ def read_sql_request(environ: Environ, max_bytes: int, key: str = "") -> tuple[s
         except InvalidJsonError as error:
             if not _SQL.match(text):
                 raise
-            # HTTPie declares whatever it reads from standard input as JSON.
+            # HTTPie declares everything from standard input as JSON.
             raise InvalidJsonError(f"{error} {_HOW_TO_SEND}") from error
     if text.lstrip().startswith("{"):  # No statement does.
         raise BodyError("The body looks like JSON: send it with Content-Type: application/json, or send the SQL alone.")
@@ -214,7 +214,7 @@ class RefreshRequest:
 
 def read_refresh_request(environ: Environ, max_bytes: int, key: str = "") -> RefreshRequest:
     """
-    Read the request, whatever its Content-Type. A missing body, null or a null field overrides nothing.
+    Read the request, with any Content-Type. A missing body, null or a null field overrides nothing.
 
     Raises:
         BodyError: The body cannot be read, is too large, is not UTF-8, or is not valid JSON for this route.

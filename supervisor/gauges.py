@@ -124,7 +124,7 @@ class Gauges:
             try:
                 self._look()
             except Exception:
-                logger.exception("Gauges could not be looked up")
+                logger.exception("Gauges could not be read")
             self._woken.wait(max(LOOK_S, _REST * (time.thread_time() - began)))
             self._woken.clear()
 

@@ -44,7 +44,7 @@ MAX_SHOWN_FINGERPRINTS = 4
 #: Seconds between checks whether every dataset is loaded.
 _POLL_S = 0.02
 
-#: The exit code that tells gunicorn not to start another worker.
+#: The exit code with which gunicorn starts no other worker.
 WORKER_BOOT_ERROR = 3
 
 #: Errors that prevent a start. Each prints as one sentence, or as one line per fault (ConfigError).

@@ -1,4 +1,4 @@
-"""The part that counts and remembers what happens in the others."""
+"""The process that collects metrics and history from the others."""
 
 import logging
 import socket

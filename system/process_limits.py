@@ -5,7 +5,7 @@ All servers end with their parent and have limits of file descriptors. The other
 loaders.
 
 Linux only. A statement that meets a limit gets an error from DuckDB or the encoders, or ends the process; the process
-that started this one goes on.
+that started this one continues.
 
 The memory limit is on private writable memory (RLIMIT_DATA) and not on address space, because DuckDB, pyarrow and the C
 library reserve far more addresses than they use. To keep that count near the memory in use, DuckDB's allocator must
@@ -67,10 +67,10 @@ _M_ARENA_MAX = -8
 #: The size of a `pthread_attr_t`: 56 bytes with glibc and musl on 64 bits, and room to spare.
 _PTHREAD_ATTR_BYTES = 128
 
-#: The garbage collector's threshold of new objects. A request makes about a hundred, of which hardly any is in a cycle.
+#: The garbage collector's threshold of new objects. A request makes about a hundred, hardly any of them in a cycle.
 _COLLECT_AFTER = 10_000
 
-#: The name of jemalloc's control that purges all arenas (4096 stands for all).
+#: The name of jemalloc's control that purges all arenas (4096 means all).
 _PURGE = b"arena.4096.purge"
 
 
@@ -204,7 +204,7 @@ def reuse_memory() -> None:
 
 def set_stack_size() -> bool:
     """
-    Give each new thread a stack of `STACK_BYTES`, whatever the limit of this process is.
+    Give each new thread a stack of `STACK_BYTES`, regardless of the limit of this process.
 
     The main thread gets as much if the limit can be raised; otherwise this returns False.
     """

@@ -27,7 +27,7 @@ def stat_fields(pid: int) -> list[str] | None:
     """
     Return the fields of /proc/PID/stat (proc(5)) from the state on; None if there is no such process.
 
-    The name of the program, which stands before them, may contain anything.
+    The name of the program before them may contain anything.
     """
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()

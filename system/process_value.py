@@ -1,4 +1,4 @@
-"""An object of which a process has one, for classes that a framework instantiates. All others receive it."""
+"""A per-process object for classes that a framework instantiates; all others receive it as an argument."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar

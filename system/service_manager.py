@@ -21,7 +21,7 @@ class ServiceManager:
 
     def report_alive(self) -> None:
         """Report that this process works. Without this report for too long, systemd kills it."""
-        # `systemctl start` would wait for ever if the socket had no room when the start was complete.
+        # `systemctl start` would wait forever if the socket had no room when the start was complete.
         self._tell(b"READY=1\nWATCHDOG=1")
 
     def _tell(self, state: bytes) -> None:

@@ -42,7 +42,7 @@ _CHECK_S = 1.0
 
 
 class Aggregate(Protocol):
-    """Something that remembers or counts events."""
+    """Something that records or counts events."""
 
     def take(self, events: Sequence[Event]) -> None:
         """Take *events*, in the order in which each process sent its own."""
@@ -115,7 +115,7 @@ class Collector:
                     self._stop.wait(PAUSE_S)
                 self._restore_socket()
             except Exception:
-                logger.exception("Events could not be collected; the collector goes on")
+                logger.exception("Events could not be collected; continuing")
                 self._stop.wait(_CHECK_S)
 
     def _poll(self, timeout_s: float) -> bool:
@@ -150,13 +150,13 @@ class Collector:
             self._listen()
         except OSError as error:  # The directory is gone too.
             if not self._is_reported:
-                logger.error("The socket for events is gone and cannot be made again: %s", error.strerror)  # noqa: TRY400
+                logger.error("The socket for events is missing and cannot be recreated: %s", error.strerror)  # noqa: TRY400
             self._is_reported = True
             return
         self._is_reported = False
         self._selector.unregister(former.listener)
         former.listener.close()
-        logger.warning("The socket for events was gone from the state directory: it is made again")
+        logger.warning("The socket for events was missing from the state directory: it is recreated")
 
     def _accept(self) -> None:
         with suppress(OSError):  # no descriptor left, or nobody there any more

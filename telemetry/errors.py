@@ -2,7 +2,7 @@
 The errors of this package.
 
 TelemetryError
-    TelemetryUnavailableError   the process that remembers what happened cannot be reached
+    TelemetryUnavailableError   the process that collects history cannot be reached
 """
 
 
@@ -13,7 +13,7 @@ class TelemetryError(Exception):
 
 
 class TelemetryUnavailableError(TelemetryError):
-    """The process that remembers what happened does not answer, or remembers nothing."""
+    """The process that collects history does not respond, or has none."""
 
     code = "telemetry_unavailable"
 

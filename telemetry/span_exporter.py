@@ -105,7 +105,7 @@ def _rejected(response: requests.Response, until: float) -> int:
     """Return how many spans the collector rejects, as far as its answer says so before the time *until*."""
     body = bytearray()
     with suppress(requests.RequestException, DecodeError):
-        for byte in response.iter_content(1):  # Reading more at once could take for ever.
+        for byte in response.iter_content(1):  # Reading more at once could take forever.
             body += byte
             if len(body) > _MAX_ANSWER_BYTES or time.monotonic() > until:
                 return 0
@@ -205,7 +205,7 @@ class SpanExporter:
                     lines += 1
                     batch.extend(self._spans(line))
             is_sent = exporter.export(batch) is SpanExportResult.SUCCESS
-        except Exception as error:  # noqa: BLE001 (whatever a library raises, the next batch may pass)
+        except Exception as error:  # noqa: BLE001 (after any error of a library, the next batch may pass)
             session.fault, is_sent = session.fault or type(error).__name__, False
         if not is_sent:
             self._tell(session.fault, lines)
@@ -221,10 +221,10 @@ class SpanExporter:
             if fault and not self._fault and now >= self._quiet_until:
                 self._fault = fault
                 fields = {"endpoint": self._endpoint, "error": fault}
-                logger.warning("the collector takes no traces", extra={"fields": fields})
+                logger.warning("the collector refuses traces", extra={"fields": fields})
             elif self._fault and not fault:
                 self._fault, self._quiet_until = "", now + QUIET_S
-                logger.info("the collector takes traces again", extra={"fields": {"dropped": self._dropped}})
+                logger.info("the collector accepts traces again", extra={"fields": {"dropped": self._dropped}})
                 self._dropped = 0
 
     def _spans(self, line: bytes) -> Iterator[ReadableSpan]:

@@ -104,7 +104,7 @@ def send(  # noqa: PLR0913 (keywords)
         trace: The trace.
         name: The name of the span, one of few.
         duration_s: How long it took, in seconds.
-        attributes: Attributes; those that are None are left out. They hold neither SQL nor keys.
+        attributes: Attributes; those that are None are left out. They contain neither SQL nor keys.
         kind: The kind of the span.
         phases: Children of the span, one after the other from its beginning. Those without time are left out.
         error: The stable code of the error that ended it; empty after success.

@@ -113,7 +113,7 @@ def ask(question: Question) -> Any:
     Return the answer to *question*, in JSON types.
 
     Raises:
-        TelemetryUnavailableError: Nobody answers, or nobody remembers it.
+        TelemetryUnavailableError: The collector does not respond, or keeps no history.
     """
     if (answer := _answer) is None:
         raise TelemetryUnavailableError

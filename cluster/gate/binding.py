@@ -69,7 +69,7 @@ _TYPES: Final = {False: "BASE TABLE", True: "VIEW"}
 
 
 def _inline(columns: Sequence[str], rows: Iterable[tuple[_Value, ...]]) -> str:
-    """Return *rows* as a query in brackets. A row of NULL, which the query leaves out, stands for no rows at all."""
+    """Return *rows* as a query in brackets. For no rows it has a row of NULL, which the query leaves out."""
     values = ", ".join(f"({', '.join(map(_written, row))})" for row in [(None,) * len(columns), *rows])
     names = ", ".join(map(quoted_name, columns))
     source = f"VALUES {values} AS `_list`({names})"

@@ -113,7 +113,7 @@ def check_call(name: str, arguments: list[exp.Expr]) -> None:
 
 
 def _grouping_sets(node: exp.Expr, grouped: int = 0) -> int:
-    """Return how many sets a part of GROUP BY stands for; a CUBE or ROLLUP that names no columns has *grouped* ones."""
+    """Return how many sets a part of GROUP BY expands to; a CUBE or ROLLUP that names no columns has *grouped* ones."""
     size = len(node.expressions) or grouped
     match node:
         case exp.Group():

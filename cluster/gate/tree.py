@@ -285,7 +285,7 @@ class Reading:
 
 def find_relation(path: Sequence[str], declared: frozenset[str]) -> str:
     """
-    Return the declared name that *path* stands for, outside a query.
+    Return the declared name that *path* refers to, outside a query.
 
     Raises:
         StatementError: There is none.
@@ -297,7 +297,7 @@ def find_relation(path: Sequence[str], declared: frozenset[str]) -> str:
 
 
 def _declared(schema: Sequence[str], name: str, declared: frozenset[str]) -> str | None:
-    """Return the one of *declared* that *name* after *schema* stands for. One with a dot has its schema in its name."""
+    """Return the one of *declared* that *name* after *schema* refers to. One with a dot has its schema in its name."""
     if "." in name:
         return None
     if tuple(schema) in _QUALIFIERS:

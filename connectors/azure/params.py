@@ -93,7 +93,7 @@ def _locate(scheme: str, text: str, _directory: Path) -> str:
     if host and _HOST.fullmatch(host[1:]) is None:
         raise InvalidValueError("after @ only account.dfs.core.windows.net: abfs_endpoint names another server")
     if re.search(r"[?&]sig=", key) is not None:
-        raise InvalidValueError("no signature after the path: everybody who may ask for the datasets sees this")
+        raise InvalidValueError("no signature after the path: everybody who can list the datasets sees it")
     if len(key.encode()) > _MAX_KEY_BYTES:
         raise InvalidValueError(f"a path has at most {_MAX_KEY_BYTES:,} bytes")
     return f"{scheme}://{container}{host}/{key}"

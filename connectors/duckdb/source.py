@@ -121,7 +121,7 @@ def _identities(path: Path) -> list[Identity]:
             found.append(Identity.of(part.stat()))
         except FileNotFoundError:
             if part == path:
-                raise SourceError(f"'{path.name}' is not there any more.") from None
+                raise SourceError(f"'{path.name}' no longer exists.") from None
         except OSError as exc:
             raise SourceError(f"'{path.name}' cannot be read: {exc.strerror}.") from exc
     return found

@@ -40,7 +40,7 @@ _SCHEMES = {"grpc": "grpc+tcp", "http": "grpc+tcp", "https": "grpc+tls"}
 
 #: The schemes of a location, and whether they have TLS (Flight RPC, "Connection details"; `http:` as above).
 _HAS_TLS = {"grpc": False, "grpc+tcp": False, "http": False, "grpc+tls": True, "https": True}
-#: The location that stands for the connection on which the query was asked (Flight RPC, "Downloading data").
+#: The location that means the connection on which the query was asked (Flight RPC, "Downloading data").
 _REUSE = "arrow-flight-reuse-connection://?"
 
 #: The type in which DuckDB sends a HUGEINT. The 16 bytes are those of the number, so 39 digits are exact.

@@ -25,7 +25,7 @@ _MAX_QUERY_LENGTH = 100_000
 def _parse_pointer(text: str) -> str:
     """Return a JSON pointer (RFC 6901)."""
     if re.fullmatch(r"(?:/(?:[^/~]|~[01])*)+", text) is None:
-        raise InvalidValueError("a pointer begins with a slash, and ~ stands before 0 or 1 only")
+        raise InvalidValueError("a pointer begins with a slash, and ~ must be followed by 0 or 1")
     return text
 
 
@@ -38,7 +38,7 @@ def _parse_query(text: str) -> str:
 def _locate(_name: str, text: str, _directory: Path) -> str:
     origin, path = parse_origin(text)
     if "?" in path or "#" in path:
-        raise InvalidValueError("no query after the path: everybody who may ask for the datasets sees this")
+        raise InvalidValueError("no query after the path: everybody who can list the datasets sees it")
     return origin + quote(path or "/", safe="%/:@!$&'()*+,;=~-._")
 
 

@@ -45,7 +45,7 @@ def _parse_query(text: str) -> str:
 def _locate(scheme: str, text: str, _directory: Path) -> str:
     origin, path = parse_origin(f"{scheme}:{text}")
     if "?" in path or "#" in path:
-        raise InvalidValueError("everybody who may ask for the datasets sees this: http_query of params takes a query")
+        raise InvalidValueError("everybody who can list the datasets sees it: http_query of params takes a query")
     return origin + quote(path or "/", safe=_PLAIN_IN_PATH)
 
 

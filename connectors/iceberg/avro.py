@@ -45,7 +45,7 @@ class AvroContent(InputFile):
         self._content = _uncompressed(content)
 
     def new_input(self, location: str) -> Self:
-        """Return the file, whatever its *location*, where pyiceberg expects a file system."""
+        """Return the file for any *location*, where pyiceberg expects a file system."""
         return self
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ def _uncompressed(content: bytes) -> bytes:
 
 def unpacked(block: bytes, window_bits: int = _RAW_DEFLATE) -> bytes:
     """
-    Decompress *block* with zlib; *window_bits* tells the kind of its header.
+    Decompress *block* with zlib; *window_bits* selects the kind of its header.
 
     Raises:
         ValueError: It was cut short, or holds more than `MAX_BYTES`.

@@ -22,7 +22,7 @@ _PAIR = re.compile(
     r"""\s*(?P<key>[^=;]+?)\s*=\s*+"""
     r"""(?:"(?P<double>(?:[^"]|"")*+)"|'(?P<single>(?:[^']|'')*+)'|(?P<plain>(?!["'])[^;]*?))\s*(?:;|$)"""
 )
-#: The keys that are read, by the parameter that each stands for: as Microsoft.Data.SqlClient calls them.
+#: The keys that are read, by the parameter that each sets: as Microsoft.Data.SqlClient calls them.
 _KEYS = {
     **dict.fromkeys(("server", "datasource", "addr", "address", "networkaddress"), "mssql_host"),
     **dict.fromkeys(("database", "initialcatalog"), "mssql_database"),

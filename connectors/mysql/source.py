@@ -44,7 +44,7 @@ _OBJECT_BYTES = 64
 #: The time after the deadline of the load when the server itself ends the statement (s). The load ends first.
 _SPARE_S = 1
 
-#: Values arrive as their bytes, whatever their type.
+#: Values of every type arrive as bytes.
 _NO_CONVERSIONS: dict[int, Callable[[bytes], object]] = {}
 
 #: What the driver raises for a server that breaks off, or that speaks another protocol: it checks little of a packet.

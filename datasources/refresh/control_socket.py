@@ -209,10 +209,10 @@ class ControlServer:
             again = StateSocket(self._path, _BACKLOG)
         except OSError as exc:
             if not self._is_reported:
-                logger.error("The control socket is gone and cannot be made again: %s", exc.strerror or exc)  # noqa: TRY400
+                logger.error("The control socket is missing and cannot be recreated: %s", exc.strerror or exc)  # noqa: TRY400
             self._is_reported = True
             return
-        logger.warning("The control socket was gone from the state directory: it is made again")
+        logger.warning("The control socket was missing from the state directory: it is recreated")
         self._is_reported = False
         self._socket.listener.close()
         self._socket = again

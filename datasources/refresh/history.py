@@ -88,7 +88,7 @@ class History:
         except OSError as exc:
             # The list in memory is right; a full disk must not stop a refresh, which may free space.
             if self._is_saved:
-                logger.warning("The list of refreshes cannot be saved: %s", exc.strerror)
+                logger.warning("The refresh history cannot be saved: %s", exc.strerror)
             self._is_saved = False
         else:
             self._is_saved, self._room_bytes = True, max(size, _LEAST_LINES_BYTES)
@@ -129,13 +129,13 @@ def _read(path: Path) -> dict[str, list[RefreshRun]]:
         first, *lines = path.read_bytes().split(b"\n")
         document = json.loads(first)
         if document["format_version"] != FORMAT_VERSION:
-            logger.warning("The list of past refreshes is of another release: it starts anew")
+            logger.warning("The refresh history is from another release: it is reset")
             return {}
         found = {name: [_run_of(item) for item in runs] for name, runs in document["datasets"].items()}
     except FileNotFoundError:
         return {}
     except (OSError, *_UNREADABLE):
-        logger.warning("The list of past refreshes cannot be read: it starts anew")
+        logger.warning("The refresh history cannot be read: it is reset")
         return {}
     damaged = 0
     for line in lines[:-1]:  # The last one is empty, or was cut off.
@@ -145,7 +145,7 @@ def _read(path: Path) -> dict[str, list[RefreshRun]]:
         except _UNREADABLE:
             damaged += 1
     if damaged:
-        logger.warning("Lines of the list of past refreshes cannot be read, and are left out: %s", damaged)
+        logger.warning("Unreadable lines of the refresh history are skipped: %s", damaged)
     return found
 
 

@@ -53,6 +53,6 @@ def carry_out(
         logger.exception("The refresh of dataset %s failed", dataset.name)
         return replace(run, error="The refresh failed; see the log of the runtime.")
     if served is not None and served.rows and not snapshot.rows and dataset.view is None:
-        logger.warning("Dataset %s has no rows any more; before this refresh it had %s", dataset.name, served.rows)
+        logger.warning("Dataset %s no longer has rows; before this refresh it had %s", dataset.name, served.rows)
         telemetry.state.send(EmptiedEvent(dataset.name))
     return replace(run, rows=snapshot.rows, bytes=snapshot.size_bytes)

@@ -243,7 +243,7 @@ class Refresher:
             with self._condition:
                 self._runs.put_back(queued)
             name = entry.config.name
-            logger.info("The load of dataset %s was stopped for another one that waits: it begins again", name)
+            logger.info("The load of dataset %s was stopped so that a waiting one can run: it is queued again", name)
             return
         trace.end(entry.config.name, run)
         status: RefreshStatus = "succeeded" if run.error is None else "failed"
@@ -270,4 +270,4 @@ class Refresher:
             except SnapshotError as exc:
                 logger.warning("%s", exc)
             except Exception:  # For example, out of memory or descriptors; the next check may succeed.
-                logger.exception("The published data cannot be looked at")
+                logger.exception("The published data cannot be checked")

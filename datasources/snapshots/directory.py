@@ -158,7 +158,7 @@ class SnapshotDirectory:
                 self._superseded.append(superseded)
             if not is_durable:
                 logger.warning(
-                    "The disk does not confirm the new data of %s: a loss of power may undo it", snapshot.dataset
+                    "The disk does not confirm the new data of %s: a power failure may undo it", snapshot.dataset
                 )
                 return
             gone, self._superseded = self._superseded, []

@@ -58,7 +58,7 @@ _READ_BY_THE_ENGINE = frozenset(
 _LIKE_VALUES = r"\s*(?:[-+.]?\d.*|(?i:-?infinity|true|false))\s*"
 _LIKE_DATES = r"\s*(?:[-+]?\d{1,6}[-/.]\d{1,2}[-/.]\d{1,4}(?:[ T].*)?|(?i:-?infinity))\s*"
 
-#: Formats of dates besides ISO 8601, which are read if only one of them fits all values of a column.
+#: Formats of dates other than ISO 8601, which are read if only one of them fits all values of a column.
 _DAYS = tuple(part.replace("/", mark) for mark in "/-." for part in ("%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d"))
 _FORMATS = dict.fromkeys(_DAYS, "DATE") | {
     f"{day} {clock}": "TIMESTAMP" for day in _DAYS for clock in ("%H:%M:%S", "%I:%M:%S %p")
@@ -75,7 +75,7 @@ _TRIED = {
 }
 _AS_TEXT = Found(TEXT)
 
-#: The characters that a thousands separator stands for: there are several spaces and apostrophes.
+#: The characters that count as a thousands separator: there are several spaces and apostrophes.
 _ALIKE = {" ": " \u00a0\u202f", "'": "'\u2019"}
 
 #: A warning about the file %s.
@@ -434,7 +434,7 @@ class Csv(FileFormat):
         return Place(f"trim({quick})", quick=quick)
 
     def _read(self, types: Mapping[str, str], *options: str) -> str:
-        """Return a relation of the files whose columns have *types*, whatever their order in each file."""
+        """Return a relation of the files whose columns have *types*, in any order in each file."""
         by_name = {name.lower(): (name, type_) for name, type_ in types.items()}
         pairs = zip(self._orders, self.paths, strict=True)
         scans = []

@@ -184,7 +184,7 @@ def formats_that_keep(
     """
     Return those of the date *formats* by which all texts of each of *places* can be read, for each file that has one.
 
-    *file* is the quoted name of the column that tells files apart.
+    *file* is the quoted name of the column that distinguishes files.
     """
     questions = [(place, by_format(format_)) for place in places for format_ in formats]
     found: dict[Place, list[tuple[str, ...]]] = {place: [] for place in places}

@@ -56,7 +56,7 @@ class Load:
     One load, from the point of view of a source.
 
     *scratch* is an existing directory for this load alone, deleted after it; files in it count against *scratch_bytes*.
-    A result without rows tells no types, so it has those of the columns *served* if they have the same names.
+    A result without rows has no types of its own, so it has those of the columns *served* if they have the same names.
     """
 
     deadline: Deadline

@@ -23,7 +23,7 @@ from datasources.sources.pinned_file import PinnedFile
 HEAD_BYTES = 2 * 1024 * 1024
 _BLOCK_BYTES = 1024 * 1024
 
-#: What a file may begin with, and what it tells about the encoding.
+#: What a file may begin with, and what it reveals about the encoding.
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 #: Bytes that latin-1 does not define, and windows-1252 mostly does.
@@ -99,7 +99,7 @@ def _compressed_ends(file: PinnedFile, compression: str, deadline: Deadline) -> 
 
 
 def marked_encoding(beginning: bytes) -> str | None:
-    """Return the encoding that the byte order mark in the *beginning* of a file tells; None if it has none."""
+    """Return the encoding of the byte order mark in the *beginning* of a file; None if it has none."""
     return next((encoding for mark, encoding in _BYTE_ORDER_MARKS if beginning.startswith(mark)), None)
 
 

@@ -71,7 +71,7 @@ def texts(
         batches: Pulled one at a time, once the texts of the previous one are given. While batches come fast, the last
             texts of one that makes several pieces may still be in progress.
         plan: The renderers of the columns.
-        row_overhead: Bytes that each row takes besides its values.
+        row_overhead: Bytes that each row takes in addition to its values.
         render: Called from several threads if a batch makes several pieces.
 
     Raises:

@@ -145,7 +145,7 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
     if fault is Fault.DATA:
         return EngineUnavailableError("The data could not be read: try again.")
     if fault is Fault.BROKEN:
-        return EngineUnavailableError("The engine failed on this statement and starts anew; other statements work.")
+        return EngineUnavailableError("The engine failed on this statement and restarts; other statements work.")
     return QueryError("The engine could not run this statement.")
 
 

@@ -1,7 +1,7 @@
 """
 The session manager: it keeps a session open for the newest manifest.
 
-A statement leases the current session and keeps it until it ends, whatever is published in the meantime, so it sees
+A statement leases the current session and keeps it until it ends, even if newer data is published meanwhile, so it sees
 only one version of the data. A new manifest is noticed by the first lease after its publication, or else by a thread
 that looks four times a second. Opening a session takes a millisecond for each dataset, so a session is not opened for
 every publication. A statement waits for a new session only if a dataset that it reads has been published again. The

@@ -2,8 +2,8 @@
 Decide whether a statement may run, before an engine with data sees it.
 
 The lexer checks its size and nesting first. Then DuckDB's own parser, in a private, empty, locked instance, builds its
-tree, which is checked against an allowlist (`parse_tree`, `functions`). `docs/sql.md` tells users which statements are
-allowed; `docs/internals/decisions/0004-statement-gate.md` has the reasons.
+tree, which is checked against an allowlist (`parse_tree`, `functions`). `docs/sql.md` lists the allowed statements;
+`docs/internals/decisions/0004-statement-gate.md` has the reasons.
 """
 
 import threading

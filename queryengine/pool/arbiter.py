@@ -245,7 +245,7 @@ class EngineArbiter(Arbiter):
             if kill_if(pid, worker.tmp.fileno(), lambda state: state.runs(query_id)):
                 self._causes[pid] = "request"
                 fields = {"pid": pid, "query_id": query_id}
-                logger.warning("engine worker is killed at the request of its client", extra={"fields": fields})
+                logger.warning("engine worker is killed: its client requested it", extra={"fields": fields})
 
     def reap_workers(self) -> None:
         """Record the workers that have ended. Unlike in gunicorn, no exit code ends the arbiter."""

@@ -356,4 +356,4 @@ def _logged_faults() -> Iterator[None]:
     try:
         yield
     except Exception:
-        logger.exception("the link to the broker failed; it goes on")
+        logger.exception("the connection to the broker failed; continuing")

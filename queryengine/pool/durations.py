@@ -1,4 +1,4 @@
-"""What a client process remembers of how long statements took."""
+"""How long recent statements took, as recorded by a client process."""
 
 import re
 from typing import Final

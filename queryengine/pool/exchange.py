@@ -135,7 +135,7 @@ class Exchange:
             raise unreadable() from error
 
     def ask_to_stop(self) -> None:
-        """Close the sending side, which tells the worker that nobody wants the answer any more."""
+        """Close the sending side, so that the worker knows that nobody waits for the result."""
         self._asked_to_stop = True
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)

@@ -42,7 +42,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - gunicorn creates the file safe
 
 #: Signals to the process group that are for the arbiter, or that have no meaning here.
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
-#: Signals that end the process whatever it is doing: the kernel acts, not Python.
+#: Signals that end the process even if it is busy: the kernel acts, not Python.
 _FATAL = (signal.SIGABRT, signal.SIGALRM, signal.SIGQUIT, signal.SIGXCPU)
 
 

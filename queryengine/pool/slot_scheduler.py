@@ -37,7 +37,7 @@ from runtimeconf.model import QueryConfig
 
 #: How long a client process keeps a slot that another process wants for the same key.
 QUANTUM_S = 0.02
-#: A statement that has waited this long may take a slot of its key from any process, whatever share its own has.
+#: A statement that has waited this long may take a slot of its key from any process, regardless of their shares.
 SHARE_S = 0.2
 #: A slot is freed when this many checks in a row find a free worker and no worker that runs the slot's statement.
 MISSED_CHECKS = 3

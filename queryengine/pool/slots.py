@@ -77,7 +77,7 @@ class Statement(Protocol):
         """Stop because of *reason*."""
 
     def check_time(self, now: float) -> None:
-        """End whatever takes too long."""
+        """End what takes too long."""
 
 
 @dataclass(eq=False, slots=True)

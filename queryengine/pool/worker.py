@@ -3,7 +3,7 @@ How an engine worker serves a connection: read a request, run its statement, sen
 
 Two defences are armed before the worker looks at the caller's text. The first stops the statement when its time is up
 or its client has hung up, and needs DuckDB to check its interrupt flag. The second is SIGALRM with its default action:
-the kernel ends the process, whatever it does.
+the kernel ends the process, even if it is busy.
 """
 
 import logging

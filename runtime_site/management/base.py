@@ -21,7 +21,7 @@ def add_config_option(parser: CommandParser) -> None:
         "--config",
         metavar="FILE",
         type=Path,
-        help="the runtime YAML (default: the file named by RUNTIME_CONFIG, else runtime.yaml)",
+        help="the configuration file (default: the one named by RUNTIME_CONFIG, else runtime.yaml)",
     )
 
 

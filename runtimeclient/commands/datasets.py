@@ -55,7 +55,7 @@ def _add_refresh_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--refresh-mode",
         choices=("full", "append"),
-        help="replace all rows or append newer ones, whatever is configured",
+        help="replace all rows or append newer ones, instead of the configured mode",
     )
     parser.add_argument(
         "--refresh-jitter-max",

@@ -84,7 +84,7 @@ _DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 def check_api_key(key: str, where: str) -> str:
     """
-    Return a key that a header can carry unchanged; *where* tells for the message where it comes from.
+    Return a key that a header can carry unchanged; *where* names its origin in the message.
 
     Raises:
         UsageError: The key is empty, would be changed in transit, or has a typing error. The message contains no part
@@ -97,7 +97,7 @@ def check_api_key(key: str, where: str) -> str:
     if not (key.isascii() and key.isprintable()):
         raise UsageError(f"The API key {where} has characters that a header cannot carry: use printable ASCII.")
     if has_typing_error(key):
-        raise UsageError(f"The API key {where} has a typing error: its checksum does not fit.")
+        raise UsageError(f"The API key {where} has a typo: its checksum does not match.")
     return key
 
 
@@ -129,7 +129,7 @@ def tls_context(root_certificate_file: Path | None) -> ssl.SSLContext:
     """
     Return a context that trusts the roots in a PEM file.
 
-    None stands for the file in SSL_CERT_FILE, else the directories in SSL_CERT_DIR, else the package certifi.
+    None means the file in SSL_CERT_FILE, else the directories in SSL_CERT_DIR, else the package certifi.
 
     Raises:
         UsageError: The file, or a variable of the environment, cannot be used.

@@ -206,7 +206,7 @@ class RequestedRefresh(RefreshRun):
         """Parse the answer. Raises NotARuntimeError."""
         run = item.get("refresh")
         if not isinstance(run, dict):
-            raise NotARuntimeError("The answer to the refresh request names no refresh: is this a runtime?")
+            raise NotARuntimeError("The response to the refresh request names no refresh: is this a runtime?")
         return super(RequestedRefresh, cls).from_json(run | {"message": item.get("message")})
 
 

@@ -100,7 +100,7 @@ class JsonStream:
             length = len(self._text) - self._at
             if length > MAX_VALUE:
                 raise IncompleteResultError(
-                    f"A row of the answer is longer than {MAX_VALUE >> 20} MiB: use --format csv, which has no limit."
+                    f"A row of the result is longer than {MAX_VALUE >> 20} MiB: use --format csv, which has no limit."
                 )
             # Double the length each time, so that the work stays linear in the length of the value.
             if not self._read(min(length, max(MAX_VALUE - length, 1))):
@@ -172,7 +172,7 @@ def _incomplete() -> IncompleteResultError:
 JSON = "application/json"
 CSV = "text/csv"
 ARROW = "application/vnd.apache.arrow.stream"
-#: JSON with the schema beside the rows, so that an empty result has columns.
+#: JSON with the schema and the rows, so that an empty result has columns.
 JSON_WITH_SCHEMA = "application/vnd.spiceai.sql.v1+json"
 
 
@@ -221,17 +221,17 @@ class SqlResult:
                 yield chunk
         except httpx.TimeoutException as exc:
             raise IncompleteResultError(
-                f"The answer was cut off: nothing arrived for {self._silence_s:g} s, or less than"
+                f"The result was cut off: nothing arrived for {self._silence_s:g} s, or less than"
                 f" {MIN_BYTES_PER_S} bytes per second."
             ) from exc
         except httpx.TransportError as exc:
             raise IncompleteResultError(
-                "The answer was cut off: the query failed or timed out, or the connection was lost."
+                "The result was cut off: the query failed or timed out, or the connection was lost."
             ) from exc
         # A body that ends with the connection looks complete even if it is truncated.
         came_over_a_wire = "http_version" in self._response.extensions
         if came_over_a_wire and not {"content-length", "transfer-encoding"} & set(self._response.headers):
-            raise IncompleteResultError("The answer may have been cut off: the response does not state its length.")
+            raise IncompleteResultError("The result may be cut off: the response does not state its length.")
 
     def pieces(self) -> Iterator[str]:
         """
@@ -246,7 +246,7 @@ class SqlResult:
                 yield decoder.decode(chunk)
             decoder.decode(b"", final=True)
         except UnicodeDecodeError as exc:
-            raise IncompleteResultError("The answer is not UTF-8: it was damaged in transit.") from exc
+            raise IncompleteResultError("The result is not UTF-8: it was damaged in transit.") from exc
 
     def rows(self, pieces: Iterator[str] | None = None) -> Iterator[Row]:
         """
@@ -275,7 +275,7 @@ class SqlResult:
         for number, (text, values) in enumerate(stream.items()):
             if not isinstance(values, dict):
                 raise IncompleteResultError(
-                    "The answer is not a list of rows: it was damaged, or is not from a runtime."
+                    "The result is not a list of rows: it was damaged, or is not from a runtime."
                 )
             if not number:
                 # Unlike the schema, rows have distinct names for columns of the same name.

@@ -24,7 +24,7 @@ class DjangoParser(Parser):
 
 class DjangoCommand(BaseCommand):
     """
-    Any of the commands: Django tells it which.
+    Any of the commands, as chosen by Django.
 
     `call_command` raises CommandError with the exit status as `returncode`.
     """

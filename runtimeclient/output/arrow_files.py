@@ -48,9 +48,9 @@ def write_arrow_result(answer: SqlResult, format_: str, stream: IO[bytes]) -> No
             else:
                 _write_parquet(reader.schema, batches, stream)
         except pa.ArrowNotImplementedError as exc:
-            raise OutputError(f"This answer cannot be written as {format_}: {_first_line(exc)}") from exc
+            raise OutputError(f"This result cannot be written as {format_}: {_first_line(exc)}") from exc
         except (pa.ArrowException, EOFError) as exc:
-            raise IncompleteResultError(f"The answer is not a valid Arrow stream: {_first_line(exc)}") from exc
+            raise IncompleteResultError(f"The result is not a valid Arrow stream: {_first_line(exc)}") from exc
         checked.end()
 
 
@@ -150,7 +150,7 @@ class _CheckedStream:
 
 
 def _malformed(reason: str) -> IncompleteResultError:
-    return IncompleteResultError(f"The answer is not a valid Arrow stream: {reason}.")
+    return IncompleteResultError(f"The result is not a valid Arrow stream: {reason}.")
 
 
 class _Table:

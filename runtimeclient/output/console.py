@@ -1,4 +1,4 @@
-"""The streams of one command: what they can display, and messages beside the results."""
+"""The streams of one command: what they can display, and messages next to the results."""
 
 import argparse
 import os
@@ -68,7 +68,7 @@ class Style:
     is_quiet: bool = False  # no row count below a table
     is_colored: bool = False
     columns: int | None = None  # width of the terminal; None if the output is not a terminal
-    chart: ChartRequest | None = None  # draw results as this chart, whatever the format
+    chart: ChartRequest | None = None  # draw results as this chart, in any format
 
 
 _SIGNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -199,7 +199,7 @@ class Console:
         output.flush()
 
     def child_environ(self) -> dict[str, str]:
-        """Return the environment for a program started here: without the key, in whatever variable it is."""
+        """Return the environment for a program started here: without the key in any variable."""
         hidden = self.api_key
         environ = {name: value for name, value in self._environ.items() if name != KEY_VARIABLE}
         return {name: value for name, value in environ.items() if hidden is None or hidden not in value}

@@ -191,5 +191,5 @@ def _quoted(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Quote a name, whatever characters it contains."""
+    """Quote a name, which may contain any characters."""
     return '"' + name.replace('"', '""') + '"'

@@ -129,5 +129,5 @@ def test_the_client_tells_a_typing_error_before_it_sends_the_key() -> None:
     key = key_format.generate()
 
     assert check_api_key(key, "in a test") == key
-    with pytest.raises(UsageError, match="in a test has a typing error"):
+    with pytest.raises(UsageError, match="in a test has a typo"):
         check_api_key(key[:-1], "in a test")

@@ -68,14 +68,14 @@ def test_valid_locations(load_text: Load, tmp_path: Path, source: str, location:
     assert dataset.params.keys() == required(source).keys()
 
 
-NO_USER = "no user, password or port before the path: everybody who may ask for the datasets sees this"
-NO_QUERY = "no query after the path: everybody who may ask for the datasets sees this"
+NO_USER = "no user, password or port before the path: everybody who can list the datasets sees it"
+NO_QUERY = "no query after the path: everybody who can list the datasets sees it"
 NO_BUCKET = "nothing but the name of a bucket before the key: s3_key, s3_secret and s3_endpoint hold the rest"
-NO_CREDENTIALS = "; a part that holds = or @ stands in double quotes"
+NO_CREDENTIALS = "; put a part with = or @ in double quotes"
 
 INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "file: and the path of a file": (
-        (f"file://user:{SECRET}@host/a.parquet", "no user and password before the path: everybody who may ask"),
+        (f"file://user:{SECRET}@host/a.parquet", "no user and password before the path: everybody who can list"),
         *(
             (source, "a file, a directory or a glob (there is no path after the colon)")
             for source in ("file:", "file://", "file: ")
@@ -84,8 +84,8 @@ INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "https: and the rest of the URL of a file, such as //host/data/flights.parquet": (
         (f"https://user:{SECRET}@host/a.csv", "no user or password before the host: parameters hold these"),
         (f"https://{SECRET}@host/a.csv", "no user or password before the host: parameters hold these"),
-        (f"https://host/a.csv?token={SECRET}", "everybody who may ask for the datasets sees this: http_query"),
-        (f"https://host/a.csv#{SECRET}", "everybody who may ask for the datasets sees this: http_query"),
+        (f"https://host/a.csv?token={SECRET}", "everybody who can list the datasets sees it: http_query"),
+        (f"https://host/a.csv#{SECRET}", "everybody who can list the datasets sees it: http_query"),
         ("https://host:0/a.csv", "a port is from 1 to 65535"),
         ("https://host:70000/a.csv", "a port is from 1 to 65535"),
         ("https://ho st/a.csv", "not a host name"),

@@ -113,7 +113,7 @@ def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_
 
     assert served.snapshot("d") == unconfirmed
     assert read_manifest(state_dir).snapshots == (unconfirmed,)
-    assert "a loss of power may undo it" in caplog.text
+    assert "a power failure may undo it" in caplog.text
     shutil.copytree(state_dir, tmp_path / "after")
     manifest_path(tmp_path / "after").write_bytes(before)
     assert SnapshotDirectory(tmp_path / "after", [dataset]).snapshot("d") == old

@@ -82,7 +82,7 @@ def test_a_damaged_line_loses_no_other_line(tmp_path: Path, damage: bytes, caplo
 
     assert history.runs("a") == (done(4), done(2), done(1))
     assert history.runs("b") == ()
-    assert caplog.messages == ["Lines of the list of past refreshes cannot be read, and are left out: 1"]
+    assert caplog.messages == ["Unreadable lines of the refresh history are skipped: 1"]
     assert History(tmp_path, ["a", "b"]).runs("a") == history.runs("a")
     assert len(caplog.messages) == 1
 
@@ -94,7 +94,7 @@ def test_a_line_without_a_run_is_dropped(tmp_path: Path, caplog: pytest.LogCaptu
             file.write(line + b"\n")
 
     assert History(tmp_path, ["a"]).runs("a") == (done(1),)
-    assert caplog.messages == ["Lines of the list of past refreshes cannot be read, and are left out: 4"]
+    assert caplog.messages == ["Unreadable lines of the refresh history are skipped: 4"]
 
 
 def test_a_run_interrupted_by_a_restart_is_listed_as_failed(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_an_unreadable_history_is_dropped_with_a_warning(
     history = History(tmp_path, ["a"])
 
     assert history.runs("a") == ()
-    assert "it starts anew" in caplog.text
+    assert "it is reset" in caplog.text
 
 
 def test_a_history_that_cannot_be_saved_is_not_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -151,7 +151,7 @@ def test_a_history_that_cannot_be_saved_is_not_an_error(tmp_path: Path, caplog: 
     history.put(("a", done(1)))
 
     assert history.runs("a") == (done(1),)
-    assert caplog.messages == ["The list of refreshes cannot be saved: Is a directory"]
+    assert caplog.messages == ["The refresh history cannot be saved: Is a directory"]
     assert [path.name for path in tmp_path.iterdir()] == [HISTORY_NAME]
 
     (tmp_path / HISTORY_NAME).rmdir()

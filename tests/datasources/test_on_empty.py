@@ -59,7 +59,7 @@ def test_an_empty_source_is_served_with_a_warning_and_counted(
 
     assert served(tmp_path) == []
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        "Dataset d has no rows any more; before this refresh it had 2"
+        "Dataset d no longer has rows; before this refresh it had 2"
     ]
     telemetry.state.flush()
     assert counted(events) == ["d"]
@@ -140,7 +140,7 @@ def test_a_first_load_may_be_empty(tmp_path: Path, begin: Start, caplog: pytest.
     write(tmp_path, EMPTY, "b.parquet")
     refresher = begin(declare(tmp_path, "b.parquet", on_empty="fail"))
     assert (state(refresher).error, served(tmp_path)) == (None, [])
-    assert "has no rows any more" not in caplog.text
+    assert "no longer has rows" not in caplog.text
 
 
 def test_an_append_that_finds_nothing_keeps_its_rows_without_an_error(tmp_path: Path, begin: Start) -> None:
@@ -206,7 +206,7 @@ def test_a_view_may_find_nothing_and_reads_what_a_guarded_dataset_keeps(
     finished(refresher, refresher.request_refresh("d"))
     settled(refresher, "large")
     assert (served(tmp_path, "large"), state(refresher, "large").error) == ([], None)
-    assert "no rows any more" not in caplog.text
+    assert "no longer has rows" not in caplog.text
 
 
 def test_a_dataset_that_is_reloaded_with_accept_takes_the_empty_source(tmp_path: Path, begin: Start) -> None:

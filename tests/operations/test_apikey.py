@@ -163,7 +163,7 @@ def test_a_key_is_told_by_its_entry(tmp_path: Path) -> None:
         (WRONG, "No entry of the configuration has this key."),
         ("", "No entry of the configuration has this key."),
         (generated, "No entry of the configuration has this key."),
-        (mistyped, "The key has a typing error: its checksum does not fit."),
+        (mistyped, "The key has a typo: its checksum does not match."),
     ):
         done = check(file, f"{text}\n")
         assert (done.status, done.out) == (1, "")

@@ -88,7 +88,7 @@ def test_an_answer_that_is_not_rows_is_an_error(remote: Remote, client: RuntimeC
 def test_an_answer_of_unknown_length_is_not_trusted(remote: Remote, client: RuntimeClient) -> None:
     remote.on_sql(Reply(body=b"a\n1\n", content_type="text/csv", has_end=False))
 
-    with client.sql("SELECT", CSV) as answer, pytest.raises(IncompleteResultError, match="may have been cut"):
+    with client.sql("SELECT", CSV) as answer, pytest.raises(IncompleteResultError, match="may be cut off"):
         list(answer.pieces())
 
 

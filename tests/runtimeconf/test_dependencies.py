@@ -63,8 +63,7 @@ def test_a_dependency_brings_its_datasets_and_views_which_keys_may_name(tmp_path
 
 
 def test_only_the_configuration_has_secret_stores(tmp_path: Path) -> None:
-    header = '{"Authorization": "Bearer ${ own:token }"}'
-    dataset = {"from": "https://127.0.0.1/a.csv", "name": "b", "params": {"http_headers": header}}
+    dataset = {"from": "file:a.csv", "name": "b", "params": {"csv_quote": "${ own:quote }"}}
     text = json.dumps({"secrets": [{"from": "env", "name": "own"}], "datasets": [dataset]})
 
     found = faults(tmp_path, "dependencies: [b]\n", b=text)
@@ -84,7 +83,7 @@ dependencies: [spiceai/quickstart]
 
     b = "spicepods/a/b/spicepod.yaml"
     assert [fault.partition(":")[0] for fault in found] == ["spicepod.yaml"] * 3 + [b] * 5
-    assert "spicepod.yaml:1: dependencies[0]: is not here: put the Spicepod into spicepods/c/spicepod.yaml" in found[0]
+    assert "spicepod.yaml:1: dependencies[0]: is missing: put the Spicepod into spicepods/c/spicepod.yaml" in found[0]
     assert f"{b}:2: dependencies[1].datasets[0].name: the name A is used twice: by datasets[0] on line 2" in found[3]
     assert f"{b}:3: dependencies[1].datasets[1].nonsense: unknown field" in found[4]
     assert found[5].startswith(f"{b}:4: dependencies[1].runtime: is not available here: Move it to the configuration")
@@ -102,7 +101,7 @@ def test_a_dependency_that_is_listed_twice_is_one_fault(tmp_path: Path) -> None:
 def test_a_key_may_name_what_a_dependency_that_is_not_here_has(tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, NAMED)
 
-    assert "dependencies[0]: is not here" in fault
+    assert "dependencies[0]: is missing" in fault
 
 
 def test_the_one_store_of_old_spicepods_is_left_aside(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ from tests.system.processes import family, in_memory, shown
 from tests.telemetry.collectors import Collector, attributes, collecting
 
 TOKEN = "collector-Zq8vT3mN6bX9cL2pR5sW7yD0fG4h"
-DOWN = "the collector takes no traces"
-UP = "the collector takes traces again"
+DOWN = "the collector refuses traces"
+UP = "the collector accepts traces again"
 
 #: Requests of each measurement.
 REQUESTS = 300

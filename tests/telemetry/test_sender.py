@@ -420,7 +420,7 @@ def test_the_collector_survives_nonsense_and_a_clean_up(
     assert recorder.events == [STATEMENT]
 
     tmp_path.rename(tmp_path.with_name("moved"))
-    wait_for(lambda: "cannot be made again" in caplog.text, "the report")
+    wait_for(lambda: "cannot be recreated" in caplog.text, "the report")
     tmp_path.mkdir()
     wait_for(path.exists, "another socket")
     assert path.stat().st_mode & 0o777 == 0o600

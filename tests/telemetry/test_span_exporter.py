@@ -28,8 +28,8 @@ from tests.telemetry.collectors import Collector, attributes, collecting
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 REJECTING = ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=1)).SerializeToString()
 UNSAMPLED = f"{PARENT[:-2]}00"
-DOWN = "the collector takes no traces"
-UP = "the collector takes traces again"
+DOWN = "the collector refuses traces"
+UP = "the collector accepts traces again"
 
 
 @pytest.fixture(autouse=True)

@@ -71,7 +71,7 @@ class Command(BaseCommand):
             "--timeout", type=_seconds, default=10.0, metavar="SECONDS", help="the time for each source (default: 10)"
         )
         parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-        parser.add_argument("--strict", action="store_true", help="exit with 1 if there are warnings, too")
+        parser.add_argument("--strict", action="store_true", help="exit with 1 even if there are only warnings")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Examine, and print."""

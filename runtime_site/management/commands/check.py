@@ -35,7 +35,7 @@ WIDTH = 100
 class Command(check.Command):
     """Check without starting or changing anything."""
 
-    help = "Checks the YAML, the SQL in it, the files of its datasets and the machine. Nothing is started."
+    help = "Checks the configuration, its SQL, the files of its datasets and the machine. Nothing is started."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""

@@ -15,7 +15,7 @@ _TIMEOUT_S = 4.0
 class Command(BaseCommand):
     """Ask `/health`, which needs no key, at the address and with the TLS of the YAML."""
 
-    help = "Asks the runtime on this machine whether it answers: the exit code is 0 if it does, else 1."
+    help = "Checks whether the runtime on this machine responds: exit code 0 if it does, else 1."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -6,5 +6,5 @@ from runtime_site.management.base import PartCommand
 class Command(PartCommand):
     """Run `supervisor.engine`."""
 
-    help = "Runs the part of the runtime that runs statements. `serve` starts it; by hand it needs the YAML."
+    help = "Runs the processes that run statements. `serve` starts them."
     part = "engine"

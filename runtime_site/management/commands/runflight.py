@@ -6,5 +6,5 @@ from runtime_site.management.base import PartCommand
 class Command(PartCommand):
     """Run `supervisor.flight`."""
 
-    help = "Runs the part of the runtime that speaks Arrow Flight SQL. `serve` starts it; by hand it needs the YAML."
+    help = "Runs the Arrow Flight SQL server. `serve` starts it."
     part = "flight"

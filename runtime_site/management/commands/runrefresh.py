@@ -10,7 +10,7 @@ from runtime_site.management.base import PartCommand
 class Command(PartCommand):
     """Run `supervisor.refresh`."""
 
-    help = "Runs the part of the runtime that loads data. `serve` starts it; by hand it needs the YAML."
+    help = "Runs the process that loads data. `serve` starts it."
     part = "refresh"
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -62,7 +62,7 @@ def guard(application: Any) -> Any:
 
         response = application(environ, start)
         if must_close(environ):
-            # Django's server would read the rest of the body into memory, however long, and whoever sends it.
+            # Django's server would read the rest of the body into memory, of any length and from anybody.
             environ["wsgi.input"].limit = 0
         if not response.streaming:
             return response

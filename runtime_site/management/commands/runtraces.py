@@ -6,5 +6,5 @@ from runtime_site.management.base import PartCommand
 class Command(PartCommand):
     """Run `supervisor.traces`."""
 
-    help = "Runs the part of the runtime that exports traces. Only `serve` starts it, if the YAML has runtime.traces."
+    help = "Runs the process that exports traces. Only `serve` can start it."
     part = "traces"

@@ -1,4 +1,4 @@
-"""`manage.py runwatch`: the part that counts and remembers what happens in the others."""
+"""`manage.py runwatch`: the process that collects metrics and history from the others."""
 
 from runtime_site.management.base import PartCommand
 
@@ -6,5 +6,5 @@ from runtime_site.management.base import PartCommand
 class Command(PartCommand):
     """Run `supervisor.watch`."""
 
-    help = "Runs the part of the runtime that counts and remembers. `serve` starts it; by hand it needs the YAML."
+    help = "Runs the process that collects metrics and history. `serve` starts it."
     part = "watch"

@@ -9,7 +9,7 @@ from runtime_site.uncaught import capture
 class Command(PartCommand):
     """Run `supervisor.web`."""
 
-    help = "Runs the part of the runtime that speaks HTTP. `serve` starts it; by hand it needs the YAML."
+    help = "Runs the HTTP server. `serve` starts it."
     part = "web"
 
     def handle(self, *args: Any, **options: Any) -> None:

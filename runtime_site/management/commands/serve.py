@@ -11,7 +11,7 @@ from supervisor import serve
 class Command(PartCommand):
     """Check the configuration, start the parts, and serve until SIGTERM."""
 
-    help = "Starts the runtime: checks the YAML, binds, loads the datasets and serves until SIGTERM or Ctrl-C."
+    help = "Starts the runtime: checks the configuration, loads the datasets and serves until SIGTERM or Ctrl-C."
     part = "serve"
     exit_code = 1
 
@@ -22,7 +22,7 @@ class Command(PartCommand):
             "--ready-message",
             metavar="TEXT",
             default="",
-            help="more to print once every dataset is loaded and statements are answered",
+            help="text to print once every dataset is loaded",
         )
 
     def handed(self, options: dict[str, Any]) -> dict[str, Any]:

@@ -222,5 +222,5 @@ def test_a_file_that_is_replaced_while_it_is_read_is_reported(tmp_path: Path) ->
         with pytest.raises(Exception, match="changed while it was read"):
             scan.confirm()
         (tmp_path / "s.duckdb").unlink()
-        with pytest.raises(Exception, match="is not there any more"):
+        with pytest.raises(Exception, match="no longer exists"):
             scan.confirm()

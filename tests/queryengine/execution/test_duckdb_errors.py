@@ -73,7 +73,7 @@ def test_a_failure_is_judged_by_class_or_text(exc: BaseException, expected: Faul
 
 MORE_MEMORY = "The statement needs more memory than there is (1 GiB at most): ask for less at once."
 MORE_SPACE = "The statement needs more temporary space than there is (1500 MiB at most): ask for less at once."
-FAILED = "The engine failed on this statement and starts anew; other statements work."
+FAILED = "The engine failed on this statement and restarts; other statements work."
 
 
 @each(

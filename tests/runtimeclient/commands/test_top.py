@@ -139,12 +139,12 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_one_screen(top: Remote) -> 
 
 
 def test_what_the_key_may_not_see_is_left_out_with_the_reason(top: Remote) -> None:
-    top.on("GET", "/v1/sql/statistics", problem(404, "history_disabled", "The runtime remembers no statements."))
+    top.on("GET", "/v1/sql/statistics", problem(404, "history_disabled", "The history is off."))
 
     done = top.call("top", "--once")
 
     assert done.status == 0
-    assert "The runtime remembers no statements. [history_disabled]" in done.out
+    assert "The history is off. [history_disabled]" in done.out
     assert "flights" in done.out
 
 

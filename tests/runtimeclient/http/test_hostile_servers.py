@@ -33,7 +33,7 @@ ROWS = b'{"schema":{"fields":[]},"data":['
             SQL,
             answer(VND) + chunk(ROWS + b'{"a":"'),
             chunk(_MEGABYTE),
-            "A row of the answer is longer than 64 MiB",
+            "A row of the result is longer than 64 MiB",
             id="a row without an end",
         ),
         pytest.param(("status",), answer("application/json"), chunk(b"[" * 65536), "is not a runtime", id="status"),

@@ -96,7 +96,7 @@ def test_an_invalid_stream_leaves_no_file(remote: Remote, tmp_path: Path, body: 
     done = ask(remote, tmp_path / "a.parquet", body)
 
     assert done.status == 3
-    assert done.err.startswith("Error: The answer is not a valid Arrow stream: ")
+    assert done.err.startswith("Error: The result is not a valid Arrow stream: ")
     assert said in done.err
     assert done.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
@@ -120,7 +120,7 @@ def test_a_type_unknown_to_parquet_is_an_error(remote: Remote, tmp_path: Path) -
     done = ask(remote, tmp_path / "a.parquet", stream_of(table))
 
     assert done.status == 1
-    assert done.err.startswith("Error: This answer cannot be written as parquet: ")
+    assert done.err.startswith("Error: This result cannot be written as parquet: ")
 
 
 def test_a_binary_format_needs_a_file_and_holds_one_result(remote: Remote, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class SecretServer:
                 for chunk in answer.iter_bytes():
                     body += chunk
                     if len(body) > _MAX_ANSWER_BYTES:
-                        raise SecretError("the answer is larger than 2 MiB")
+                        raise SecretError("the response is larger than 2 MiB")
         except httpx.TimeoutException:
             raise SecretError("the server does not answer") from None
         except httpx.TransportError as exc:

@@ -9,14 +9,12 @@ import trustme
 
 from runtimeconf.errors import ConfigError
 from runtimeconf.loader import load
-from runtimeconf.remote_store import RemoteStore
 from runtimeconf.secret_stores import SecretError
-from runtimeconf.vault import Vault
+from secretstores.remote_store import RemoteStore
+from secretstores.vault import Vault
 from tests.runtimeconf.configurations import KEY, Fault, Load, with_keys
-from tests.runtimeconf.vault_server import JWT, ROLE_ID, SECRET_ID, TOKEN, Handler, VaultServer, vault_server
+from tests.secretstores.vault_server import JWT, ROLE_ID, SECRET_ID, TOKEN, Handler, VaultServer, vault_server
 from tests.system.harness import wait_for
-
-pytestmark = pytest.mark.plugin
 
 
 @pytest.fixture
@@ -131,7 +129,7 @@ def answering(status: int, content: object, **headers: str) -> Callable[[Handler
         (answering(200, {"data": TOKEN}), "the answer is not what such a server sends (TypeError)"),
         (answering(200, {"data": {"data": TOKEN}}), "it is not a JSON object, with a text for each name"),
         (answering(200, {"data": {"data": None}}), "it is not a JSON object, with a text for each name"),
-        (answering(200, b"x" * 2**22), "the answer is larger than 2 MiB"),
+        (answering(200, b"x" * 2**22), "the response is larger than 2 MiB"),
     ],
 )
 def test_a_server_that_cannot_answer_is_a_fault(
