@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from cluster.config import ClusterConfig
 from cluster.connection import Connection
 from cluster.gate.gate import SparkGate
 from cluster.session import RemoteSession
 from cluster.shared_session import SharedSession
 from queryengine.execution.views import GatedView
 from queryengine.manifest import Manifest
-from runtimeconf.model import ClusterConfig, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 
 
 class ClusterBackend:

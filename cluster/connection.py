@@ -15,11 +15,12 @@ import grpc
 import pyarrow as pa
 from grpc.experimental import ChannelOptions
 
+from cluster.config import ClusterConfig
 from cluster.errors import UNREACHABLE, translated
 from cluster.protocol import messages
 from queryengine.encoders.plan import MAX_ROW_BYTES
 from queryengine.errors import EngineUnavailableError
-from runtimeconf.model import MIB, ClusterConfig
+from runtimeconf.model import MIB
 
 #: How long the cluster may take to answer anything but a statement.
 CALL_S: Final = 10.0

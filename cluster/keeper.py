@@ -22,6 +22,7 @@ from math import inf
 from typing import Final
 
 from cluster.cancelled_jobs import STOPPED, CancelledJobs
+from cluster.config import ClusterConfig
 from cluster.connection import Connection
 from cluster.errors import SessionLostError
 from cluster.gate.gate import SparkGate
@@ -30,7 +31,7 @@ from cluster.shared_session import OpenSession, SharedSession
 from queryengine.errors import QueryError
 from queryengine.execution.views import gate_views
 from queryengine.manifest import Manifest, ManifestError, Signature, manifest_path, read_manifest, signature
-from runtimeconf.model import ClusterConfig, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,10 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+from cluster.config import ClusterConfig
 from cluster.identity import engine_id
 from queryengine.pool.gunicorn_worker import writable
-from runtimeconf.model import ClusterConfig, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 from system import process_limits, sandbox
 
 logger = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Annotated
 from urllib.parse import unquote
 
+from cluster.config import DEFAULT_PORT
 from runtimeconf.addresses import split_host_port
-from runtimeconf.cluster import DEFAULT_PORT
 from runtimeconf.connector import Connector, Param, Params
 from runtimeconf.fields import InvalidValueError, ParsedField
 from runtimeconf.network import RootCertificateFile, parse_token

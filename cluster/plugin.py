@@ -1,9 +1,10 @@
 """The cluster as an engine: what `queryengine.backends` loads for `runtime.engine`."""
 
+from cluster.config import ClusterConfig
 from queryengine.backends import Companion
 from queryengine.engine import StatementGate
 from queryengine.execution.session import Backend
-from runtimeconf.model import ClusterConfig, RuntimeConfig
+from runtimeconf.model import EngineConfig, RuntimeConfig
 
 
 class _Cluster:
@@ -14,15 +15,15 @@ class _Cluster:
 
         return SparkGate()
 
-    def backend(self, config: RuntimeConfig, engine: ClusterConfig) -> Backend:
+    def backend(self, config: RuntimeConfig, engine: EngineConfig) -> Backend:
         from cluster.backend import ClusterBackend  # noqa: PLC0415 (see above)
 
-        return ClusterBackend(config, engine)
+        return ClusterBackend(config, ClusterConfig.of(engine))
 
-    def companion(self, config: RuntimeConfig, engine: ClusterConfig) -> Companion:
+    def companion(self, config: RuntimeConfig, engine: EngineConfig) -> Companion:
         from cluster.keeper_process import KeeperProcess  # noqa: PLC0415 (see above)
 
-        return KeeperProcess(config, engine)
+        return KeeperProcess(config, ClusterConfig.of(engine))
 
 
 ENGINE = _Cluster()

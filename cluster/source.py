@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from cluster.config import ClusterConfig
 from cluster.connection import Connection
 from cluster.errors import SessionLostError
 from cluster.params import SparkParams, parse_remote
@@ -23,7 +24,7 @@ from datasources.sources.source import Load, Source
 from datasources.sources.streams import StreamScan
 from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError, QueryTimeoutError, StatementError
-from runtimeconf.model import ClusterConfig, DatasetConfig
+from runtimeconf.model import DatasetConfig
 from runtimeconf.pem import pem_problem
 from runtimeconf.tables import table_parts
 

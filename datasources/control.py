@@ -10,12 +10,11 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NewType, Protocol, TypedDict, Unpack, get_args
+from typing import Literal, NewType, Protocol, TypedDict, Unpack
 
 from datasources.errors import DatasetError
 from queryengine.manifest import ManifestError, Signature, manifest_path, read_manifest, signature
 from runtimeconf.model import RefreshMode
-from system.wallclock import seconds_since
 
 DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disabled"]
 RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
@@ -77,38 +76,6 @@ class RefreshRun:
     unchanged: bool = False
     phase: RefreshPhase | None = None
     bytes: int | None = None
-
-
-def run_of(item: dict[str, Any]) -> RefreshRun:
-    """
-    Return the run for the JSON object *item*.
-
-    Raises:
-        TypeError: It does not have the fields of a run.
-        ValueError: Its status is unknown, or its end is not a time, from which the age of data is computed.
-    """
-    run = RefreshRun(**item)
-    if run.status not in get_args(RefreshStatus) or not isinstance(run.id, str):
-        raise ValueError("not a run")
-    if run.finished_at is not None:
-        seconds_since(run.finished_at)
-    return run
-
-
-def state_of(item: dict[str, Any]) -> DatasetState:
-    """
-    Return the state for the JSON object *item*.
-
-    Raises:
-        TypeError: It does not have the fields of a state.
-        ValueError: Its status is unknown, or its last check is not a time.
-    """
-    state = DatasetState(**item)
-    if state.status not in get_args(DatasetStatus):
-        raise ValueError("not a state")
-    if state.checked_at is not None:
-        seconds_since(state.checked_at)
-    return state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from datasources.refresh.entries import holds_up_ready, state_of
 from datasources.refresh.history import MAX_RUNS
 from datasources.snapshots.directory import SnapshotDirectory
 from datasources.snapshots.snapshot import Builder, Verifier, remove
-from nodes.documents import MANIFEST, SNAPSHOTS, STATE, SharedManifest, SharedState
+from nodes.documents import MANIFEST, NOTHING_PUBLISHED, SNAPSHOTS, STATE, SharedManifest, SharedState
 from nodes.object_storage import ObjectStorage
 from nodes.requests import Requests
 from queryengine.manifest import Snapshot, snapshot_path, sync_directory
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 #: Seconds until a snapshot that was damaged, or could not be written, is loaded again.
 _RETRY_S = 30.0
 
-_NOTHING = SharedState(epoch=0, datasets={}, runs={})
+_NOTHING = SharedState(epoch=0, datasets=(), runs={})
 
 
 def _of_declared_names(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
@@ -83,7 +83,7 @@ class Follower:
         self._verifier = Verifier(config.state_dir)
         self._requests = Requests(storage)
         self._lock = threading.Lock()  # held to replace what was last read
-        self._manifest, self._manifest_tag = SharedManifest(), ""
+        self._manifest, self._manifest_tag = NOTHING_PUBLISHED, ""
         self._state, self._state_tag = _NOTHING, ""
         self.state_error: str | None = None  # why the state in the storage cannot be read
         self._applied = _NOTHING  # the state whose data is served here
@@ -232,12 +232,12 @@ class Follower:
         return holds_up_ready(self._config, dataset, snapshot, checked_at, was_tried=self._was_tried)
 
     def _checked_at(self, dataset: DatasetConfig) -> str | None:
-        told = self._applied.datasets.get(dataset.name)
+        told = self._applied.by_name.get(dataset.name)
         return None if told is None else told.checked_at
 
     def _state_of(self, dataset: DatasetConfig) -> DatasetState:
         snapshot = self._snapshots.snapshot(dataset.name)
-        told = self._applied.datasets.get(dataset.name)
+        told = self._applied.by_name.get(dataset.name)
         error = self._errors.get(dataset.name) or (None if told is None else told.error)
         status: DatasetStatus | None = None if error is None else "Error"
         if error is None and snapshot is not None and told is not None and told.status == "Refreshing":

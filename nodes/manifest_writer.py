@@ -14,7 +14,7 @@ from pathlib import Path
 from datasources.deadline import Deadline
 from datasources.errors import SharedStorageError
 from datasources.snapshots.parquet import parquet_path
-from nodes.documents import MANIFEST, SNAPSHOTS, SharedManifest
+from nodes.documents import MANIFEST, NOTHING_PUBLISHED, SNAPSHOTS, SharedManifest
 from nodes.object_storage import ObjectStorage, within
 from queryengine.manifest import Snapshot, parquet_file, snapshot_path
 
@@ -56,7 +56,7 @@ class ManifestWriter:
         self._state_dir = state_dir
         self._lock = threading.RLock()  # held to replace the manifest
         self._tag: str | None = None
-        self._manifest = SharedManifest()
+        self._manifest = NOTHING_PUBLISHED
         self._generation = 0  # of the last version that was sent
         self._is_certain = True  # False while a version may have been written, or may still be
         self._uploading: set[str] = set()
@@ -206,7 +206,7 @@ class ManifestWriter:
     def _read(self) -> None:
         found = self._storage.read(MANIFEST)
         if found is None or found == "unchanged":
-            self._tag, self._manifest = None, SharedManifest()
+            self._tag, self._manifest = None, NOTHING_PUBLISHED
             return
         manifest = SharedManifest.decode(found.content)
         if manifest.epoch > self.epoch or (manifest.epoch == self.epoch and manifest.node != self._node):

@@ -28,7 +28,7 @@ from nodes.object_storage import ObjectStorage
 from nodes.presence import Nodes
 from nodes.publisher import Publisher
 from queryengine.manifest import Snapshot
-from runtimeconf.model import DatasetConfig, RuntimeConfig
+from runtimeconf.model import DatasetConfig, RuntimeConfig, SnapshotsConfig
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ class Node:
     The `DatasetManager` of a node.
 
     Args:
-        config: The runtime's configuration, with `snapshots`.
+        config: The runtime's configuration.
+        shared: Its `snapshots`.
         builders: The builders to load with, while this node publishes.
 
     Raises:
@@ -51,12 +52,11 @@ class Node:
         SharedStorageError: The settings of the storage cannot be used.
     """
 
-    def __init__(self, config: RuntimeConfig, builders: Sequence[Builder] = ()) -> None:
-        assert config.snapshots is not None  # noqa: S101 (this is what declares a node)
+    def __init__(self, config: RuntimeConfig, shared: SnapshotsConfig, builders: Sequence[Builder] = ()) -> None:
         self.generation = config.generation
-        self._config, self._shared, self._builders = config, config.snapshots, builders
+        self._config, self._shared, self._builders = config, shared, builders
         self._id = secrets.token_hex(8)
-        self._storage = ObjectStorage(self._shared)
+        self._storage = ObjectStorage(shared)
         self._nodes = Nodes(self._storage, self._id)
         self._lease = Lease(self._storage, self._id)
         self._least_epoch = 0
@@ -67,7 +67,7 @@ class Node:
         self._lease_error: str | None = None
         self._is_warned = False
         self._threads = [threading.Thread(target=self._run, name="node", daemon=True)]
-        if self._shared.role != "follower":
+        if shared.role != "follower":
             self._threads.append(threading.Thread(target=self._keep_lease, name="node-lease", daemon=True))
 
     def start(self) -> None:

@@ -50,7 +50,7 @@ class Publisher:
         self._requests = Requests(storage)
         self._lock = threading.Lock()  # held to take up requests
         self._taken: set[str] = set()  # the ids of the requests
-        self._told: SharedState | None = None
+        self._told: object = None
         self._state_due = self._removal_due = 0.0
 
     def stop(self, timeout_s: float) -> bool:
@@ -125,10 +125,8 @@ class Publisher:
         datasets = self._config.datasets
         most = max(_LEAST_RUNS, _MAX_RUNS // max(1, len(datasets)))
         runs = {dataset.name: self.control.history(dataset.name)[:most] for dataset in datasets}
-        states = {state.name: state for state in self.control.datasets()}
-        state = SharedState(epoch=self.manifest.epoch, datasets=states, runs=runs)
-        timeless = {name: replace(one, age_s=None, next_refresh_at=None) for name, one in states.items()}
-        told = replace(state, datasets=timeless)
+        state = SharedState(epoch=self.manifest.epoch, datasets=self.control.datasets(), runs=runs)
+        told = runs, [replace(one, age_s=None, next_refresh_at=None) for one in state.datasets]
         if told != self._told or time.monotonic() >= self._state_due:
             self._storage.put(STATE, state.encode())
             self._told, self._state_due = told, time.monotonic() + _STATE_S

@@ -4,13 +4,13 @@ Which engine runs the statements of a configuration, and in which dialect they a
 DuckDB is the core's own. Another engine is an `EnginePlugin`, which is loaded where the configuration has one.
 """
 
-from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 from queryengine.engine import StatementGate
 from queryengine.execution.session import Backend
-from runtimeconf.model import ClusterConfig, RuntimeConfig
+from runtimeconf.model import EngineConfig, RuntimeConfig
+from runtimeconf.plugins import ENGINES, imported
 
 
 class Companion(Protocol):
@@ -48,17 +48,17 @@ class EnginePlugin(Protocol):
     def gate(self) -> StatementGate:
         """Return the gate for its dialect. The caller closes it."""
 
-    def backend(self, config: RuntimeConfig, engine: ClusterConfig) -> Backend:
+    def backend(self, config: RuntimeConfig, engine: EngineConfig) -> Backend:
         """Return the *engine* of *config*, for a process that forks no more."""
 
-    def companion(self, config: RuntimeConfig, engine: ClusterConfig) -> Companion:
+    def companion(self, config: RuntimeConfig, engine: EngineConfig) -> Companion:
         """Return what runs beside the workers of *config*. It is made before any fork."""
 
 
 def gate_of(config: RuntimeConfig) -> StatementGate:
     """Return the gate for the statements of *config*. The caller closes it."""
     if config.engine is not None:
-        return _plugin().gate()
+        return _plugin(config.engine).gate()
     from queryengine.gate.gate import Gate  # noqa: PLC0415 (a process loads the engine that it needs)
 
     return Gate(datafusion_sql=config.query.datafusion_sql)
@@ -67,7 +67,7 @@ def gate_of(config: RuntimeConfig) -> StatementGate:
 def backend_of(config: RuntimeConfig) -> Backend:
     """Return the engine of *config*, for a process that forks no more."""
     if config.engine is not None:
-        return _plugin().backend(config, config.engine)
+        return _plugin(config.engine).backend(config, config.engine)
     from queryengine.execution.instance import DuckDBBackend  # noqa: PLC0415 (as above)
 
     return DuckDBBackend(config)
@@ -75,8 +75,9 @@ def backend_of(config: RuntimeConfig) -> Backend:
 
 def companion_of(config: RuntimeConfig) -> Companion | None:
     """Return the process that the engine of *config* needs beside its workers; None if it needs none."""
-    return None if config.engine is None else _plugin().companion(config, config.engine)
+    return None if config.engine is None else _plugin(config.engine).companion(config, config.engine)
 
 
-def _plugin() -> EnginePlugin:
-    return cast(EnginePlugin, import_module("cluster.plugin").ENGINE)
+def _plugin(engine: EngineConfig) -> EnginePlugin:
+    plugin: EnginePlugin = imported(ENGINES[engine.name].plugin)
+    return plugin

@@ -6,8 +6,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, dataclass_transform, get_type_hints
 
-from runtimeconf.fields import Field
+from runtimeconf.fields import Field, Section
 from runtimeconf.handover import rebuilt
+from runtimeconf.model import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +134,30 @@ class SnapshotStore:
             of an invalid location.
         params: The class of its parameters.
         node: The class of a node, a `datasources.refresh.manager.DatasetManager`, as `module:name`. It is imported by
-            the process that refreshes only, and takes the configuration and the builders.
+            the process that refreshes only, and takes the configuration, its `snapshots` and the builders.
         packages: The libraries that it needs.
     """
 
     locate: Callable[[str], str]
     params: type[Params]
     node: str
+    packages: tuple[Package, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """
+    What can run statements in place of DuckDB.
+
+    Args:
+        section: How `runtime.engine` is written whose `from` begins with its name.
+        plugin: What runs the statements, a `queryengine.backends.EnginePlugin`, as `module:name`. It is imported by
+            processes that judge or run statements only.
+        packages: The libraries that it needs.
+    """
+
+    section: Section[EngineConfig]
+    plugin: str
     packages: tuple[Package, ...] = ()
 
 

@@ -87,6 +87,18 @@ class ParsedField(ScalarField[T]):
         return self._parse(node.text)
 
 
+def matching(form: str) -> Callable[[str], str]:
+    """Return a function for `ParsedField` that accepts the texts that match the regular expression *form*."""
+    pattern = re.compile(form)
+
+    def parse(text: str) -> str:
+        if pattern.fullmatch(text) is None:
+            raise InvalidValueError
+        return text
+
+    return parse
+
+
 class BooleanField(ScalarField[bool]):
     """`true` or `false` in the spellings of YAML 1.2: not `yes`, not `on`, not in quotes."""
 

@@ -225,9 +225,9 @@ def without_headers(config: RuntimeConfig) -> RuntimeConfig:
     return config if config.traces is None else replace(config, traces=replace(config.traces, headers={}))
 
 
-def without_token(config: RuntimeConfig) -> RuntimeConfig:
-    """Return *config* without the token of the cluster, for a process that does not run statements."""
-    return config if config.engine is None else replace(config, engine=replace(config.engine, token=None))
+def without_engine_params(config: RuntimeConfig) -> RuntimeConfig:
+    """Return *config* without what gives access to another engine, for a process that does not run statements."""
+    return config if config.engine is None else replace(config, engine=replace(config.engine, params={}))
 
 
 def plain(value: Any) -> Any:

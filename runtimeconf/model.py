@@ -192,18 +192,16 @@ class TracesConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterConfig:
+class EngineConfig:
     """
-    `runtime.engine`: the cluster that runs the statements, which speaks Spark Connect at `address`.
+    `runtime.engine`: the engine at `address` that runs the statements in place of DuckDB, by the plug-in `name`.
 
-    `uses_tls` says whether the connection is encrypted. `tls_ca` is the absolute path of a PEM file with the
-    authorities to trust; None for the public ones.
+    `params` are what the plug-in knows of it besides, in JSON types and with secret references resolved.
     """
 
+    name: str
     address: Address
-    token: str | None = field(default=None, repr=False)
-    uses_tls: bool = False
-    tls_ca: Path | None = None
+    params: Mapping[str, Any] = field(default_factory=dict, repr=False)
     max_running: int = 8
     statement_timeout_s: float | None = None
 
@@ -366,7 +364,7 @@ class RuntimeConfig:
     metrics: MetricsConfig = MetricsConfig()
     history: HistoryConfig = HistoryConfig()
     traces: TracesConfig | None = None
-    engine: ClusterConfig | None = None
+    engine: EngineConfig | None = None
     snapshots: SnapshotsConfig | None = None
     ready_state: ReadyState = "on_load"
     shutdown_timeout_s: float = 30.0

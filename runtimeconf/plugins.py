@@ -4,12 +4,13 @@ The registry of plug-ins: what the core can be extended with, and never names.
 What is built in has a row in a table here. Other distributions add theirs by entry points (`importlib.metadata`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Final, Generic, TypeVar
 
-from runtimeconf.connector import Connector, SnapshotStore
+from runtimeconf.connector import Connector, Engine, SnapshotStore
+from runtimeconf.store_kinds import StoreKind
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ class Plugins(Mapping[str, T], Generic[T]):
     *reserved*. *kind* is the class of all.
     """
 
-    def __init__(self, group: str, kind: type[T], built_in: Mapping[str, str], reserved: frozenset[str]) -> None:
+    def __init__(self, group: str, kind: type[T], built_in: Mapping[str, str], reserved: Collection[str] = ()) -> None:
         self._group = group
         self._kind = kind
         self._built_in = built_in
@@ -119,6 +120,29 @@ CONNECTORS: Final = Plugins(
     reserved=frozenset({VIEW, LOCALPOD}),
 )
 
+#: By the text before the colon of `from:` of a secret store.
+SECRET_STORES: Final = Plugins(
+    "querykeep.secret_stores",
+    StoreKind,
+    {
+        "env": "runtimeconf.store_kinds:ENV",
+        "file": "runtimeconf.store_kinds:FILE",
+        "keyring": "runtimeconf.store_kinds:KEYRING",
+        "kubernetes": "secretstores.kubernetes:KUBERNETES",
+        "vault": "secretstores.vault:VAULT",
+        "aws_secrets_manager": "secretstores.aws_secrets_manager:AWS_SECRETS_MANAGER",
+    },
+)
+
+#: By the text before the colon of `from:` of `runtime.engine`.
+ENGINES: Final = Plugins(
+    "querykeep.engines",
+    Engine,
+    {
+        "sc": "cluster.config:ENGINE",
+    },
+)
+
 #: By the text before the colon of `runtime.snapshots.location`.
 SNAPSHOT_STORES: Final = Plugins(
     "querykeep.snapshot_stores",
@@ -126,7 +150,6 @@ SNAPSHOT_STORES: Final = Plugins(
     {
         "s3": "nodes.params:S3",
     },
-    reserved=frozenset(),
 )
 
 

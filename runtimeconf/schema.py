@@ -17,9 +17,9 @@ from runtimeconf import exposure
 from runtimeconf.addresses import ADDRESS, ALLOWED_HOST, NETWORK
 from runtimeconf.api_keys import API_KEY
 from runtimeconf.caching import CACHING, RESULTS_CACHE
-from runtimeconf.cluster import CLUSTER, with_cluster_limits
 from runtimeconf.dataset_schema import DATASET, IDENTIFIER, VIEW
 from runtimeconf.dependencies import DEPENDENCIES, NOT_HERE, Declared
+from runtimeconf.engine_schema import ENGINE, with_engine_limits
 from runtimeconf.fields import (
     BooleanField,
     ChoiceField,
@@ -156,7 +156,7 @@ def _build_runtime(values: dict[str, Any], node: Mapping, path: YamlPath) -> dic
             message = f"has the port of runtime.{former}.bind ({taken}): each listener needs its own"
             path.field(name).field("bind").fault(node.line_of(name), message)
     if "engine" in values:
-        values["query"] = with_cluster_limits(values.get("query", QueryConfig()), values["engine"], node, path)
+        values["query"] = with_engine_limits(values.get("query", QueryConfig()), values["engine"], node, path)
         if "results_cache" in values and values["results_cache"].enabled:
             message = "has no effect with runtime.engine: the runtime does not know when files change"
             path.field("results_cache").warn(node.line_of("results_cache"), message)
@@ -256,7 +256,7 @@ RUNTIME = Section[dict[str, Any]](
         ),
     ),
     Setting("traces", TRACES),
-    Setting("engine", CLUSTER),
+    Setting("engine", ENGINE),
     Setting("snapshots", SNAPSHOTS),
     Setting("telemetry", _never("sends nothing to anybody")),
     Setting("cors", _never("sends no CORS headers")),

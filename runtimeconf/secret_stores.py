@@ -1,5 +1,5 @@
 """
-Secret stores: the environment, a directory of files, and the keyring of the operating system. Servers: `remote_store`.
+Secret stores: the environment, a directory of files, and the keyring of the operating system. Others are plug-ins.
 
 `get` of a store returns the value, or None if the store does not have the secret, or raises `SecretError` if it has or
 may have it but cannot use it; the message fits after "in store X: ". After an error no other store is tried, because

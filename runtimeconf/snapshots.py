@@ -34,7 +34,7 @@ class _LocationField(ParsedField[str]):
 
 
 class _SnapshotsSection(Section[SnapshotsConfig]):
-    """The store that `location` names declares its `params`."""
+    """The store that `location` names declares its `params`; with an unknown one, they may be any."""
 
     def field_in(self, node: Mapping, setting: Setting) -> Field[Any]:
         """Return the field that reads *setting*."""
@@ -73,7 +73,7 @@ SNAPSHOTS = _SnapshotsSection(
     _build,
     Setting("location", _LocationField(), is_required=True),
     Setting("role", ChoiceField("publisher", "follower", "auto"), is_required=True),
-    Setting("params", params_section(_PARAMS)),
+    Setting("params", params_section(_PARAMS, refuses_unknown=False)),
     Setting("poll", DurationField("100ms", "10s"), attribute="poll_s"),
     may_be_empty=False,
 )

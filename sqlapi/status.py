@@ -66,8 +66,8 @@ class StatusView(ApiView):
             ("engine", "unix:engine.sock" if workers else "in-process", status),
             ("refresh", "unix:control.sock" if workers else "in-process", refresh),
         ]
-        if (cluster := get_config().engine) is not None:  # The engine is ready if it can use the cluster.
-            parts.append(("cluster", f"sc://{cluster.address}", status))
+        if (other := get_config().engine) is not None:  # The engine is ready if it can use the cluster.
+            parts.append(("cluster", f"{other.name}://{other.address}", status))
         rows: list[dict[str, Any]] = [dict(zip(("name", "endpoint", "status"), part, strict=True)) for part in parts]
         if workers is not None:
             rows[2] |= {

@@ -124,7 +124,7 @@ def content(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> 
     if name not in _GET_SOURCES:
         config = handover.without_sources(config)
     if name not in _GET_TOKEN:
-        config = handover.without_token(config)
+        config = handover.without_engine_params(config)
     return (config if name in _GET_HEADERS else handover.without_headers(config)), extra
 
 

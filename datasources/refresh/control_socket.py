@@ -12,11 +12,12 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Unpack, get_args
+from typing import Annotated, Any, Literal, TypeVar, Unpack
+
+import msgspec
 
 from datasources.control import (
     MAX_CALLER_LENGTH,
@@ -27,8 +28,6 @@ from datasources.control import (
     RefreshOptions,
     RefreshRun,
     SharingState,
-    run_of,
-    state_of,
 )
 from datasources.errors import DatasetError, DatasetsUnavailableError, error_fields, error_from
 from runtimeconf.model import RefreshMode
@@ -62,8 +61,7 @@ class ProtocolError(Exception):
     """A line is not a valid request or reply."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     One call; `name` is "" for those calls that concern all datasets.
 
@@ -75,8 +73,8 @@ class Request:
     name: str = ""
     admitted_sql: AdmittedSql | None = None
     mode: RefreshMode | None = None
-    jitter_max_s: float = 0.0
-    caller: str = ""
+    jitter_max_s: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] = 0.0
+    caller: Annotated[str, msgspec.Meta(max_length=MAX_CALLER_LENGTH)] = ""
     generation: int = 0  # of the configuration that `waiting_for` is about; 0: whichever it is
 
 
@@ -93,22 +91,9 @@ def decode_request(line: bytes) -> Request:
         ProtocolError: It is not a valid request.
     """
     try:
-        request = Request(**_fields(line))
-    except TypeError:
+        return msgspec.convert(_fields(line), Request)
+    except msgspec.ValidationError:
         raise ProtocolError("it does not have the fields of a request") from None
-    if (
-        request.call not in ("datasets", "sharing", "waiting_for", "history", "refresh")
-        or not isinstance(request.name, str)
-        or not isinstance(request.admitted_sql, str | None)
-        or request.mode not in (None, *get_args(RefreshMode))
-        or type(request.jitter_max_s) not in (int, float)
-        or not 0 <= request.jitter_max_s < 1e9
-        or not isinstance(request.caller, str)
-        or len(request.caller) > MAX_CALLER_LENGTH
-        or type(request.generation) is not int
-    ):
-        raise ProtocolError("a field has no valid value")
-    return request
 
 
 def decode_reply(line: bytes, name: str = "") -> Any:
@@ -144,25 +129,28 @@ def answer(control: DatasetControl, line: bytes) -> bytes:
 
 
 def _result(control: DatasetControl, request: Request) -> Any:
+    result: object
     match request.call:
         case "datasets":
-            return [asdict(state) for state in control.datasets()]
+            result = control.datasets()
         case "sharing":
-            sharing = control.sharing()
-            return None if sharing is None else asdict(sharing)
+            result = control.sharing()
         case "waiting_for":
             generation = getattr(control, "generation", 0)
             if request.generation > generation:
                 raise DatasetsUnavailableError  # It was restarted, and has not taken the configuration yet.
-            return control.waiting_for() if request.generation in {0, generation} else None
+            result = control.waiting_for() if request.generation in {0, generation} else None
         case "history":
-            return [asdict(run) for run in control.history(request.name)]
+            result = control.history(request.name)
         case "refresh":
-            sql, mode, jitter_max_s = request.admitted_sql, request.mode, request.jitter_max_s
-            caller = request.caller
-            return asdict(
-                control.request_refresh(request.name, sql, mode=mode, jitter_max_s=jitter_max_s, caller=caller)
+            result = control.request_refresh(
+                request.name,
+                request.admitted_sql,
+                mode=request.mode,
+                jitter_max_s=request.jitter_max_s,
+                caller=request.caller,
             )
+    return msgspec.to_builtins(result)
 
 
 class ControlServer:
@@ -255,15 +243,17 @@ class ControlClient:
 
     def datasets(self) -> tuple[DatasetState, ...]:
         """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
-        return self._ask(Request(call="datasets"), lambda result: tuple(map(state_of, result)))
+        return self._ask(Request(call="datasets"), tuple[DatasetState, ...])
 
     def sharing(self) -> SharingState | None:
         """As `DatasetControl.sharing`."""
-        return self._ask(Request(call="sharing"), lambda result: None if result is None else SharingState(**result))
+        kind: Any = SharingState | None
+        found: SharingState | None = self._ask(Request(call="sharing"), kind)
+        return found
 
     def waiting_for(self) -> tuple[str, ...]:
         """As `DatasetControl.waiting_for`, of whichever configuration the refresher has."""
-        return self._ask(Request(call="waiting_for"), lambda result: tuple(map(str, result)))
+        return self._ask(Request(call="waiting_for"), tuple[str, ...])
 
     def is_answered(self) -> bool:
         """Return False if a process holds the lock and does not answer; True also if no process holds it."""
@@ -282,26 +272,29 @@ class ControlClient:
         self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
         """As `DatasetControl.request_refresh`."""
-        return self._ask(Request(call="refresh", name=name, admitted_sql=sql, **options), run_of)
+        return self._ask(Request(call="refresh", name=name, admitted_sql=sql, **options), RefreshRun)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
         """As `DatasetControl.history`."""
-        return self._ask(Request(call="history", name=name), lambda result: tuple(map(run_of, result)))
+        return self._ask(Request(call="history", name=name), tuple[RefreshRun, ...])
 
     def _is_loaded(self, generation: int) -> bool | None:
         """Ask about the configuration *generation*; None if the refresher has a later one."""
         request = Request(call="waiting_for", generation=generation)
-        return self._ask(request, lambda result: None if result is None else not result)
+        kind: Any = tuple[str, ...] | None
+        waiting_for = self._ask(request, kind)
+        return None if waiting_for is None else not waiting_for
 
-    def _ask(self, request: Request, decode: Callable[[Any], _T]) -> _T:
+    def _ask(self, request: Request, kind: type[_T]) -> _T:
+        """Return the result of a request, which must be of this *kind*."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(_TIMEOUT_S)
                 connection.connect(self._path)
-                connection.sendall(encode(asdict(request)))
+                connection.sendall(encode(msgspec.to_builtins(request)))
                 line = _read_line(connection, MAX_REPLY_BYTES)
-            return decode(decode_reply(line, request.name))
-        except (OSError, ProtocolError, TypeError, ValueError) as exc:
+            return msgspec.convert(decode_reply(line, request.name), kind)
+        except (OSError, ProtocolError, msgspec.ValidationError) as exc:
             raise DatasetsUnavailableError from exc
 
 

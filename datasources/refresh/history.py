@@ -16,9 +16,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from datasources.control import RefreshRun, run_of
+import msgspec
+
+from datasources.control import RefreshRun
 from datasources.errors import INTERRUPTED
-from system.wallclock import utc_now
+from system.wallclock import seconds_since, utc_now
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ MAX_RUNS = 100
 _LEAST_LINES_BYTES = 256 * 1024
 
 #: Exceptions from reading a damaged file.
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.ValidationError)
 
 
 class History:
@@ -81,21 +83,15 @@ class History:
         self._write()
 
     def _write(self) -> None:
-        runs = {name: [asdict(run) for run in runs] for name, runs in self._runs.items()}
-        document = _line({"format_version": FORMAT_VERSION, "datasets": runs})
-        temporary = self._path.with_name(f"{HISTORY_NAME}.tmp")
         try:
-            _write(temporary, os.O_CREAT | os.O_TRUNC, document)
-            temporary.replace(self._path)
+            size = _save(self._path, self._runs)
         except OSError as exc:
             # The list in memory is right; a full disk must not stop a refresh, which may free space.
             if self._is_saved:
                 logger.warning("The refresh history cannot be saved: %s", exc.strerror)
             self._is_saved = False
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
         else:
-            self._is_saved, self._room_bytes = True, max(len(document), _LEAST_LINES_BYTES)
+            self._is_saved, self._room_bytes = True, max(size, _LEAST_LINES_BYTES)
 
 
 def ended_runs(state_dir: Path) -> dict[str, list[RefreshRun]]:
@@ -110,11 +106,22 @@ def adopt(state_dir: Path, runs: Mapping[str, Sequence[RefreshRun]]) -> None:
     Raises:
         OSError: The file cannot be written.
     """
+    _save(state_dir / HISTORY_NAME, runs)
+
+
+def _save(path: Path, runs: Mapping[str, Sequence[RefreshRun]]) -> int:
+    """Replace the file by one document, and return its size. Raises OSError."""
     listed = {name: [asdict(run) for run in of_one] for name, of_one in runs.items()}
     document = _line({"format_version": FORMAT_VERSION, "datasets": listed})
-    temporary = state_dir / f"{HISTORY_NAME}.tmp"
-    _write(temporary, os.O_CREAT | os.O_TRUNC, document)
-    temporary.replace(state_dir / HISTORY_NAME)
+    temporary = path.with_name(f"{HISTORY_NAME}.tmp")
+    try:
+        _write(temporary, os.O_CREAT | os.O_TRUNC, document)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    return len(document)
 
 
 def _read(path: Path) -> dict[str, list[RefreshRun]]:
@@ -124,7 +131,7 @@ def _read(path: Path) -> dict[str, list[RefreshRun]]:
         if document["format_version"] != FORMAT_VERSION:
             logger.warning("The refresh history is from another release: it is reset")
             return {}
-        found = {name: [run_of(item) for item in runs] for name, runs in document["datasets"].items()}
+        found = {name: [_run_of(item) for item in runs] for name, runs in document["datasets"].items()}
     except FileNotFoundError:
         return {}
     except (OSError, *_UNREADABLE):
@@ -134,12 +141,20 @@ def _read(path: Path) -> dict[str, list[RefreshRun]]:
     for line in lines[:-1]:  # The last one is empty, or was cut off.
         try:
             change = json.loads(line)
-            _put(found.setdefault(change["dataset"], []), run_of(change["run"]))
+            _put(found.setdefault(change["dataset"], []), _run_of(change["run"]))
         except _UNREADABLE:
             damaged += 1
     if damaged:
         logger.warning("Unreadable lines of the refresh history are skipped: %s", damaged)
     return found
+
+
+def _run_of(item: Any) -> RefreshRun:
+    """Return the run for the JSON object *item*. The age of data is computed from its end."""
+    run = msgspec.convert(item, RefreshRun)
+    if run.finished_at is not None:
+        seconds_since(run.finished_at)
+    return run
 
 
 def _interrupted(runs: Iterable[RefreshRun]) -> list[RefreshRun]:

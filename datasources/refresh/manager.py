@@ -14,7 +14,7 @@ class DatasetManager(DatasetControl, Protocol):
     """
     The `DatasetControl` of the process that holds the lock of the state directory.
 
-    One of a plug-in is made of the configuration and the builders, as `manager_of` says, and raises the same errors.
+    Making one raises the errors of `manager_of`.
     """
 
     @property
@@ -53,5 +53,6 @@ def manager_of(config: RuntimeConfig, builders: Sequence[Builder]) -> DatasetMan
     if config.snapshots is None:
         return Refresher(config, builders=builders)
     # Its library is imported only by processes that need it.
-    manager: DatasetManager = imported(SNAPSHOT_STORES[config.snapshots.store].node)(config, builders)
+    node = imported(SNAPSHOT_STORES[config.snapshots.store].node)
+    manager: DatasetManager = node(config, config.snapshots, builders)
     return manager

@@ -1,7 +1,7 @@
 """
 The interface of a session: what runs the statements of one process over one manifest.
 
-`queryengine.execution.instance` implements it with DuckDB, `cluster.session` with a cluster. A `Backend` has
+`queryengine.execution.instance` implements it with DuckDB, a plug-in with another engine. A `Backend` has
 the gate for the dialect of its sessions, and opens them.
 """
 

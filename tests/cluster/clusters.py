@@ -20,7 +20,7 @@ from queryengine.cancellation import Interruption
 from queryengine.engine import Description, Encoding, Query
 from queryengine.execution.statement_runner import StatementRunner
 from queryengine.manifest import SNAPSHOT_DIRECTORY, Snapshot, parquet_file
-from runtimeconf.model import MIB, ClusterConfig, DatasetConfig, QueryConfig, RuntimeConfig, SnapshotsConfig
+from runtimeconf.model import MIB, DatasetConfig, EngineConfig, QueryConfig, RuntimeConfig, SnapshotsConfig
 from system.addresses import Address
 from tests.datasources.support import deadline
 from tests.queryengine.execution.instances import declared
@@ -182,7 +182,7 @@ def config_of(
         file=state_dir.parent / "runtime.yaml",
         state_dir=state_dir,
         query=QueryConfig(**{"workers": 2, "timeout_s": LONG_S, "queue_timeout_s": LONG_S, **query}),
-        engine=ClusterConfig(address=address, max_running=2),
+        engine=EngineConfig(name="sc", address=address, max_running=2),
         snapshots=SnapshotsConfig(location=location, role="auto") if location else None,
         datasets=tuple(datasets),
         views=tuple(declared(**(views or {}))),

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.clusters import ClusterEngine, Sail, config_of, in_place, write_flights
+from tests.runtimeconf.conftest import load_text, yaml_file
+
+__all__ = ["load_text", "yaml_file"]
 
 MakeClusterEngine = Callable[..., ClusterEngine]
 

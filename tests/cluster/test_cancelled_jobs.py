@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import pytest
 
 from cluster.cancelled_jobs import SHARED_S, STUCK_S, CancelledJobs
+from cluster.config import ClusterConfig
 from cluster.connection import Connection
 from cluster.protocol import messages
 from queryengine.errors import EngineUnavailableError, StatementError
-from runtimeconf.model import ClusterConfig
 from tests.cluster.clusters import ENDLESS, UNSTOPPABLE, Sail, cpu_s
 from tests.cluster.kubernetes import SailCluster
 from tests.queryengine.publishing import wait_until

@@ -13,10 +13,10 @@ import pytest
 import trustme
 
 from cluster import connection as module
+from cluster.config import ClusterConfig
 from cluster.connection import Connection
 from cluster.protocol import messages
 from queryengine.errors import EngineUnavailableError
-from runtimeconf.model import ClusterConfig
 from system.addresses import Address
 from tests.cluster.clusters import Sail
 

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from cluster.cancelled_jobs import STUCK_S
+from cluster.config import ClusterConfig
 from cluster.connection import Connection
 from cluster.errors import SessionLostError
 from cluster.identity import engine_tag, query_tag
 from cluster.keeper import BEAT_S, DEFINE_S, STALE_S, Keeper
 from cluster.protocol import messages
 from queryengine.errors import QueryError, QueryTimeoutError
-from runtimeconf.model import ClusterConfig, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 from tests.cluster.clusters import (
     ENDLESS,
     UNSTOPPABLE,
@@ -43,7 +44,7 @@ def connection(config: RuntimeConfig) -> Iterator[Connection]:
 
 def cluster_of(config: RuntimeConfig) -> ClusterConfig:
     assert config.engine is not None
-    return config.engine
+    return ClusterConfig.of(config.engine)
 
 
 def keeper_of(config: RuntimeConfig, engine: str) -> Keeper:

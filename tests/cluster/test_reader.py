@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from cluster import connection as module
+from cluster.config import ClusterConfig
 from cluster.connection import Connection
 from cluster.errors import SessionLostError
 from cluster.protocol import messages
 from cluster.reader import RemoteReader
 from queryengine.cancellation import Interruption
 from queryengine.errors import EngineUnavailableError, QueryError, SqlError
-from runtimeconf.model import ClusterConfig
 from system.addresses import Address
 
 #: The end of a stream: with an error, or just so.

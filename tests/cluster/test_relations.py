@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.config import ClusterConfig
 from cluster.keeper import BEAT_S, DEFINE_S, DROP_S, Keeper
 from cluster.protocol import messages
 from cluster.shared_session import VIEW_PREFIX
@@ -132,7 +133,7 @@ def test_the_keeper_defines_new_versions_and_drops_old_ones(
     engine: ClusterEngine, config: RuntimeConfig, shared: SharedPublisher
 ) -> None:
     assert config.engine is not None
-    keeper = Keeper(config, config.engine, "a")
+    keeper = Keeper(config, ClusterConfig.of(config.engine), "a")
     shared.publish(numbers=numbers(1))
     keeper.step(0.0)
     before = set(engine.connection().options(engine.session_id(), VIEW_PREFIX))

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -292,7 +293,7 @@ def test_an_invalid_request_is_answered_with_an_error(tmp_path: Path, served: Fi
 def test_a_request_that_is_too_long_is_refused(tmp_path: Path, served: Fixed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_socket, "MAX_REQUEST_BYTES", 100)
 
-    reply = json.loads(send(tmp_path, encode(asdict(Request(call="refresh", name="a" * 100)))))
+    reply = json.loads(send(tmp_path, encode(msgspec.to_builtins(Request(call="refresh", name="a" * 100)))))
 
     assert reply["error"]["code"] == "protocol_error"
     assert served.asked == []
@@ -396,7 +397,7 @@ lines = st.one_of(
     )
 )
 def test_any_request_survives_the_wire(request: Request) -> None:
-    assert decode_request(encode(asdict(request))) == request
+    assert decode_request(encode(msgspec.to_builtins(request))) == request
 
 
 @given(lines)

@@ -293,3 +293,19 @@ def test_what_other_declarations_do_not_have_stays_published_until_it_is_dropped
     served.drop_undeclared()
     assert read_manifest(tmp_path / "state").snapshots == (snapshots[1], new)
     assert files_below(tmp_path) == ["manifest.json", *sorted(f"snapshots/{one.file}" for one in (snapshots[1], new))]
+
+
+def test_staged_data_is_served_if_what_it_replaces_was_withdrawn(tmp_path: Path) -> None:
+    (old,) = publish(tmp_path, [declare(tmp_path, "a.csv")])
+    changed = declare(tmp_path, "a.csv", acceleration=AccelerationConfig(refresh_sql="SELECT a FROM d"))
+    served = SnapshotDirectory(tmp_path / "state", [declare(tmp_path, "a.csv")])
+    served.redeclare([changed])
+    new = builder(tmp_path).build(Order(changed), deadline())
+    served.publish(new)
+    snapshot_path(tmp_path / "state", old).unlink()
+    assert served.withdraw_damaged() == {}
+
+    served.drop_undeclared()
+
+    assert read_manifest(tmp_path / "state").snapshots == (new,)
+    assert served.snapshot("d") == new

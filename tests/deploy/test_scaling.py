@@ -80,8 +80,7 @@ def test_the_values_of_a_cluster_lead_to_spark(secrets: Path, spark: dict[tuple[
     assert config.warnings == ()
     assert config.engine is not None
     assert config.engine.address == Address(service["metadata"]["name"], service["spec"]["ports"][0]["port"])
-    assert (config.engine.token, config.engine.uses_tls) == (K1, True)
-    assert config.engine.tls_ca == secrets / "spark-ca.pem"
+    assert config.engine.params == {"token": K1, "uses_tls": True, "tls_ca": str(secrets / "spark-ca.pem")}
 
 
 def test_nobody_but_the_runtime_and_the_executors_reaches_spark(spark: dict[tuple[str, str], Any]) -> None:
@@ -198,7 +197,7 @@ def test_the_runtime_speaks_to_a_cluster_through_the_proxy(
 ) -> None:
     config = config_of(tmp_path / "state", proxied, [in_place("flights", write_flights(tmp_path))])
     assert config.engine is not None
-    engine = replace(config.engine, token=K1, uses_tls=True, tls_ca=tls_files[0])
+    engine = replace(config.engine, params={"token": K1, "uses_tls": True, "tls_ca": str(tls_files[0])})
 
     with closing(ClusterEngine(replace(config, engine=engine))) as runtime:
         assert runtime.run("SELECT count(*) AS n FROM flights") == b'[{"n":1000}]'

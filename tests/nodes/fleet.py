@@ -52,7 +52,8 @@ class Fleet:
         """Start a node, and return at once. The arguments are those of `config`."""
         (self.directory / name / "state").mkdir(parents=True, exist_ok=True)
         config = self.config(name, *arguments, **more)
-        node = self.nodes[name] = Node(config)
+        assert config.snapshots is not None
+        node = self.nodes[name] = Node(config, config.snapshots)
         node.start()
         return node
 

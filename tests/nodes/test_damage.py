@@ -142,9 +142,9 @@ def test_the_state_of_an_earlier_publisher_is_ignored(fleet: Fleet) -> None:
     wait_for(lambda: follower.history("d"), "the state")
     fleet.kill("a")
 
-    fleet.shared.put(STATE, SharedState(epoch=0, datasets={}, runs={}).encode())
+    fleet.shared.put(STATE, SharedState(epoch=0, datasets=(), runs={}).encode())
     assert follower.history("d")
-    fleet.shared.put(STATE, SharedState(epoch=9, datasets={}, runs={}).encode())
+    fleet.shared.put(STATE, SharedState(epoch=9, datasets=(), runs={}).encode())
     wait_for(lambda: not follower.history("d"), "the later state")
 
 

@@ -15,7 +15,7 @@ _SNAPSHOT = replace(FLIGHTS, file=f"flights-{_ONE}.duckdb")
 DOCUMENTS: list[Any] = [
     SharedManifest(epoch=2, node="a", generation=7, snapshots=(_SNAPSHOT,)),
     Holder(epoch=2, node="a", beat=3),
-    SharedState(epoch=2, datasets={"ä": STATE}, runs={"ä": (RUN, RUN)}),
+    SharedState(epoch=2, datasets=(STATE, replace(STATE, name="b", error="No file \udcff.")), runs={"ä": (RUN, RUN)}),
     Presence(beat=3, reads=("a", "b")),
     RefreshRequest(dataset="d", requested_at="r", sql="FROM d", mode="append", jitter_max_s=1.5),
 ]

@@ -38,7 +38,7 @@ def test_a_snapshot_is_uploaded_and_then_named(
     tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
 ) -> None:
     writer = begin(storage, tmp_path)
-    assert published(shared) == SharedManifest(epoch=1, node="a", generation=1)
+    assert published(shared) == SharedManifest(epoch=1, node="a", generation=1, snapshots=())
 
     writer.publish(snapshot, deadline())
 
@@ -63,7 +63,7 @@ def test_an_earlier_holder_of_the_lease_cannot_publish(
             call()
 
     assert (first.fenced_by, second.fenced_by) == (2, None)
-    assert published(shared) == SharedManifest(epoch=2, node="b", generation=2)
+    assert published(shared) == SharedManifest(epoch=2, node="b", generation=2, snapshots=())
     second.publish(snapshot, deadline())
     assert published(shared).snapshots == (snapshot,)
 
@@ -157,7 +157,7 @@ def test_what_something_without_the_lease_wrote_is_replaced(
     tmp_path: Path, shared: SharedStorage, storage: ObjectStorage, snapshot: Snapshot
 ) -> None:
     writer = begin(storage, tmp_path, epoch=3)
-    shared.put(MANIFEST, SharedManifest(epoch=1, node="x", generation=9).encode())
+    shared.put(MANIFEST, SharedManifest(epoch=1, node="x", generation=9, snapshots=()).encode())
 
     writer.publish(snapshot, deadline())
 

@@ -16,7 +16,7 @@ from datasources.refresh.service import DatasetService, load_once
 from nodes.documents import LEASE, MANIFEST, Holder, Presence, SharedManifest
 from nodes.publisher import Publisher
 from queryengine.manifest import SNAPSHOT_DIRECTORY, parquet_file, read_manifest
-from runtimeconf.model import AccelerationConfig, ClusterConfig, DatasetConfig, Documentation, SharingRole
+from runtimeconf.model import AccelerationConfig, DatasetConfig, Documentation, EngineConfig, SharingRole
 from system.addresses import Address
 from tests.datasources.sources.test_files import put
 from tests.datasources.support import accelerated, deadline, declare, finished, served, wait_for
@@ -403,7 +403,7 @@ def test_nodes_on_a_cluster_publish_parquet_and_say_what_it_still_reads(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nodes.publisher._REMOVAL_S", 0.1)
-    engine = ClusterConfig(address=Address("127.0.0.1", 1))
+    engine = EngineConfig(name="other", address=Address("127.0.0.1", 1))
     in_place = DatasetConfig(name="lake", from_="s3://lake/x/", connector="s3", is_in_place=True)
     datasets = (accelerated(fleet.directory), in_place)
     fleet.loaded("a", "publisher", *datasets, engine=engine)

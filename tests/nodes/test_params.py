@@ -96,13 +96,13 @@ def test_a_follower_needs_neither_the_secrets_nor_the_libraries_of_sources(load_
     text = """
         runtime: {snapshots: {location: s3://lake/a, role: ROLE, params: {s3_auth: iam_role}}}
         datasets:
-          - from: postgres:db.orders
+          - from: file:orders.csv
             name: orders
-            params: {pg_host: h, pg_db: d, pg_user: u, pg_pass: "${ env:P }"}
+            params: {csv_has_header: "false", csv_quote: "${ env:P }"}
         """
 
     (dataset,) = load_text(text.replace("ROLE", "follower")).datasets
 
-    assert dataset.params == {"pg_host": "h", "pg_db": "d", "pg_user": "u"}
+    assert dataset.params == {"csv_has_header": False}
     with pytest.raises(ConfigError, match="P"):
         load_text(text.replace("ROLE", "auto"))

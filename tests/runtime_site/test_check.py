@@ -12,7 +12,6 @@ from django.core.management.base import SystemCheckError
 import authkeys.state
 import runtimeconf.state
 from authkeys.salt import SALT_NAME
-from tests.runtimeconf.vault_server import TOKEN, vault_server
 from tests.system.harness import K1
 
 KEYS = f"  auth: {{api-key: {{enabled: true, keys: [{K1}]}}}}\n"
@@ -81,20 +80,6 @@ def test_problems_that_would_stop_a_start_or_a_statement(tmp_path: Path, runtime
     assert len(messages) == (1 if found else 0), messages
     assert all(message.startswith(found) for message in messages)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "runtime.yaml"]
-
-
-@pytest.mark.parametrize("answers", [True, False])
-def test_a_server_of_secrets_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answers: bool) -> None:
-    monkeypatch.setenv("VAULT_TOKEN", TOKEN)
-    with vault_server() as vault:
-        vault.secrets["secret/querykeep"] = {"api_key" if answers else "other": K1}
-        store = f"{{from: vault:secret/querykeep, name: vault, params: {{vault_addr: '{vault.url}'}}}}"
-        keys = KEYS.replace(K1, "'${ vault:api_key }'")
-
-        messages = checked(tmp_path, f"secrets: [{store}]\nruntime:\n{keys}")
-
-        assert vault.asked == ["/v1/secret/data/querykeep"]
-        assert [("E001" in message) for message in messages] == ([] if answers else [True])
 
 
 def test_a_damaged_salt(tmp_path: Path) -> None:

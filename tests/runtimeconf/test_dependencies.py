@@ -63,8 +63,7 @@ def test_a_dependency_brings_its_datasets_and_views_which_keys_may_name(tmp_path
 
 
 def test_only_the_configuration_has_secret_stores(tmp_path: Path) -> None:
-    header = '{"Authorization": "Bearer ${ own:token }"}'
-    dataset = {"from": "https://127.0.0.1/a.csv", "name": "b", "params": {"http_headers": header}}
+    dataset = {"from": "file:a.csv", "name": "b", "params": {"csv_quote": "${ own:quote }"}}
     text = json.dumps({"secrets": [{"from": "env", "name": "own"}], "datasets": [dataset]})
 
     found = faults(tmp_path, "dependencies: [b]\n", b=text)

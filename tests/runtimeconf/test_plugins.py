@@ -8,16 +8,27 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from datasources.refresh.manager import manager_of
 from runtimeconf.connector import Connector
-from runtimeconf.plugins import CONNECTORS, LOCALPOD, SNAPSHOT_STORES, VIEW, PluginError, Plugins
-from tests.runtimeconf.configurations import Fault, Load, dataset_text
+from runtimeconf.plugins import (
+    CONNECTORS,
+    ENGINES,
+    LOCALPOD,
+    SECRET_STORES,
+    SNAPSHOT_STORES,
+    VIEW,
+    PluginError,
+    Plugins,
+)
+from tests.runtimeconf.configurations import KEY, Fault, Load, dataset_text, with_keys
 
 ROOT = Path(__file__).parents[2]
-PLUGINS = sorted(path.parent.name for path in ROOT.glob("connectors/*/params.py"))
+#: The tables of the registry.
+TABLES: tuple[Plugins[Any], ...] = (CONNECTORS, SECRET_STORES, ENGINES, SNAPSHOT_STORES)
 
 #: Loads the datasets of a YAML as a runtime does, in a process of its own, and prints their rows.
 _LOAD = """
@@ -39,20 +50,24 @@ with closing(LoaderProcess(builder(directory))) as process:
 _IMPORT = """
 import runtimeconf.schema
 from datasources.sources.registry import import_source
-from runtimeconf.plugins import CONNECTORS
+from runtimeconf.plugins import CONNECTORS, ENGINES, SECRET_STORES, SNAPSHOT_STORES, imported
 
 for name in CONNECTORS:
     import_source(name)
-print(*CONNECTORS)
+for engine in ENGINES.values():
+    imported(engine.plugin)
+for store in SNAPSHOT_STORES.values():
+    imported(store.node)
+print(*CONNECTORS, *SECRET_STORES, *ENGINES, *SNAPSHOT_STORES)
 """
 
 
-def install(directory: Path, entry: str, code: str) -> None:
-    """Put a distribution with one connector into *directory*, as pip does."""
+def install(directory: Path, entry: str, code: str, group: str = "querykeep.connectors") -> None:
+    """Put a distribution with one plug-in into *directory*, as pip does."""
     information = directory / "querykeep_ini-1.0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: querykeep-ini\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[querykeep.connectors]\n{entry}\n")
+    (information / "entry_points.txt").write_text(f"[{group}]\n{entry}\n")
     (directory / "querykeep_ini.py").write_text(code)
 
 
@@ -79,7 +94,7 @@ def run(code: str, *arguments: object, directory: Path = ROOT, path: str = "") -
 
 def test_the_connector_of_the_how_to_page_loads_rows(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "internals" / "write-a-connector.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (entry,) = re.findall(r'(?m)^\[project\.entry-points\."querykeep\.connectors"\]\n(.*)$', page)
     (yaml,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     install(tmp_path / "packages", entry.replace('"', ""), code)
@@ -89,6 +104,40 @@ def test_the_connector_of_the_how_to_page_loads_rows(tmp_path: Path) -> None:
     found = run(_LOAD, tmp_path, path=str(tmp_path / "packages"))
 
     assert json.loads(found) == [["rows", "5"], ["rate", "10%"]]
+
+
+def test_the_secret_store_of_the_how_to_page_has_secrets(
+    packages: Path, load_text: Load, fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "internals" / "write-a-connector.md").read_text()
+    _, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    install(packages, "lines = querykeep_ini:LINES", code, group="querykeep.secret_stores")
+    monkeypatch.setitem(SECRET_STORES.__dict__, "_installed", vars(Plugins)["_installed"].func(SECRET_STORES))
+    monkeypatch.setitem(SECRET_STORES.__dict__, "_loaded", {})
+    (tmp_path / "secrets.txt").write_text(f"api_key={KEY}\n")
+    text = "secrets: [{from: 'lines:secrets.txt', name: lines}]\n" + with_keys("- ${ lines:api_key }")
+
+    assert load_text(text).auth.keys[0].reveal() == KEY
+    assert fault(text.replace("api_key }", "other }")).endswith(
+        f"(looked at: the line other of {tmp_path}/secrets.txt)"
+    )
+    assert "write lines: and the name of the secret, such as lines:secrets.txt" in fault(
+        text.replace("s.txt", "/..", 1)
+    )
+    assert "params: unknown field; the fields here are: directory" in fault(
+        text.replace("name: lines}", "name: lines, params: {canary: a}}")
+    )
+
+
+def test_a_secret_store_that_cannot_be_used_is_a_fault(
+    packages: Path, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(packages, "bad = querykeep_ini:KIND", "import absent_library", group="querykeep.secret_stores")
+    monkeypatch.setitem(SECRET_STORES.__dict__, "_installed", {"bad": "querykeep_ini:KIND"})
+
+    said = fault("secrets: [{from: 'bad:a', name: bad, params: {directory: a}}]")
+
+    assert "(the store bad cannot be used: querykeep_ini:KIND cannot be imported (ModuleNotFound" in said
 
 
 @pytest.mark.parametrize("name", ["postgres", "view", "localpod"])
@@ -143,7 +192,7 @@ class StoreParams(Params):
 
 
 class Node(Refresher):
-    def __init__(self, config, builders):
+    def __init__(self, config, shared, builders):
         super().__init__(config, builders=builders)
 
 
@@ -188,44 +237,61 @@ def test_snapshots_without_their_store_are_a_fault(
     monkeypatch.setattr(SNAPSHOT_STORES, "_built_in", built_in)
     monkeypatch.setattr(SNAPSHOT_STORES, "_loaded", {})
 
-    said = fault(shared("location: 's3://user:canary@lake/a', role: auto"))
+    said = fault(shared("location: 's3://user:canary@lake/a', role: auto, params: {s3_auth: iam_role}"))
 
     assert said.startswith("1: runtime.snapshots.location: must be a place for these nodes alone")
     assert reason in said
     assert "canary" not in said
 
 
-def copy_without(directory: Path, packages: list[str]) -> None:
-    """Copy the tree into *directory*, without the *packages* of plug-ins, their tests and their rows."""
-    skipped = shutil.ignore_patterns(".git", ".venv", ".tmp", "__pycache__", ".*_cache", "docs", "*.duckdb")
+def package_of(where: str) -> str:
+    """Return the package, or the module, that is the whole plug-in *where*."""
+    return where.partition(":")[0].removesuffix(".params").removesuffix(".config")
+
+
+def names_in(package: str) -> list[str]:
+    """Return the names of what is built in and belongs to *package*, as `_IMPORT` prints them."""
+    return [name for table in TABLES for name, where in table._built_in.items() if package_of(where) == package]
+
+
+PACKAGES = sorted({package_of(where) for table in TABLES for where in table._built_in.values()})
+PLUGINS = [package for package in PACKAGES if not package.startswith("runtimeconf.")]
+
+
+def copy_without(directory: Path, plugins: list[str]) -> None:
+    """Copy the tree into *directory*, without *plugins* and their rows."""
+    skipped = shutil.ignore_patterns(
+        ".git", ".venv", ".tmp", "__pycache__", ".*_cache", "captures", "pictures", "*.duckdb"
+    )
     shutil.copytree(ROOT, directory, ignore=skipped)
     registry = directory / "runtimeconf" / "plugins.py"
-    for package in packages:
-        shutil.rmtree(directory / package)
-        shutil.rmtree(directory / "tests" / package, ignore_errors=True)
-        module = package.replace("/", r"\.")
-        without, count = re.subn(rf'(?m)^.*"{module}\..*\n', "", registry.read_text())
-        assert count, package
-        registry.write_text(without)
+    lines = registry.read_text().splitlines(keepends=True)
+    for plugin in plugins:
+        for path in (directory.joinpath(*plugin.split(".")), directory.joinpath("tests", *plugin.split("."))):
+            shutil.rmtree(path) if path.is_dir() else path.with_suffix(".py").unlink(missing_ok=True)
+        lines = [line for line in lines if re.search(rf'"{re.escape(plugin)}[.:]', line) is None]
+    registry.write_text("".join(lines))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_the_others_work_without_a_plugin(tmp_path: Path, plugin: str) -> None:
-    gone = {name for name in CONNECTORS if CONNECTORS[name].source.startswith(f"connectors.{plugin}.")}
-    copy_without(tmp_path / "tree", [f"connectors/{plugin}"])
+    gone = names_in(plugin)
+    copy_without(tmp_path / "tree", [plugin])
 
     left = run(_IMPORT, directory=tmp_path / "tree").split()
 
     assert gone
-    assert left == [name for name in CONNECTORS if name not in gone]
+    assert sorted([*left, *gone]) == sorted(name for table in TABLES for name in table)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("gone", [["connectors"], ["nodes"]])
-def test_the_tests_of_the_core_pass_without_plugins(tmp_path: Path, gone: list[str]) -> None:
-    copy_without(tmp_path / "tree", gone)
+def test_the_tests_of_the_core_pass_without_any_plugin(tmp_path: Path) -> None:
+    copy_without(tmp_path / "tree", PLUGINS)
+    for name in {plugin.partition(".")[0] for plugin in PLUGINS}:  # what connectors share, too
+        shutil.rmtree(tmp_path / "tree" / name, ignore_errors=True)
+        shutil.rmtree(tmp_path / "tree" / "tests" / name, ignore_errors=True)
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *CORE]
 
     done = subprocess.run(command, cwd=tmp_path / "tree", capture_output=True, text=True, check=False)
@@ -233,10 +299,10 @@ def test_the_tests_of_the_core_pass_without_plugins(tmp_path: Path, gone: list[s
     assert done.returncode == 0, done.stdout
 
 
-#: A sample of the core's tests: the schema, loads of files, snapshots, and refreshes.
+#: A sample of the core's tests: the configuration, loads of files, snapshots, and refreshes.
 CORE = [
     "--level=core",
-    *(f"tests/runtimeconf/test_{name}.py" for name in ("dataset_schema", "schema", "handover", "cluster")),
+    "tests/runtimeconf",
     *(f"tests/datasources/sources/test_{name}.py" for name in ("files", "formats")),
     *(f"tests/datasources/test_{name}.py" for name in ("snapshot", "directory", "service")),
 ]

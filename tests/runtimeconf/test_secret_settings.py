@@ -15,7 +15,9 @@ FAULTS = """
 {from: enf, name: a}
 => secrets[0].from: must be KIND; found a text (did you mean env?)
 {from: canary, name: a}
-=> secrets[0].from: must be KIND; found a text
+=> secrets[0].from: must be KIND; found a text (no such store is installed)
+{from: 'canary:b/c', name: a}
+=> secrets[0].from: must be KIND; found a text (no such store is installed)
 # store of Spice.ai
 {from: azure_keyvault, name: a}
 => secrets[0].from: must be KIND; found a text (ABSENT)
@@ -43,14 +45,6 @@ FAULTS = """
 # a file as directory
 {from: file, name: a, params: {directory: runtime.yaml}}
 => secrets[0].params.directory: is not a directory
-# a server without its secret
-{from: kubernetes, name: a}
-=> secrets[0].from: must be KIND; found a text (write EXAMPLE)
-{from: 'kubernetes:../canary', name: a}
-=> secrets[0].from: must be KIND; found a text (write EXAMPLE)
-# outside of a cluster
-{from: 'kubernetes:canary', name: a}
-=> secrets[0].from: is for a pod of Kubernetes, and KUBERNETES_SERVICE_HOST is not set: mount the secret, and write file
 # keyring not installed
 {from: keyring, name: a}
 => secrets[0].from: the keyring store needs the keyring package: python -m pip install 'keyring~=25.7'
@@ -62,9 +56,8 @@ canary
 => secrets[0]: unknown field; the fields here are: from, name, params
 """.replace("NAME", "a store name of letters, digits, _ and -, with a letter first")
 FAULTS = (
-    FAULTS.replace("KIND", "env, file, keyring, kubernetes:NAME, vault:PATH or aws_secrets_manager:NAME")
+    FAULTS.replace("KIND", store_schema._expected())
     .replace("ABSENT", "the store azure_keyvault is not supported: mount the secrets as files, and write file")
-    .replace("EXAMPLE", "kubernetes: and the name of the secret, such as kubernetes:querykeep")
     .replace("PARAMS", ", ".join(store_schema._PARAMS))
 )
 

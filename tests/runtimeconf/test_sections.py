@@ -5,35 +5,12 @@ from typing import Any
 import pytest
 
 from runtimeconf.fields import Section
-from runtimeconf.model import AccelerationConfig, FlightConfig, HistoryConfig, ResultsCacheConfig
 from runtimeconf.schema import ROOT
 from tests.corpus import each
 from tests.runtimeconf.configurations import Fault, Faults, Load
-from tests.runtimeconf.test_documents import ROWS
 
 SECTIONS: dict[str, Section[Any]] = {path: field for path, field in ROOT.walk("") if isinstance(field, Section)}
-SWITCHED = {
-    path: setting for path, section in SECTIONS.items() for setting in section.settings if setting.name == "enabled"
-}
-#: Sections that are on by default.
-ON_BY_DEFAULT: dict[str, FlightConfig | HistoryConfig | AccelerationConfig | ResultsCacheConfig] = {
-    "runtime.flight": FlightConfig(),
-    "runtime.history": HistoryConfig(),
-    "datasets[].acceleration": AccelerationConfig(),
-    "views[].acceleration": AccelerationConfig(),
-    "runtime.caching.sql_results": ResultsCacheConfig(enabled=True),
-}
-
 DATASET = "datasets:\n  - from: file:a.csv\n    name: a\n"
-
-
-@each("path", SWITCHED)
-def test_enabled_is_required_unless_the_documented_default_is_on(path: str) -> None:
-    if SWITCHED[path].is_required:
-        assert "| required |" in ROWS[f"{path}.enabled"]
-    else:
-        assert ON_BY_DEFAULT[path].enabled
-        assert "| `true` |" in ROWS[f"{path}.enabled"]
 
 
 @each(

@@ -60,7 +60,7 @@ def test_flight_has_the_same_rows(server: Server) -> None:
 def test_a_wrong_token_is_refused(cluster: Spark, tmp_path: Path) -> None:
     config = config_of(tmp_path / "state", cluster.address, [])
     assert config.engine is not None
-    config = replace(config, engine=replace(config.engine, token=TOKEN[:-1]))
+    config = replace(config, engine=replace(config.engine, params={"token": TOKEN[:-1]}))
 
     with closing(ClusterEngine(config)) as engine:
         assert not engine.runner.sessions.is_ready
@@ -70,7 +70,7 @@ def test_a_wrong_token_is_refused(cluster: Spark, tmp_path: Path) -> None:
 def test_each_row_of_the_table_says_what_happens(cluster: Spark, tmp_path: Path, sql: str, of_spark: str) -> None:
     config = config_of(tmp_path / "state", cluster.address, [])
     assert config.engine is not None
-    config = replace(config, engine=replace(config.engine, token=TOKEN))
+    config = replace(config, engine=replace(config.engine, params={"token": TOKEN}))
 
     with closing(ClusterEngine(config)) as engine:
         assert outcome(engine.run, sql) == of_spark

@@ -33,7 +33,7 @@ def test_every_function_of_spark_is_judged(tmp_path: Path) -> None:
     with Spark(tmp_path, workers=1) as spark:
         config = config_of(tmp_path / "state", spark.address, [])
         assert config.engine is not None
-        with closing(ClusterEngine(replace(config, engine=replace(config.engine, token=TOKEN)))) as engine:
+        with closing(ClusterEngine(replace(config, engine=replace(config.engine, params={"token": TOKEN})))) as engine:
             assert _unjudged(engine) == {"cast"}, "judge these in function_list.txt"
 
 

@@ -7,8 +7,16 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
+from runtimeconf.fields import Section
 from runtimeconf.key_texts import KeyField
-from runtimeconf.model import DEFAULT_STATE_DIR, RuntimeConfig
+from runtimeconf.model import (
+    DEFAULT_STATE_DIR,
+    AccelerationConfig,
+    FlightConfig,
+    HistoryConfig,
+    ResultsCacheConfig,
+    RuntimeConfig,
+)
 from runtimeconf.schema import MAX_SOCKET_PATH_BYTES, ROOT, SOCKET_NAME_BYTES
 from runtimeconf.yaml_reader import MAX_FILE_BYTES
 from tests.corpus import each
@@ -28,6 +36,32 @@ ROWS = {
 YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = YAML.findall(PAGE)
 (DEFAULTS,) = (block for block in BLOCKS if "temp_directory_limit" in block)
+
+
+SWITCHED = {
+    path: setting
+    for path, section in ROOT.walk("")
+    if isinstance(section, Section)
+    for setting in section.settings
+    if setting.name == "enabled"
+}
+#: Sections that are on by default.
+ON_BY_DEFAULT: dict[str, FlightConfig | HistoryConfig | AccelerationConfig | ResultsCacheConfig] = {
+    "runtime.flight": FlightConfig(),
+    "runtime.history": HistoryConfig(),
+    "datasets[].acceleration": AccelerationConfig(),
+    "views[].acceleration": AccelerationConfig(),
+    "runtime.caching.sql_results": ResultsCacheConfig(enabled=True),
+}
+
+
+@each("path", SWITCHED)
+def test_enabled_is_required_unless_the_documented_default_is_on(path: str) -> None:
+    if SWITCHED[path].is_required:
+        assert "| required |" in ROWS[f"{path}.enabled"]
+    else:
+        assert ON_BY_DEFAULT[path].enabled
+        assert "| `true` |" in ROWS[f"{path}.enabled"]
 
 
 def test_every_field_has_a_row_and_every_row_a_field() -> None:
@@ -121,7 +155,8 @@ def warnings_in(file: Path) -> Iterator[str]:
 def test_every_warning_has_a_row_and_every_row_a_warning() -> None:
     section = (DOCS / "internals" / "startup-warnings.md").read_text(encoding="utf-8")
     messages = [row.split(" | ")[1] for row in section.splitlines() if row.startswith("| ")][1:]
-    files = [*(DOCS.parent / "runtimeconf").rglob("*.py"), DOCS.parent / "supervisor" / "startup.py"]
+    others = [DOCS.parent / "supervisor" / "startup.py", DOCS.parent / "cluster" / "config.py"]
+    files = [*(DOCS.parent / "runtimeconf").rglob("*.py"), *others]
     warned = {part.strip(" .,:()") for file in files for part in warnings_in(file)}
     written = "\n".join(part for file in files for part in constants(ast.parse(file.read_text(encoding="utf-8"))))
 

@@ -1,10 +1,11 @@
-"""The schema of `runtime.engine`: the cluster that runs statements in place of DuckDB."""
+"""How a cluster is written in `runtime.engine`."""
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Self
 
 from runtimeconf.addresses import split_host_port
-from runtimeconf.connector import Package
+from runtimeconf.connector import Engine, Package
 from runtimeconf.fields import (
     BooleanField,
     DurationField,
@@ -17,7 +18,8 @@ from runtimeconf.fields import (
     Setting,
     into,
 )
-from runtimeconf.model import ClusterConfig, QueryConfig
+from runtimeconf.handover import plain, rebuilt
+from runtimeconf.model import EngineConfig
 from runtimeconf.network import parse_token
 from runtimeconf.pem import pem_problem
 from runtimeconf.references import holds_reference
@@ -25,12 +27,31 @@ from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar
 from system.addresses import Address
 
-#: The library that parses statements for a cluster.
-PARSER = Package("sqlglot", "sqlglot==30.30.0")
-
-_SCHEME = "sc://"
+_NAME: Final = "sc"
+_SCHEME: Final = f"{_NAME}://"
 #: The port of Spark Connect, if the address has none.
-DEFAULT_PORT = 15002
+DEFAULT_PORT: Final = 15002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """
+    The cluster that speaks Spark Connect at `address`.
+
+    `uses_tls` says whether the connection is encrypted. `tls_ca` is the absolute path of a PEM file with the
+    authorities to trust; None for the public ones.
+    """
+
+    address: Address
+    token: str | None = field(default=None, repr=False)
+    uses_tls: bool = False
+    tls_ca: Path | None = None
+
+    @classmethod
+    def of(cls, engine: EngineConfig) -> Self:
+        """Return the cluster that is *engine*."""
+        made: Self = rebuilt(cls, {**engine.params, "address": plain(engine.address)})
+        return made
 
 
 def _parse_address(text: str) -> Address:
@@ -80,10 +101,7 @@ def _hidden(node: Node) -> Node:
     return replace(node, may_be_shown=False) if isinstance(node, Scalar) else node
 
 
-def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> ClusterConfig | None:
-    path.validation.reads_in_place = True
-    if path.validation.needs_libraries and not PARSER.is_installed:
-        path.fault(node.line, f"needs a library: {PARSER.install_command}")
+def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> EngineConfig:
     address: Address = values.pop("from")
     params: dict[str, Any] = values.pop("params", {})
     where, line = path.field("params"), node.line_of("params")
@@ -99,17 +117,15 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> ClusterConf
         if lacks:
             message = f"goes without {' and '.join(lacks)}: anybody who reaches it can read all data"
             where.field("insecure").warn(line, message)
-    return ClusterConfig(
-        address=address,
-        token=params.get("token"),
-        uses_tls=tls_ca is not None or not (address.is_loopback or is_insecure),
-        tls_ca=tls_ca,
-        **values,
-    )
+    known = {
+        "token": params.get("token"),
+        "uses_tls": tls_ca is not None or not (address.is_loopback or is_insecure),
+        "tls_ca": tls_ca,
+    }
+    return EngineConfig(name=_NAME, address=address, params=plain(known), **values)
 
 
-#: `runtime.engine`
-CLUSTER = Section[ClusterConfig](
+_SECTION: Final = Section[EngineConfig](
     _build,
     Setting("from", _AddressField(), is_required=True),
     Setting(
@@ -126,20 +142,7 @@ CLUSTER = Section[ClusterConfig](
     may_be_empty=False,
 )
 
-
-def with_cluster_limits(query: QueryConfig, cluster: ClusterConfig, node: Mapping, path: YamlPath) -> QueryConfig:
-    """
-    Return *query* with the limits of *cluster*. Record a fault for each limit that `runtime.query` sets too.
-
-    A statement on a cluster takes one worker, which waits for it.
-    """
-    written = node.get("query")
-    replaced = {"workers": "max_running"}
-    if cluster.statement_timeout_s is not None:
-        replaced["timeout"] = "statement_timeout"
-    for name, instead in replaced.items():
-        if isinstance(written, Mapping) and written.get(name) is not None:
-            message = f"has no effect with runtime.engine: set {instead} there"
-            path.field("query").field(name).fault(written.line_of(name), message)
-    timeout_s = query.timeout_s if cluster.statement_timeout_s is None else cluster.statement_timeout_s
-    return replace(query, workers=cluster.max_running, timeout_s=timeout_s)
+#: The package is the library that parses statements for a cluster.
+ENGINE: Final = Engine(
+    section=_SECTION, packages=(Package("sqlglot", "sqlglot==30.30.0"),), plugin="cluster.plugin:ENGINE"
+)

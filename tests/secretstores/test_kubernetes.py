@@ -12,9 +12,7 @@ import trustme
 from runtimeconf.errors import ConfigError
 from runtimeconf.loader import load
 from tests.runtimeconf.configurations import KEY, with_keys
-from tests.runtimeconf.vault_server import Handler, VaultServer, vault_server
-
-pytestmark = pytest.mark.plugin
+from tests.secretstores.vault_server import Handler, VaultServer, vault_server
 
 TOKEN = "eyJ.canary.token"
 VALUES = {"api_key": KEY.encode() + b"\n", "other": b"\xff\xfe", "empty": b""}

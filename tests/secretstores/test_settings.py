@@ -11,7 +11,10 @@ PARAMS = "secrets[0].params"
 @each(
     ("source", "meant"),
     [
-        ("hashicorp_vault:canary/a", "the store hashicorp_vault is called vault here: write vault: and the path"),
+        (
+            "hashicorp_vault:canary/a",
+            "the store hashicorp_vault is called vault here: write vault: and the name of the secret, such",
+        ),
         ("azure_keyvault:canary", "the store azure_keyvault is not supported: mount the secrets as files"),
         ("vault", "write vault: and the name of the secret, such as vault:secret/querykeep"),
         ("vault:canary", "write vault: and the name of the secret"),
@@ -19,7 +22,7 @@ PARAMS = "secrets[0].params"
         ("vault:canary/a/..", "write vault: and the name of the secret"),
         ("vault:canary/a?b", "write vault: and the name of the secret"),
         ("aws_secrets_manager", "write aws_secrets_manager: and the name of the secret, such as"),
-        ("valt:a/b", ""),
+        ("valt:a/b", "did you mean vault?"),
     ],
 )
 def test_from_names_the_secret(faults: Faults, source: str, meant: str) -> None:

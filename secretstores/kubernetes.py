@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from runtimeconf.secret_server import SecretServer, credential
-from runtimeconf.secret_stores import SecretError, without_newline
+from runtimeconf.secret_stores import SecretError, SecretStore, without_newline
+from runtimeconf.store_kinds import DIRECTORY, StoreEntry, StoreKind
+from secretstores.remote_store import SERVICE_ACCOUNT, RemoteStore
 
 _NAMESPACE: Final = re.compile("[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
@@ -38,6 +39,9 @@ class KubernetesSecret:
         Raises:
             SecretError: The server cannot be reached, or refuses, or a file of the service account cannot be used.
         """
+        # It loads an HTTP client, and every process that reads a configuration imports this module.
+        from secretstores.server import SecretServer, credential  # noqa: PLC0415
+
         server = SecretServer(
             address=self.address,
             ca_file=self.directory / "ca.crt",
@@ -59,3 +63,27 @@ def _decoded(value: str) -> str | bytes:
         return without_newline(found.decode())
     except UnicodeDecodeError:
         return found
+
+
+def _make(entry: StoreEntry) -> SecretStore | None:
+    host = entry.environ.get("KUBERNETES_SERVICE_HOST")
+    port = entry.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        message = "is for a pod of Kubernetes, and KUBERNETES_SERVICE_HOST is not set: mount the secret, and write file"
+        entry.fault(message, "from")
+        return None
+    if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 2**16):
+        entry.fault("needs KUBERNETES_SERVICE_PORT, which is not the number of a port", "from")
+        return None
+    directory = entry.file("directory") or SERVICE_ACCOUNT
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    read = KubernetesSecret(entry.location, server, directory).read
+    return RemoteStore(entry.name, f"the secret {entry.location} of Kubernetes", read)
+
+
+KUBERNETES: Final = StoreKind(
+    make=_make,
+    params={"directory": DIRECTORY},
+    location=re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"),
+    example="querykeep",
+)

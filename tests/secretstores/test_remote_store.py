@@ -4,10 +4,8 @@ from typing import Any
 
 import pytest
 
-from runtimeconf.remote_store import RemoteStore
 from runtimeconf.secret_stores import SecretError, SecretStores
-
-pytestmark = pytest.mark.plugin
+from secretstores.remote_store import RemoteStore
 
 
 def test_the_server_is_asked_once_whatever_it_answers() -> None:

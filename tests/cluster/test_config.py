@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from cluster.config import ClusterConfig
 from runtimeconf import handover
 from runtimeconf.connector import Package
 from runtimeconf.errors import ConfigError
-from runtimeconf.model import ClusterConfig, RuntimeConfig
+from runtimeconf.model import RuntimeConfig
 from system.addresses import Address
 from tests.runtimeconf.configurations import Load
-
-pytestmark = pytest.mark.plugin
 
 TOKEN = "token-Zq8vT3mN6bX9cL2pR5sW7yD0fG4h"
 
@@ -30,13 +29,10 @@ def test_all_fields(load_text: Load, tmp_path: Path) -> None:
 
     config = load_text(text, {"T": TOKEN})
 
-    assert config.engine == ClusterConfig(
-        address=Address("spark.internal", 15003),
-        token=TOKEN,
-        uses_tls=True,
-        tls_ca=tmp_path / "ca.pem",
-        max_running=3,
-        statement_timeout_s=600.0,
+    assert config.engine is not None
+    assert (config.engine.max_running, config.engine.statement_timeout_s) == (3, 600.0)
+    assert ClusterConfig.of(config.engine) == ClusterConfig(
+        address=Address("spark.internal", 15003), token=TOKEN, uses_tls=True, tls_ca=tmp_path / "ca.pem"
     )
     assert (config.query.workers, config.query.timeout_s) == (3, 600.0)
     assert TOKEN not in repr(config)
@@ -46,7 +42,9 @@ def test_all_fields(load_text: Load, tmp_path: Path) -> None:
 def test_the_defaults(load_text: Load) -> None:
     config = load_text(of('{from: "sc://localhost"}'))
 
-    assert config.engine == ClusterConfig(address=Address("localhost", 15002))
+    assert config.engine is not None
+    assert config.engine.name == "sc"
+    assert ClusterConfig.of(config.engine) == ClusterConfig(address=Address("localhost", 15002))
     assert (config.query.workers, config.query.timeout_s) == (8, 30.0)
     assert load_text("{}").engine is None
 
@@ -54,11 +52,11 @@ def test_the_defaults(load_text: Load) -> None:
 def test_only_the_engine_gets_the_token(load_text: Load) -> None:
     config = load_text(of('{from: "sc://spark.internal", params: {token: "${ env:T }"}}'), {"T": TOKEN})
 
-    handed = handover.without_token(config)
+    handed = handover.without_engine_params(config)
 
     assert TOKEN not in str(handover.plain(handed))
     assert handover.rebuilt(RuntimeConfig, handover.plain(config)) == config
-    assert handover.without_token(load_text("{}")).engine is None
+    assert handover.without_engine_params(load_text("{}")).engine is None
 
 
 def test_the_datasets_are_read_in_place(load_text: Load, tmp_path: Path) -> None:
@@ -197,7 +195,7 @@ def test_a_cluster_without_protection_is_a_warning(load_text: Load) -> None:
     config = load_text(of('{from: "sc://sail.internal", params: {insecure: true}}'))
 
     assert config.engine is not None
-    assert not config.engine.uses_tls
+    assert not ClusterConfig.of(config.engine).uses_tls
     (warning,) = config.warnings
     assert "goes without TLS and a token: anybody who reaches it can read all data" in warning
 

@@ -9,14 +9,12 @@ import trustme
 
 from runtimeconf.errors import ConfigError
 from runtimeconf.loader import load
-from runtimeconf.remote_store import RemoteStore
 from runtimeconf.secret_stores import SecretError
-from runtimeconf.vault import Vault
+from secretstores.remote_store import RemoteStore
+from secretstores.vault import Vault
 from tests.runtimeconf.configurations import KEY, Fault, Load, with_keys
-from tests.runtimeconf.vault_server import JWT, ROLE_ID, SECRET_ID, TOKEN, Handler, VaultServer, vault_server
+from tests.secretstores.vault_server import JWT, ROLE_ID, SECRET_ID, TOKEN, Handler, VaultServer, vault_server
 from tests.system.harness import wait_for
-
-pytestmark = pytest.mark.plugin
 
 
 @pytest.fixture

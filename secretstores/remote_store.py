@@ -3,12 +3,16 @@
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from runtimeconf.secret_stores import SecretError
 
 #: The seconds after which a server counts as down.
 LIMIT_S: Final = 8.0
+
+#: Where Kubernetes mounts the token, the authorities and the namespace of a pod's service account.
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(slots=True, repr=False)  # it holds values

@@ -10,8 +10,6 @@ from moto.server import ThreadedMotoServer
 from runtimeconf.connector import Package
 from tests.runtimeconf.configurations import KEY, Fault, Load, with_keys
 
-pytestmark = pytest.mark.plugin
-
 REGION = "eu-central-1"
 
 
@@ -106,6 +104,6 @@ def test_a_service_that_cannot_be_asked_is_a_fault(
 
 
 def test_the_library_must_be_installed(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtimeconf.store_schema._BOTOCORE", Package("no_such_module", "botocore~=1.44"))
+    monkeypatch.setattr("secretstores.aws_secrets_manager._BOTOCORE", Package("no_such_module", "botocore~=1.44"))
 
     assert "the store needs a library (the extra sources has it): python -m pip install" in fault(of("a"))

@@ -2,10 +2,18 @@
 
 import importlib
 import json
+import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
-from runtimeconf.secret_stores import SecretError
+from runtimeconf.connector import Package
+from runtimeconf.fields import ParsedField, matching
+from runtimeconf.secret_stores import SecretError, SecretStore
+from runtimeconf.store_kinds import StoreEntry, StoreKind
+from secretstores.remote_store import RemoteStore
+
+_BOTOCORE: Final = Package("botocore", "botocore~=1.44")
 
 #: Our reasons by error code of the service.
 _REASONS: Final[Mapping[str, str]] = {
@@ -51,3 +59,19 @@ def read(secret: str, region: str | None) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise SecretError("it is not a JSON object, with a text for each name")
     return found
+
+
+def _make(entry: StoreEntry) -> SecretStore:
+    if entry.path.validation.needs_libraries and not _BOTOCORE.is_installed:
+        message = f"the store needs a library (the extra sources has it): {_BOTOCORE.install_command}"
+        entry.fault(message, "from")
+    where = f"{entry.location} in AWS Secrets Manager"
+    return RemoteStore(entry.name, where, partial(read, entry.location, entry.params.get("aws_region")))
+
+
+AWS_SECRETS_MANAGER: Final = StoreKind(
+    make=_make,
+    params={"aws_region": ParsedField("a region such as eu-central-1", matching(r"[a-z0-9-]{1,40}"))},
+    location=re.compile(r"[A-Za-z0-9/_+=.@:-]{1,512}"),
+    example="prod/querykeep",
+)

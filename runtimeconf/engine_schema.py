@@ -1,0 +1,85 @@
+"""The schema of `runtime.engine`: what runs statements in place of DuckDB, by the text before the colon of `from`."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from runtimeconf.fields import Field, InvalidValueError, ParsedField, Section, Setting
+from runtimeconf.model import EngineConfig, QueryConfig
+from runtimeconf.plugins import ENGINES, PluginError
+from runtimeconf.validation import YamlPath
+from runtimeconf.yaml_reader import Mapping, Node, Scalar
+
+
+class _EngineField(Field[EngineConfig]):
+    """A mapping, whose fields the plug-in of the engine declares."""
+
+    expected = "a mapping"
+
+    def read(self, node: Node, path: YamlPath) -> EngineConfig | None:
+        """Read the mapping as the section of its engine."""
+        source = node.get("from") if isinstance(node, Mapping) else None
+        name = source.text.partition(":")[0] if isinstance(source, Scalar) else ""
+        try:
+            engine = ENGINES.get(name)
+        except PluginError as exc:
+            path.field("from").fault(node.line, f"names the engine {name}, which cannot be used: {exc}")
+            return None
+        if engine is None:
+            return _UNKNOWN.read(node, path)
+        found = engine.section.read(node, path)
+        path.validation.reads_in_place = found is not None
+        for package in engine.packages if found is not None and path.validation.needs_libraries else ():
+            if not package.is_installed:
+                path.fault(node.line, f"needs a library: {package.install_command}")
+        return found
+
+    def walk(self, path: str) -> Iterator[tuple[str, Field[Any]]]:
+        """Yield this field, and those of the engines that are built in."""
+        yield path, self
+        for engine in ENGINES.built_in.values():
+            yield from list(engine.section.walk(path))[1:]
+
+
+class _SourceField(ParsedField[EngineConfig]):
+    """`from:` without an engine that could read it. It may hold a password or a token, so no fault shows it."""
+
+    def __init__(self) -> None:
+        known = [engine.section.field_of("from") for engine in ENGINES.built_in.values()]
+        shown = " or ".join(field.expected for field in known if field is not None)
+        super().__init__(shown or "the address of an engine, and none is installed", self._refuse)
+
+    def read(self, node: Node, path: YamlPath) -> None:
+        super().read(replace(node, may_be_shown=False) if isinstance(node, Scalar) else node, path)
+
+    @staticmethod
+    def _refuse(_text: str) -> EngineConfig:
+        raise InvalidValueError
+
+
+_UNKNOWN: Final = Section[EngineConfig](
+    lambda _values, _node, _path: None,
+    Setting("from", _SourceField(), is_required=True),
+    may_be_empty=False,
+    refuses_unknown=False,
+)
+
+ENGINE: Final = _EngineField()
+
+
+def with_engine_limits(query: QueryConfig, engine: EngineConfig, node: Mapping, path: YamlPath) -> QueryConfig:
+    """
+    Return *query* with the limits of *engine*. Record a fault for each limit that `runtime.query` sets too.
+
+    A statement on another engine takes one worker, which waits for it.
+    """
+    written = node.get("query")
+    replaced = {"workers": "max_running"}
+    if engine.statement_timeout_s is not None:
+        replaced["timeout"] = "statement_timeout"
+    for name, instead in replaced.items():
+        if isinstance(written, Mapping) and written.get(name) is not None:
+            message = f"has no effect with runtime.engine: set {instead} there"
+            path.field("query").field(name).fault(written.line_of(name), message)
+    timeout_s = query.timeout_s if engine.statement_timeout_s is None else engine.statement_timeout_s
+    return replace(query, workers=engine.max_running, timeout_s=timeout_s)
