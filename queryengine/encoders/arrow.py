@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from queryengine.encoders.parts import Parts
 from queryengine.encoders.plan import ARROW_PIECE_BYTES, pieces, renderers
+from queryengine.engine import Parts
 from queryengine.manifest import Column
 from queryengine.values import unique_names
 

@@ -10,8 +10,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 from queryengine.cancellation import Interruption
-from queryengine.encoders.parts import Parts, length
-from queryengine.engine import QueryTimings
+from queryengine.engine import Parts, QueryTimings, length
 from queryengine.errors import QueryCancelledError, QueryError, ResourceLimitError
 from queryengine.manifest import Signature
 
