@@ -1,9 +1,11 @@
 """The DRF authentication class: reads the headers, asks `Access` to decide, and answers 401 if it refuses."""
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
+from rest_framework.permissions import BasePermission
 from rest_framework.request import ForcedAuthentication, Request
 
 from authkeys.access import Access
@@ -67,3 +69,26 @@ def caller_of(request: Request) -> Principal | None:
 def _credential(access: Access, request: Request) -> Credential:
     headers = (request.META.get("HTTP_X_API_KEY"), request.META.get("HTTP_AUTHORIZATION"))
     return from_headers(*headers, bearer=access.takes_bearer)
+
+
+if TYPE_CHECKING:  # `rest_framework.views` imports the default permissions, and so this module, while it is imported.
+    from rest_framework.views import APIView
+
+
+class HasPrincipal(BasePermission):
+    """Admits authenticated callers; while authentication is off, everybody is the anonymous principal."""
+
+    def has_permission(self, request: Request, view: "APIView") -> bool:
+        """
+        Admit a request whose caller is known.
+
+        Raises:
+            NotAuthenticated: The request holds no credential. The message names the accepted headers.
+        """
+        if caller_of(request) is not None:
+            return True
+        log_http_failure(request, Reason.MISSING)
+        headers = "X-API-Key: <key>"
+        if get_access().takes_bearer:
+            headers += " or Authorization: Bearer <key>"
+        raise NotAuthenticated(f"An API key is needed: send {headers}.", code="missing_key")

@@ -28,7 +28,7 @@ class AccessNotBuiltError(AuthKeysError):
     code = "authentication_unavailable"
 
     def __init__(self) -> None:
-        super().__init__("The runtime has not loaded its API keys: it answers no one.")
+        super().__init__("The runtime has not loaded its API keys: it accepts no requests.")
 
 
 class NotPermittedError(AuthKeysError):

@@ -20,9 +20,8 @@ from runtimeconf.fields import (
 )
 from runtimeconf.handover import plain, rebuilt
 from runtimeconf.model import EngineConfig
-from runtimeconf.network import parse_token
-from runtimeconf.pem import pem_problem
-from runtimeconf.references import holds_reference
+from runtimeconf.network import parse_token, pem_problem
+from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Node, Scalar
 from system.addresses import Address

@@ -28,7 +28,7 @@ from queryengine.errors import (
 logger = logging.getLogger(__name__)
 
 UNREACHABLE: Final = "The cluster cannot be reached: try again."
-BUSY: Final = "The cluster does not answer in time, because it is busy or hangs: try again."
+BUSY: Final = "The cluster does not respond in time, because it is busy or hangs: try again."
 CUT: Final = "The cluster ended the statement before its result was complete: try again."
 
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -93,7 +93,7 @@ def translated(error: grpc.RpcError, sql: str = "") -> Exception:
         logger.error("the cluster refuses the token of the runtime")
         return EngineUnavailableError("The cluster refuses the runtime: its token is missing or wrong.")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return ResourceLimitError("A part of the answer is larger than the runtime takes from the cluster.")
+        return ResourceLimitError("A part of the result is larger than the runtime accepts from the cluster.")
     if _LOST.search(text):
         return SessionLostError()
     return _of_statement(text, _info(error), sql)

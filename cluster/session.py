@@ -13,7 +13,7 @@ from cluster.arguments import arguments
 from cluster.connection import Connection
 from cluster.errors import SessionLostError
 from cluster.gate.binding import bound
-from cluster.gate.plan_text import shown
+from cluster.gate.text import shown
 from cluster.identity import engine_id, engine_tag, query_tag
 from cluster.protocol import messages
 from cluster.reader import RemoteReader

@@ -25,7 +25,7 @@ from datasources.sources.streams import StreamScan
 from queryengine.cancellation import Interruption
 from queryengine.errors import QueryError, QueryTimeoutError, StatementError
 from runtimeconf.model import DatasetConfig
-from runtimeconf.pem import pem_problem
+from runtimeconf.network import pem_problem
 from runtimeconf.tables import table_parts
 
 #: What the cluster compares as the engine does, by the name of a type in Spark Connect.

@@ -231,7 +231,7 @@ class Bucket(Origin):
         reason = self._codes.get(code) or self._statuses.get(answer.status)
         if reason is None:
             failed = answer.status >= 500
-            reason = "the server failed" if failed else f"the server does not answer as {self._service} does"
+            reason = "the server failed" if failed else f"the server does not respond like {self._service}"
         return SourceError(f"'{shown}': {reason} (status {answer.status}).")
 
 

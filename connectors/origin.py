@@ -197,7 +197,7 @@ class Origin:
         if _endpoint(origin) != self._endpoint:
             raise SourceError(
                 f"'{self._shown}': the server redirects to another one, {origin}, which is not followed: "
-                "if you trust that server, name it in the YAML."
+                "if you trust that server, name it in the configuration."
             )
         return rest if rest.startswith("/") else f"/{rest}"
 

@@ -60,7 +60,7 @@ class DatasetsUnavailableError(DatasetError):
 
     code = "datasets_unavailable"
 
-    def __init__(self, message: str = "The refresher does not answer at the moment: try again.") -> None:
+    def __init__(self, message: str = "The refresher does not respond at the moment: try again.") -> None:
         super().__init__(message)
 
 

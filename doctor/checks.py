@@ -57,7 +57,7 @@ class Configuration:
             self.config = load(self.file, os.environ)
         except ConfigError as exc:
             for fault in exc.faults:
-                fix = "Correct the YAML; docs/configuration.md describes each field."
+                fix = "Correct the configuration; docs/configuration.md describes each field."
                 yield Finding("error", about, str(fault), fix if fault.line else "Name the file by --config.")
             return
         self.state_dir = self.config.state_dir

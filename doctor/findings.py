@@ -54,7 +54,7 @@ def run(about: str, check: Callable[[], Iterable[Finding]], limit_s: float = LIM
     thread.join(limit_s)
     if thread.is_alive():
         late = f"This check did not end within {limit_s:g} s."
-        return [*found, Finding("error", about, late, "Look for a file system or a service that does not answer.")]
+        return [*found, Finding("error", about, late, "Look for a file system or a service that does not respond.")]
     return found
 
 

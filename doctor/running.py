@@ -80,7 +80,7 @@ def _answer(config: RuntimeConfig, control: ControlClient) -> Finding:
         answer = httpx.get(url, timeout=_TIMEOUT_S, trust_env=False, verify=False)  # noqa: S501
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         remedy = "Look at its log, and whether runtime.http.bind or runtime.tls was changed without a restart."
-        return Finding("error", "runtime", f"It does not answer {url} ({type(exc).__name__}).", remedy)
+        return Finding("error", "runtime", f"It does not respond to {url} ({type(exc).__name__}).", remedy)
     if answer.status_code == 200:
         return Finding("ok", "runtime", "It is ready.")
     try:
@@ -88,7 +88,7 @@ def _answer(config: RuntimeConfig, control: ControlClient) -> Finding:
     except DatasetsUnavailableError:
         awaited = ()
     remedy = f"It waits for {', '.join(awaited)}: see these datasets." if awaited else "Look at its log."
-    return Finding("error", "runtime", f"It is not ready: {url} answers {answer.status_code}.", remedy)
+    return Finding("error", "runtime", f"It is not ready: {url} returns {answer.status_code}.", remedy)
 
 
 def _datasets(config: RuntimeConfig, control: ControlClient) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ def _datasets(config: RuntimeConfig, control: ControlClient) -> Iterator[Finding
         states = control.datasets()
         sharing = None if config.snapshots is None else control.sharing()
     except DatasetsUnavailableError:
-        text = "The part that loads data does not answer: the data is served, but no longer refreshed."
+        text = "The process that loads data does not respond: the data is served, but no longer refreshed."
         yield Finding("error", "runtime", text, "Look at its log, or restart the runtime.")
         return
     if sharing is not None and sharing.error is not None:
@@ -131,7 +131,7 @@ def _reloads(config: RuntimeConfig, first: int) -> Iterator[Finding]:
     if report is not None and asked_at >= started:
         if report.state == "failed":
             text = f"Its last reload failed: {' '.join(report.errors)}"
-            yield Finding("warning", "runtime", text, "Correct the YAML, then run `querykeep reload`.")
+            yield Finding("warning", "runtime", text, "Correct the configuration, then run `querykeep reload`.")
         elif report.state == "done":
             read_at = asked_at
     if config.file.stat().st_mtime > read_at + _TOLERANCE_S:

@@ -73,7 +73,7 @@ class Sources:
     def _compared(self, about: str, dataset: DatasetConfig, columns: tuple[Column, ...]) -> Finding:
         served = self._served.get(dataset.name.lower())
         if served is None or served.source != fingerprint(dataset):
-            return Finding("ok", about, f"The source answers with {len(columns)} columns.")
+            return Finding("ok", about, f"The source has {len(columns)} columns.")
         try:
             refuse_changes(dataset.name, served.columns, columns)
         except SchemaChangedError as exc:
@@ -81,7 +81,7 @@ class Sources:
                 return Finding("note", about, "The columns of the source have changed; the next refresh takes them.")
             fix = "Restore the columns of the source, or set on_schema_change to accept."
             return Finding("error", about, str(exc), fix)
-        return Finding("ok", about, f"The source answers with the {len(columns)} columns that are served.")
+        return Finding("ok", about, f"The source has the {len(columns)} columns that are served.")
 
 
 @contextmanager

@@ -28,8 +28,7 @@ from httpserver.application import checked
 from httpserver.client_connection import ClientConnection
 from httpserver.connection_counts import ConnectionCounts
 from httpserver.gunicorn_server import graceful_timeout
-from httpserver.http_requests import WebRequest
-from httpserver.refusals import HeadTimeoutError, refuse
+from httpserver.http_requests import HeadTimeoutError, WebRequest, refuse
 from httpserver.truncation_guard import guarded
 from runtimeconf.state import get_config
 from system.process_limits import die_with_parent, raise_soft_limit

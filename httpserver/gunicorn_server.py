@@ -22,8 +22,7 @@ from gunicorn.systemd import SD_LISTEN_FDS_START
 from gunicorn.workers.gthread import ThreadWorker
 
 from httpserver.application import Application, checked
-from httpserver.http_requests import WebRequest
-from httpserver.refusals import refuse
+from httpserver.http_requests import WebRequest, refuse
 from httpserver.truncation_guard import guarded
 from runtimeconf.model import MIB, RuntimeConfig
 from system.addresses import Address, bound_address

@@ -49,16 +49,16 @@ def _add_apikey_arguments(parser: argparse.ArgumentParser) -> None:
 
 _APIKEY = Command(
     name="apikey",
-    summary="make an API key, list the keys, check a key",
+    summary="create an API key, list the keys, check a key",
     description=(
-        "Make an API key and the entry for the YAML, which holds only its digest; list the keys of the YAML and their\n"
-        "last use; or read a key from standard input and tell which entry it is. No runtime needs to be running."
+        "Create an API key and its configuration entry with its digest; list the configured keys and when they were\n"
+        "last used; or check which entry a key from standard input matches. No runtime needs to be running."
     ),
     examples=(
         ("create dashboard --expires 90d --datasets flights", "print a new key, and the entry for named_keys"),
         ("create acme --rows \"orders=tenant = 'acme'\"", "a key that sees some rows of one dataset"),
         ("create app --requests-per-minute 600 --concurrent 4 --timeout 5s", "a key with limits"),
-        ("list --config runtime.yaml", "who may do what, and the last use"),
+        ("list --config runtime.yaml", "who may do what, and when keys were last used"),
         ("check --config runtime.yaml < key.txt", "the entry of this key"),
     ),
     add_arguments=_add_apikey_arguments,

@@ -5,7 +5,7 @@ The interface of a query engine.
 threads of this process, `queryengine.pool.client` with engine workers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol
 
@@ -14,6 +14,15 @@ from msgspec import Meta, Struct
 from queryengine.key_catalog import KeyCatalog
 from queryengine.manifest import Signature
 from runtimeconf.model import QueryConfig, Scope
+
+#: A chunk of a result, to be sent without a copy: consecutive bytes, with the buffers of record batches among them.
+Parts = Sequence[bytes | memoryview]
+
+
+def length(parts: Parts) -> int:
+    """Return the number of bytes in *parts*."""
+    return sum(map(len, parts))
+
 
 #: How to use the results cache: read and write, write only, or neither.
 CacheUse = Literal["use", "renew", "none"]

@@ -40,7 +40,7 @@ MIDDLEWARE = [
 
 REST_FRAMEWORK: dict[str, object] = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["authkeys.authentication.ApiKeyAuthentication"],
-    "DEFAULT_PERMISSION_CLASSES": ["authkeys.permissions.HasPrincipal"],
+    "DEFAULT_PERMISSION_CLASSES": ["authkeys.authentication.HasPrincipal"],
     "DEFAULT_RENDERER_CLASSES": [],
     "DEFAULT_PARSER_CLASSES": [],
     "DEFAULT_METADATA_CLASS": None,

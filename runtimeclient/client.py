@@ -369,7 +369,7 @@ class RuntimeClient:
         status = masked(f"{response.status_code} {response.reason_phrase}".strip(), self.api_key)
         if response.is_redirect:
             return NotARuntimeError(
-                f"{self.endpoint.url} answers with a redirect ({status}), which is not followed:"
+                f"{self.endpoint.url} responds with a redirect ({status}), which is not followed:"
                 " use the runtime's own URL."
             )
         return NotARuntimeError(
@@ -384,7 +384,7 @@ class RuntimeClient:
         elif isinstance(exc, httpx.ConnectTimeout):
             reason = f"No connection to {url} within {self._timeouts.connect_s:g} s."
         elif isinstance(exc, httpx.TimeoutException):
-            reason = f"{url} accepted the connection, but did not answer within {read_s:g} s."
+            reason = f"{url} accepted the connection, but did not respond within {read_s:g} s."
         elif untrusted := next((cause for cause in causes if isinstance(cause, ssl.SSLCertVerificationError)), None):
             reason = (
                 f"The certificate of {url} cannot be trusted: {untrusted.verify_message}."

@@ -3,12 +3,13 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from runtimeconf import named_keys, references
+from runtimeconf import named_keys
 from runtimeconf.fields import BooleanField, ListField, Section, Setting
 from runtimeconf.key_texts import KeyField, KeyText, resolve, warn_of_weak
 from runtimeconf.model import AuthConfig
 from runtimeconf.named_keys import NAMED_KEY, DeclaredNamedKey
 from runtimeconf.secret import Secret
+from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping, Sequence
 
@@ -32,7 +33,7 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
     texts = [(item.values["key"], key.key.reveal()) for item, key in named if key.key is not None]
     warn_of_weak([*keys, *texts], path)
     for name, found in (("keys", keys), ("named_keys", texts)):
-        literals = [node for (node, _), _ in found if not references.holds_reference(node.text)]
+        literals = [node for (node, _), _ in found if not holds_reference(node.text)]
         if path.validation.others_may_read and literals:
             sentence = "holds a literal key and other users can read the file: chmod 600 it, or use secret references"
             path.field(name).warn(literals[0].line, sentence)

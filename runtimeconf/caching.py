@@ -8,7 +8,7 @@ from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping
 
 _ONE_KIND = "It has no effect: there is one kind of cache."
-_NEVER_STALE = "It has no effect: an answer is kept until new data is published, and never given after that."
+_NEVER_STALE = "It has no effect: a result is cached until new data is published."
 
 
 def _build(values: dict[str, Any], _node: Mapping, _path: YamlPath) -> ResultsCacheConfig:

@@ -37,7 +37,7 @@ from runtimeconf.model import (
 )
 from runtimeconf.plugins import CONNECTORS, LOCALPOD, PluginError
 from runtimeconf.plugins import VIEW as CONNECTOR_OF_VIEWS
-from runtimeconf.references import holds_reference
+from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath, nearest
 from runtimeconf.yaml_reader import Mapping, Node, Scalar, Sequence
 

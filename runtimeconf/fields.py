@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar, Generic, TypeVar
 
-from runtimeconf import references
+from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath, nearest, shown_name
 from runtimeconf.yaml_reader import Entry, Mapping, Node, Scalar, Sequence
 
@@ -240,7 +240,7 @@ class TextField(ScalarField[str]):
             raise InvalidValueError(f"it is longer than {self._max_length:,} characters")
         if not self._may_have_lines and not node.text.isprintable():
             raise InvalidValueError("it holds a control character")
-        if references.holds_reference(node.text):
+        if holds_reference(node.text):
             raise InvalidValueError(
                 "a secret reference is resolved in API keys, params of datasets, snapshots and engine, and headers of "
                 "traces only"

@@ -8,9 +8,8 @@ warning, which names its path.
 import re
 from collections.abc import Callable, Iterable
 
-from runtimeconf import references
 from runtimeconf.fields import Field
-from runtimeconf.references import MalformedReferenceError
+from runtimeconf.secret_stores import MalformedReferenceError, check_references, holds_reference
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Node, Scalar
 
@@ -74,11 +73,11 @@ class KeyField(Field[KeyText]):
             path.fault(node.line, f"is empty, blank or null: write {self.expected}, or remove the item")
             return None
         try:
-            references.check(node.text)
+            check_references(node.text)
         except MalformedReferenceError as exc:
             path.fault(node.line, str(exc))
             return None
-        if not references.holds_reference(node.text) and not _can_be_sent(node.text, node.line, path):
+        if not holds_reference(node.text) and not _can_be_sent(node.text, node.line, path):
             return None
         return node, path
 

@@ -10,6 +10,7 @@ from runtimeconf.addresses import split_host_port
 from runtimeconf.connector import Param
 from runtimeconf.fields import DurationField, FlagField, InvalidValueError, ParsedField, PathField, SizeField
 from system.addresses import Address
+from system.files import UnreadableFileError, read_regular_file
 
 _MAX_CREDENTIAL_LENGTH = 16_384
 
@@ -136,3 +137,15 @@ def check_credentials(url: str, what: str, sent: Sequence[str], *, allow_http: b
     if not sent or not lacks_tls(url, allow_http=allow_http):
         return None
     return f"has {what} without TLS: everybody on the way reads {' and '.join(sent)}; allow_http: true allows it"
+
+
+MAX_PEM_BYTES = 1024 * 1024
+
+
+def pem_problem(file: Path) -> str:
+    """Return why *file* cannot be read, in a few words; an empty text if it can."""
+    try:
+        content = read_regular_file(file, MAX_PEM_BYTES)
+    except UnreadableFileError as exc:
+        return f"cannot be read: {exc}"
+    return "" if b"-----BEGIN " in content.data else "is not a PEM file"

@@ -49,7 +49,7 @@ from runtimeconf.model import (
     ViewConfig,
 )
 from runtimeconf.named_keys import check_datasets
-from runtimeconf.pem import pem_problem
+from runtimeconf.network import pem_problem
 from runtimeconf.snapshots import SNAPSHOTS
 from runtimeconf.store_schema import SECRETS
 from runtimeconf.traces import TRACES

@@ -1,5 +1,5 @@
 """
-Secret stores: the environment, a directory of files, and the keyring of the operating system. Others are plug-ins.
+Secret references, and the stores of the machine: the environment, files and the keyring. Others are plug-ins.
 
 `get` of a store returns the value, or None if the store does not have the secret, or raises `SecretError` if it has or
 may have it but cannot use it; the message fits after "in store X: ". After an error no other store is tried, because
@@ -9,6 +9,7 @@ the operator meant that one.
 import importlib
 import io
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +17,45 @@ from typing import Protocol
 
 from dotenv import dotenv_values
 
-from runtimeconf.references import ALL_STORES
 from system.files import FileContent, MissingFileError, UnreadableFileError, read_regular_file
+
+#: The store name that means every store.
+ALL_STORES = "secrets"
+
+STORE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+# The name of a secret is one path component and never hidden: no slash, no leading dot.
+_REFERENCE = re.compile(rf"\$\{{\s*({STORE_NAME.pattern})\s*:\s*([A-Za-z0-9_][A-Za-z0-9_.-]*)\s*\}}")
+# A misspelt reference: `$ {`, `${{`, `$(store:`, `{ store:`, and `secrets:` on its own.
+_LOOKS_LIKE_REFERENCE = re.compile(
+    r"\$\s*\{ | [{(\[<%]\s*[A-Za-z][\w-]*\s*:\s*[\w.-]+\s*[})\]>%] | \bsecrets\s*: ", re.VERBOSE | re.IGNORECASE
+)
+
+
+class MalformedReferenceError(Exception):
+    """A text looks like a reference but is not one. The message holds nothing of the text."""
+
+    def __init__(self) -> None:
+        super().__init__("holds a malformed secret reference: write it as ${ secrets:name } or ${ store:name }")
+
+
+def check_references(text: str) -> None:
+    """Raise MalformedReferenceError if *text* outside its references looks like a reference."""
+    literals = _REFERENCE.split(text)[::3]  # each match adds the store and the name between two literals
+    if any(map(_LOOKS_LIKE_REFERENCE.search, literals)):
+        raise MalformedReferenceError
+
+
+def expand_references(text: str, resolve: Callable[[str, str], str]) -> str:
+    """Replace each reference by *resolve*(store, name), which is not expanded again. Errors of *resolve* propagate."""
+    return _REFERENCE.sub(lambda match: resolve(match[1], match[2]), text)
+
+
+def holds_reference(text: str) -> bool:
+    """Return whether *text* holds at least one well-formed reference."""
+    return _REFERENCE.search(text) is not None
+
+
+# --- stores -----------------------------------------------------------------------------------------------------------
 
 MAX_SECRET_BYTES = 64 * 1024
 MAX_DOTENV_BYTES = 1024 * 1024

@@ -62,7 +62,7 @@ class StoreKind:
     location: re.Pattern[str] | None = None
     placeholder: str = "NAME"
     example: str = ""
-    upstream_name: str = ""
+    upstream_name: str | None = None
 
 
 def _make_env(entry: StoreEntry) -> SecretStore:

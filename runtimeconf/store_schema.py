@@ -4,8 +4,7 @@ from typing import Any, Final
 
 from runtimeconf.fields import Field, InvalidValueError, ListField, ParsedField, Section, Setting, into
 from runtimeconf.plugins import SECRET_STORES, PluginError
-from runtimeconf.references import ALL_STORES, STORE_NAME
-from runtimeconf.secret_stores import SecretStore, SecretStores
+from runtimeconf.secret_stores import ALL_STORES, STORE_NAME, SecretStore, SecretStores
 from runtimeconf.store_kinds import StoreEntry, StoreKind
 from runtimeconf.validation import YamlPath, nearest
 from runtimeconf.yaml_reader import Mapping, Node, Scalar

@@ -10,7 +10,7 @@ from runtimeconf.connector import Package
 from runtimeconf.fields import DurationField, Field, InvalidValueError, ParsedField, Section, Setting
 from runtimeconf.model import TracesConfig
 from runtimeconf.network import parse_headers
-from runtimeconf.references import holds_reference
+from runtimeconf.secret_stores import holds_reference
 from runtimeconf.validation import YamlPath, shown_name
 from runtimeconf.yaml_reader import Mapping, Node, Scalar
 

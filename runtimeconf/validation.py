@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtimeconf.errors import ConfigFault
-from runtimeconf.references import MalformedReferenceError, check, expand, holds_reference
-from runtimeconf.secret_stores import SecretError, SecretStores
+from runtimeconf.secret_stores import (
+    MalformedReferenceError,
+    SecretError,
+    SecretStores,
+    check_references,
+    expand_references,
+    holds_reference,
+)
 from runtimeconf.yaml_reader import Node, Scalar, Sequence
 
 #: Below these fields no fault shows a value.
@@ -108,10 +114,10 @@ class YamlPath:
         """Return the text of *node* with its references resolved, or record a fault and return None."""
         stores = self.validation.stores
         try:
-            check(node.text)
+            check_references(node.text)
             if stores is None:  # the `secrets` section has its own faults
                 return None if holds_reference(node.text) else node.text
-            return expand(node.text, stores.resolve)
+            return expand_references(node.text, stores.resolve)
         except (MalformedReferenceError, SecretError) as exc:
             self.fault(node.line, str(exc))
             return None

@@ -13,9 +13,8 @@ from rest_framework.views import APIView
 
 from authkeys import authentication
 from authkeys.access import Access
-from authkeys.authentication import ApiKeyAuthentication
+from authkeys.authentication import ApiKeyAuthentication, HasPrincipal
 from authkeys.errors import AccessNotBuiltError
-from authkeys.permissions import HasPrincipal
 from authkeys.principal import Principal
 from authkeys.state import get_access
 from queryengine.engine import Allowance

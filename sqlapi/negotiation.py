@@ -212,7 +212,7 @@ FORMAT = QueryParameter(
 JSON_FORMAT = QueryParameter(
     name="format",
     parse=_choice("json"),
-    refusal="This route answers in JSON: the parameter format is json, or left out.",
+    refusal="This route returns JSON: set the parameter format to json, or omit it.",
 )
 
 

@@ -186,7 +186,7 @@ class _Preparing(_Reloading):
         finally:
             os.close(running)
         state = cls(reloads, now, now + _PREPARE_S, check, answer)
-        state._report("checks the YAML")
+        state._report("checks the configuration")
         return state
 
     def advance(self) -> _State:
@@ -201,10 +201,10 @@ class _Preparing(_Reloading):
         code = self.check.exit_code
         if code is None:
             self.reloads.supervisor.kill(self.check)
-            return self._fail([f"the YAML and the secrets could not be read within {_PREPARE_S:g} s"])
+            return self._fail([f"the configuration and the secrets could not be read within {_PREPARE_S:g} s"])
         if code != 0:
             text = os.pread(self.answer, os.fstat(self.answer).st_size, 0).decode()
-            ended = f"the process that checks the YAML ended early ({reason_of(code)})"
+            ended = f"the process that checks the configuration ended early ({reason_of(code)})"
             return self._fail(text.splitlines() or [ended])
         try:
             config, extra = read(self.answer)

@@ -1,16 +1,15 @@
 """The memory that is available to the runtime."""
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-
-from system import control_groups
 
 
 def memory_bytes() -> int:
     """Return the machine's memory, or the smallest limit of the control groups (container, unit) of this process."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for file in control_groups.files("memory", "memory.max", "memory.limit_in_bytes"):
+    for file in _control_group_files("memory", "memory.max", "memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # The file is missing or contains `max`.
             limits.append(int(file.read_text()))
     return min(limits)
@@ -23,3 +22,24 @@ def out_of_memory_kills() -> int:
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0
+
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+def _control_group_files(controller: str, name: str, name_in_v1: str) -> Iterator[Path]:
+    """
+    Yield the files that may limit this process, from its own group up; some may be missing.
+
+    They have the name *name*, but *name_in_v1* in a hierarchy of version 1, of which there is one for the *controller*.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            root = _ROOT / controller if controllers else _ROOT
+            group = root / path.lstrip("/")
+            for directory in (group, *group.parents):
+                if directory.is_relative_to(root):
+                    yield directory / (name_in_v1 if controllers else name)

@@ -103,11 +103,11 @@ CONFIG = _info(
 START_TIME = _gauge("querykeep_start_time_seconds", "When the counters began at 0: the start of the part that counts.")
 HTTP_REQUESTS = _counter(
     "querykeep_http_requests",
-    "HTTP requests that were answered, by route and class of the status (2xx).",
+    "HTTP requests that have ended, by route and class of the status (2xx).",
     "route status",
 )
 HTTP_REQUEST_SECONDS = _histogram(
-    "querykeep_http_request_seconds", "Time from an HTTP request to the end of its answer.", "route"
+    "querykeep_http_request_seconds", "Time from an HTTP request to the end of its response.", "route"
 )
 STATEMENTS = _counter(
     "querykeep_statements",
@@ -181,7 +181,7 @@ NODE_PUBLISHES = _gauge(
 )
 SHARED_STORAGE_AGE = _gauge(
     "querykeep_shared_storage_age_seconds",
-    "Time since the shared storage last answered this node; missing if it never did.",
+    "Time since the shared storage last responded to this node; missing if it never did.",
 )
 KEY_EXPIRES = _gauge("querykeep_key_expires_timestamp_seconds", "When the key expires; missing if it does not.", "key")
 CPU_SECONDS = _counter(

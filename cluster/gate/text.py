@@ -6,7 +6,7 @@ matters, so each engine splits it into the same parts.
 """
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import Final
 
 from queryengine.errors import SqlSyntaxError, StatementNotAllowedError
@@ -126,3 +126,19 @@ def check_generated(text: str, words: Container[str]) -> None:
 def _by_number(match: re.Match[str]) -> str:
     number = ord(match[0])
     return f"\\u{number:04X}" if number < 0x10000 else f"\\U{number:08X}"
+
+
+#: What looks like a path or a URI: a slash before a character that can be a part of a name.
+_PATH: Final = re.compile(r"[^\s\[\](){},<>;=`'\"]*/[^\s\[\](){},*]+")
+
+
+def shown(plan: str, names: Mapping[str, str]) -> str:
+    """
+    Return *plan* with declared *names* instead of those of views, which are their keys.
+
+    What looks like a path is left out: the storage of the cluster is not the caller's.
+    """
+    plan = _PATH.sub("<path>", plan)
+    for view in sorted(names, key=len, reverse=True):  # One may begin with another.
+        plan = plan.replace(view, names[view])
+    return plan

@@ -63,7 +63,7 @@ _BY_CODE: Mapping[object, str] = {
     AdbcStatusCode.NOT_FOUND: "it has no table or view {table}",
     AdbcStatusCode.INVALID_ARGUMENT: "it has no table or view {table}, or refuses to read it",
     AdbcStatusCode.NOT_IMPLEMENTED: "it does not speak Flight SQL, or not this part of it",
-    AdbcStatusCode.TIMEOUT: "it did not answer in time",
+    AdbcStatusCode.TIMEOUT: "it did not respond in time",
     AdbcStatusCode.CANCELLED: "it cancelled the query",
 }
 #: Our reasons for a failed connection, by the message of the driver. They take precedence over the status codes.

@@ -117,7 +117,7 @@ class GraphqlSource(Source):
             return _ENCODER.encode(row) + b"\n"
         except UnicodeEncodeError:
             raise SourceError(
-                f"'{self._shown}': the answer has a text that is not Unicode (half a character)."
+                f"'{self._shown}': the response has a text that is not Unicode (half a character)."
             ) from None
 
     def _limited(self, lines: Iterator[bytes]) -> Iterator[bytes]:
@@ -143,13 +143,13 @@ class GraphqlSource(Source):
             status, content = answer.status, answer.beginning(_MAX_PAGE_BYTES + 1)
         if len(content) > _MAX_PAGE_BYTES:
             size = _MAX_PAGE_BYTES // (1024 * 1024)
-            raise SourceError(f"'{self._shown}': an answer has more than {size} MiB: ask for fewer rows at once.")
+            raise SourceError(f"'{self._shown}': a response has more than {size} MiB: ask for fewer rows at once.")
         if status in {401, 403}:
             raise SourceError(f"'{self._shown}': the server refuses the credentials (status {status}).")
         try:
             found = json.loads(content, parse_float=_exact, parse_constant=_exact)
         except (ValueError, RecursionError):
-            raise SourceError(f"'{self._shown}': the server does not answer with JSON (status {status}).") from None
+            raise SourceError(f"'{self._shown}': the server does not respond with JSON (status {status}).") from None
         if not isinstance(found, dict) or found.get("errors") or status != 200:
             raise SourceError(
                 f"'{self._shown}': the server refuses params.graphql_query, or a part of it failed (status {status})."
@@ -164,7 +164,7 @@ class GraphqlSource(Source):
             elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
                 found = found[int(part)]
             else:
-                raise SourceError(f"'{self._shown}': the answer has nothing at {self._params.json_pointer}.")
+                raise SourceError(f"'{self._shown}': the response has nothing at {self._params.json_pointer}.")
         for row in found if isinstance(found, list) else [found]:
             if not isinstance(row, dict):
                 raise SourceError(f"'{self._shown}': what is at {self._params.json_pointer} is not a list of objects.")
@@ -190,11 +190,11 @@ class GraphqlSource(Source):
         for name in paging.path:
             found = found.get(name) if isinstance(found, dict) else None
         if not isinstance(found, dict) or not isinstance(found.get(is_more), bool):
-            raise SourceError(f"'{self._shown}': the answer lacks {is_more} of pageInfo.")
+            raise SourceError(f"'{self._shown}': the response lacks {is_more} of pageInfo.")
         if not found[is_more]:
             return None
         if not isinstance(found.get(cursor), str):
-            raise SourceError(f"'{self._shown}': the answer lacks {cursor} of pageInfo.")
+            raise SourceError(f"'{self._shown}': the response lacks {cursor} of pageInfo.")
         return str(found[cursor])
 
 

@@ -111,11 +111,11 @@ class HttpSource:
         if status != 200:
             said = _STATUSES.get(status)
             if said is None:
-                said = "the server failed" if status >= 500 else "the server does not answer with the file"
+                said = "the server failed" if status >= 500 else "the server does not respond with the file"
             raise SourceError(f"'{self._shown}': {said} (status {status}).")
         if _media_type(answer) in _WEB_PAGES:
             raise SourceError(
-                f"'{self._shown}': the server answers with a web page, such as one to log in, not a file."
+                f"'{self._shown}': the server responds with a web page, such as a login page, not a file."
             )
 
     def _format(self, answer: Answer) -> DetectedFormat:

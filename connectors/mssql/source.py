@@ -118,7 +118,7 @@ _BY_WORDS = (
     ("name resolution failed", "its name is not known"),
     ("refused", "nothing listens there"),
     ("unreachable|No route", "it is unreachable"),
-    ("timed out|timeout", "it did not answer in time"),
+    ("timed out|timeout", "it did not respond in time"),
 )
 
 

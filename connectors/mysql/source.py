@@ -100,7 +100,7 @@ _BY_WORDS = (
         "TLS with it failed: the certificate is not from an authority that mysql_sslrootcert or the usual roots know",
     ),
     (r"\[SSL|EOF occurred", "TLS with it failed: they do not agree on how"),
-    ("timed out", "it did not answer in time"),
+    ("timed out", "it did not respond in time"),
     ("Name or service|name resolution|No address|nodename", "its name is not known"),
     ("refused", "nothing listens there"),
     ("unreachable|No route", "it is unreachable"),

@@ -116,7 +116,7 @@ _BY_WORDS = (
         f"{_TLS_FAILED} the certificate is not from an authority that pg_sslrootcert or the system knows",
     ),
     ("certificate verify|server certificate|SSL", f"{_TLS_FAILED} they do not agree on how"),
-    ("timeout expired", "it did not answer in time"),
+    ("timeout expired", "it did not respond in time"),
     ("could not translate host name", "its name is not known"),
     ("Connection refused|No such file", "nothing listens there"),
     ("starting up|shutting down|recovery", "it is starting up or shutting down"),

@@ -79,7 +79,7 @@ def find_time_column(dataset: DatasetConfig, columns: Sequence[Column]) -> Colum
     column = find_column(wanted, columns)
     if column is None:
         raise SourceError(
-            f"The source of {dataset.name} has no column '{wanted}', which the YAML declares as its time_column."
+            f"The source of {dataset.name} has no column '{wanted}', which is declared as its time_column."
         )
     if _ORDERED.fullmatch(column.type) is None:
         raise SourceError(

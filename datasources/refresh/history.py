@@ -83,21 +83,15 @@ class History:
         self._write()
 
     def _write(self) -> None:
-        runs = {name: [asdict(run) for run in runs] for name, runs in self._runs.items()}
-        document = _line({"format_version": FORMAT_VERSION, "datasets": runs})
-        temporary = self._path.with_name(f"{HISTORY_NAME}.tmp")
         try:
-            _write(temporary, os.O_CREAT | os.O_TRUNC, document)
-            temporary.replace(self._path)
+            size = _save(self._path, self._runs)
         except OSError as exc:
             # The list in memory is right; a full disk must not stop a refresh, which may free space.
             if self._is_saved:
                 logger.warning("The refresh history cannot be saved: %s", exc.strerror)
             self._is_saved = False
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
         else:
-            self._is_saved, self._room_bytes = True, max(len(document), _LEAST_LINES_BYTES)
+            self._is_saved, self._room_bytes = True, max(size, _LEAST_LINES_BYTES)
 
 
 def ended_runs(state_dir: Path) -> dict[str, list[RefreshRun]]:
@@ -112,11 +106,22 @@ def adopt(state_dir: Path, runs: Mapping[str, Sequence[RefreshRun]]) -> None:
     Raises:
         OSError: The file cannot be written.
     """
+    _save(state_dir / HISTORY_NAME, runs)
+
+
+def _save(path: Path, runs: Mapping[str, Sequence[RefreshRun]]) -> int:
+    """Replace the file by one document, and return its size. Raises OSError."""
     listed = {name: [asdict(run) for run in of_one] for name, of_one in runs.items()}
     document = _line({"format_version": FORMAT_VERSION, "datasets": listed})
-    temporary = state_dir / f"{HISTORY_NAME}.tmp"
-    _write(temporary, os.O_CREAT | os.O_TRUNC, document)
-    temporary.replace(state_dir / HISTORY_NAME)
+    temporary = path.with_name(f"{HISTORY_NAME}.tmp")
+    try:
+        _write(temporary, os.O_CREAT | os.O_TRUNC, document)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    return len(document)
 
 
 def _read(path: Path) -> dict[str, list[RefreshRun]]:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pyarrow as pa
 
 from queryengine.encoders import arrow, csv, flight, json, vnd
-from queryengine.encoders.parts import Parts
-from queryengine.engine import Encoding
+from queryengine.engine import Encoding, Parts
 from queryengine.manifest import Column
 
 ENCODERS: Mapping[Encoding, Callable[..., Iterator[Parts]]] = {

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from queryengine.encoders.nulls import cleared
-from queryengine.encoders.parts import Parts
 from queryengine.encoders.plan import ARROW_PIECE_BYTES, pieces, renderers
+from queryengine.engine import Parts
 from queryengine.manifest import Column
 from queryengine.values import unique_names
 

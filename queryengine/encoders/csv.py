@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryengine.encoders.parts import Parts
 from queryengine.encoders.plan import renderers, texts
 from queryengine.encoders.rendering import Fragment, join, specials
 from queryengine.encoders.rows import row_bytes
+from queryengine.engine import Parts
 from queryengine.manifest import Column
 from queryengine.values import unique_names
 

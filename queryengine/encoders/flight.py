@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from queryengine.encoders import arrow
-from queryengine.encoders.parts import Parts, length
+from queryengine.engine import Parts, length
 from queryengine.errors import ResourceLimitError
 from queryengine.manifest import Column
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from queryengine.encoders.parts import Parts
 from queryengine.encoders.plan import renderers, texts
 from queryengine.encoders.rows import object_literals, row_bytes
+from queryengine.engine import Parts
 from queryengine.manifest import Column
 from queryengine.values import unique_names
 

@@ -1,11 +1,13 @@
 """Choosing the renderer of each column, once for a result, and cutting a result into pieces."""
 
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -22,7 +24,6 @@ from queryengine.encoders.scalars import (
     StringRenderer,
 )
 from queryengine.encoders.temporal import DateRenderer, TimeRenderer, TimestampRenderer
-from queryengine.encoders.threads import THREADS, in_thread
 from queryengine.errors import ResourceLimitError, SqlError
 from queryengine.manifest import Column
 from queryengine.values import Carrier, ValueType, parse_type
@@ -194,3 +195,31 @@ _NESTED_RENDERERS: Mapping[int, Callable[[ValueType, Any, Sequence[Renderer]], R
     pa.lib.Type_MAP: lambda _kind, _arrow, members: MapRenderer(*members),
     pa.lib.Type_SPARSE_UNION: lambda _kind, _arrow, members: UnionRenderer(members),
 }
+
+
+_Piece = TypeVar("_Piece")
+_Made = TypeVar("_Made")
+
+#: The threads of a process that encode one result: kernels of pyarrow release the GIL. Two keep the thread that reads
+#: from the engine and sends busy. Each takes memory, for its stack and a piece in progress, and a worker with the
+#: smallest `memory_limit` has little.
+THREADS: Final = min(2, len(os.sched_getaffinity(0)))
+
+
+def in_thread(make: Callable[[_Piece], _Made], piece: _Piece) -> Future[_Made]:
+    """
+    Call *make* with *piece* in a thread.
+
+    Raises:
+        MemoryError: Memory for a thread is lacking.
+    """
+    try:
+        return _threads(os.getpid()).submit(make, piece)
+    except RuntimeError as exc:
+        raise MemoryError from exc
+
+
+@lru_cache(maxsize=1)
+def _threads(_process: int) -> ThreadPoolExecutor:
+    """Return the threads of this process: a fork does not inherit those of its parent."""
+    return ThreadPoolExecutor(THREADS, "engine-encoder")

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from queryengine.encoders import json as json_encoder
 from queryengine.encoders.arrow import answer_schema
-from queryengine.encoders.parts import Parts
+from queryengine.engine import Parts
 from queryengine.manifest import Column
 
 

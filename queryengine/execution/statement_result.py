@@ -10,8 +10,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 
 from queryengine.cancellation import Interruption
-from queryengine.encoders.parts import Parts, length
-from queryengine.engine import QueryTimings
+from queryengine.engine import Parts, QueryTimings, length
 from queryengine.errors import QueryCancelledError, QueryError, ResourceLimitError
 from queryengine.manifest import Signature
 
@@ -129,7 +128,7 @@ class StatementResult:
         except QueryError:
             raise
         except MemoryError as exc:
-            raise ResourceLimitError("The answer needs more memory than there is: ask for less at once.") from exc
+            raise ResourceLimitError("The result needs more memory than is available: select less at once.") from exc
         except Exception as exc:
             logger.exception("encoder failure")
             raise QueryError("The result could not be encoded.") from exc

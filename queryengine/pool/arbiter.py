@@ -29,7 +29,7 @@ from queryengine.backends import companion_of
 from queryengine.pool import gunicorn_worker
 from queryengine.pool.broker import BROKER_SOCKET, Broker
 from queryengine.pool.slots import ENGINE_SOCKET
-from queryengine.pool.worker_state import WorkerState, read_state
+from queryengine.pool.worker import WorkerState, read_state
 from runtimeconf.model import RuntimeConfig
 from system import sandbox
 from system.errors import StateDirectoryError

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from queryengine.engine import ActiveQuery
 from queryengine.pool import messages
+from queryengine.pool.fair_queue import RateLimits
 from queryengine.pool.frames import FrameError, Kind, encode
 from queryengine.pool.messages import (
     Active,
@@ -42,7 +43,6 @@ from queryengine.pool.messages import (
     Stopping,
     decoded,
 )
-from queryengine.pool.rate_limits import RateLimits
 from queryengine.pool.slot_scheduler import ClientConnection, SlotScheduler
 from runtimeconf.model import QueryConfig
 from system.state_socket import StateSocket

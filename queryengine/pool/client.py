@@ -17,10 +17,9 @@ from queryengine.engine import (
 from queryengine.errors import EngineBusyError, EngineUnavailableError
 from queryengine.pool.broker_client import unreachable
 from queryengine.pool.client_result import ClientResult
-from queryengine.pool.durations import Durations
 from queryengine.pool.exchange import unreadable
 from queryengine.pool.messages import Active, Cancel, Count, Counted, End, Found, Listed, Request
-from queryengine.pool.slots import SlotPool
+from queryengine.pool.slots import Durations, SlotPool
 from runtimeconf.model import RuntimeConfig
 
 _T = TypeVar("_T")

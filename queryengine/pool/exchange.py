@@ -42,7 +42,7 @@ ERRORS: Mapping[str, Callable[[Failure], QueryError]] = {
 }
 
 
-unreadable = partial(QueryError, "The engine's answer cannot be read.")
+unreadable = partial(QueryError, "The engine's response cannot be read.")
 
 
 class NotStartedError(Exception):
@@ -131,7 +131,7 @@ class Exchange:
                 if self.phase is Phase.FINISHED:
                     break
         except FrameError as error:
-            logger.exception("an engine worker sent an invalid answer")
+            logger.exception("an engine worker sent an invalid response")
             raise unreadable() from error
 
     def ask_to_stop(self) -> None:

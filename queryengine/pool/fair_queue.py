@@ -14,6 +14,7 @@ and not the answer. The alternatives are worse for one of the two: waiting until
 first key although a worker is idle.
 
 `FairQueue` decides and is not thread-safe; the broker calls it directly. `Admission` lets threads wait for it.
+`RateLimits` counts the requests of a minute.
 """
 
 import enum
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from queryengine.cancellation import Interruption
+from queryengine.engine import Allowance
 from queryengine.errors import EngineBusyError
 from runtimeconf.model import QueryConfig
 
@@ -306,3 +308,51 @@ class Admission:
         with self._lock:
             self._running.pop(entry, None)
             self.queue.leave(entry)
+
+
+#: The seconds over which requests are counted.
+WINDOW_S = 60
+
+
+class RateLimits:
+    """
+    The requests of each key within the last minute, counted for all processes of a runtime. Safe from any thread.
+
+    At most `requests_per_minute` requests are allowed in any 60 seconds. They are counted by the second, so a request
+    is forgotten up to a second late. A refused request does not count. *clock* gives seconds, as `time.monotonic`.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        #: By key, the number of its requests in each second, oldest first.
+        self._counts: dict[str, dict[int, int]] = {}
+
+    def take(self, key: str, per_minute: int, instead_of: int | None = None) -> Allowance:
+        """
+        Count a request of *key*, unless it made *per_minute* requests within the last minute.
+
+        *instead_of* is the `counted_at` of an earlier part of the same request. It is forgotten, so that a request of
+        several calls counts once, at its last call.
+        """
+        second = int(self._clock())
+        with self._lock:
+            counts = self._counts.setdefault(key, {})
+            for old in [one for one in counts if one < second - WINDOW_S]:
+                del counts[old]
+            if instead_of is not None and instead_of in counts:
+                counts[instead_of] -= 1
+                if not counts[instead_of]:
+                    del counts[instead_of]
+            used = sum(counts.values())
+            if is_allowed := used < per_minute:
+                used += 1
+                counts[second] = counts.get(second, 0) + 1
+            reset_s = next(iter(counts)) + WINDOW_S + 1 - second
+        return Allowance(
+            limit=per_minute,
+            remaining=max(0, per_minute - used),
+            reset_s=reset_s,
+            is_allowed=is_allowed,
+            counted_at=second,
+        )

@@ -22,8 +22,7 @@ from gunicorn.workers.sync import SyncWorker
 
 import runtimeconf.state
 from queryengine.pool.slots import ENGINE_SOCKET
-from queryengine.pool.worker import StatementServer
-from queryengine.pool.worker_state import WorkerState, write_state
+from queryengine.pool.worker import StatementServer, WorkerState, write_state
 from runtimeconf.model import RuntimeConfig
 from system import process_limits, sandbox
 from system.scratch import scratch_parent

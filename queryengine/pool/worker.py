@@ -14,23 +14,21 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from typing import Literal, get_args
 
 import msgspec.structs
 
 from queryengine.backends import backend_of
-from queryengine.cancellation import Interruption
-from queryengine.encoders.parts import Parts, length
-from queryengine.engine import Encoding, Query, timings_of
+from queryengine.cancellation import HangUpWatch, Interruption
+from queryengine.engine import Encoding, Parts, Query, length, timings_of
 from queryengine.errors import EngineUnavailableError, QueryError, ResourceLimitError
 from queryengine.execution.statement_runner import StatementRunner
 from queryengine.pool import messages
 from queryengine.pool.frames import MAX_DATA_BYTES, FrameDecoder, FrameError, Kind, encode, encode_data
-from queryengine.pool.hang_up import HangUpWatch
 from queryengine.pool.messages import End, Failure, Header, Request, decoded
-from queryengine.pool.worker_state import WorkerState
 from runtimeconf.model import MIB, RuntimeConfig
 from system import process_limits
 
@@ -78,6 +76,56 @@ WORN_BYTES = 64 * MIB
 
 _CLOSING = encode(Kind.CLOSING, {})
 _TOO_LARGE = "The statement needs more memory than there is."
+
+
+Phase = Literal["booting", "idle", "busy", "unfit"]
+
+_PHASES: tuple[Phase, ...] = get_args(Phase)
+_RECORD = struct.Struct("!Bd32s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """
+    What a worker reports to its arbiter.
+
+    It is a fixed record at the start of the worker's heartbeat file, which gunicorn creates before it forks and both
+    processes hold open. Writing it is one system call, and reading it needs no cooperation of the worker.
+
+    An "unfit" worker accepts statements like an idle one, but it has no engine and can only refuse them.
+
+    `deadline` is the `time.monotonic()` at which its own alarm kills a busy worker; 0.0 for any other.
+
+    `query_id` is truncated to 32 ASCII characters.
+    """
+
+    phase: Phase = "booting"
+    deadline: float = 0.0
+    query_id: str = ""
+
+    def runs(self, query_id: str) -> bool:
+        """Whether the worker is busy with the statement *query_id*, which need not be truncated."""
+        return self.phase == "busy" and self.query_id == query_id[:32]
+
+
+def write_state(descriptor: int, state: WorkerState) -> None:
+    """
+    Write *state* to the heartbeat file *descriptor*.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    query_id = state.query_id.encode("ascii", "replace")[:32]
+    os.pwrite(descriptor, _RECORD.pack(_PHASES.index(state.phase), state.deadline, query_id), 0)
+
+
+def read_state(descriptor: int) -> WorkerState:
+    """Return the state last written to *descriptor*; "booting" if there is none or it cannot be read."""
+    try:
+        phase, deadline, query_id = _RECORD.unpack(os.pread(descriptor, _RECORD.size, 0))
+        return WorkerState(phase=_PHASES[phase], deadline=deadline, query_id=query_id.rstrip(b"\0").decode("ascii"))
+    except (OSError, struct.error, IndexError, UnicodeDecodeError):
+        return WorkerState()
 
 
 def log_fields(query: Query) -> dict[str, str]:

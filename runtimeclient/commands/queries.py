@@ -115,7 +115,7 @@ _HISTORY = Command(
     description=(
         "List the last statements that were sent with the same key and have ended, newest\n"
         "first. If authentication is off, list those that were sent without a key. The\n"
-        "text is shown only if the YAML has runtime.history: {sql: true}; else its digest."
+        "text is shown only if the configuration has runtime.history: {sql: true}; else its digest."
     ),
     examples=(
         ("", "the last 20 statements as a table"),

@@ -171,7 +171,7 @@ _TOP = Command(
         "Show a screen of what a runtime does: its components, the statements of the same\n"
         "key that run or wait, those that took longest, and the datasets. Arrow keys choose\n"
         "a statement, c cancels it, q leaves. In a pipe, print one screen. Statements that have\n"
-        "ended have their text if the YAML has runtime.history: {sql: true}; else a digest."
+        "ended have their text if the configuration has runtime.history: {sql: true}; else a digest."
     ),
     examples=(
         ("", "the screen, asked for every 2 seconds"),

@@ -162,11 +162,11 @@ class JsonStream:
 
 
 def _malformed() -> IncompleteResultError:
-    return IncompleteResultError("The answer is not valid JSON: it was damaged in transit, or is not from a runtime.")
+    return IncompleteResultError("The result is not valid JSON: it was damaged in transit, or is not from a runtime.")
 
 
 def _incomplete() -> IncompleteResultError:
-    return IncompleteResultError("The answer was cut off: its JSON is incomplete.")
+    return IncompleteResultError("The result was cut off: its JSON is incomplete.")
 
 
 JSON = "application/json"

@@ -107,7 +107,7 @@ def test_an_error_of_the_connection_shows_nothing_of_its_text(code: grpc.StatusC
 
 def test_a_cluster_that_is_late_is_not_called_unreachable() -> None:
     assert str(translated(CallError(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"))).startswith(
-        "The cluster does not answer in time, because it is busy or hangs"
+        "The cluster does not respond in time, because it is busy or hangs"
     )
 
 

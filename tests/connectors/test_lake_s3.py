@@ -135,8 +135,8 @@ ONE = StoredObject("t/a", '"tag"')
         (File(b"bcde", 206, tag='"tag"', headers={"Content-Range": "bytes 1-3/9"}), "another part"),
         (File(b"bcd", 206, tag='"new"', headers={"Content-Range": "bytes 1-3/9"}), "changed while it was read"),
         (File(b"", 412), "changed while it was read"),
-        (File(b"abcdefghi", 200, tag='"tag"'), "does not answer as S3 does"),
-        (File(b"", 416), "does not answer as S3 does"),
+        (File(b"abcdefghi", 200, tag='"tag"'), "does not respond like S3"),
+        (File(b"", 416), "does not respond like S3"),
     ],
 )
 def test_only_the_part_that_was_asked_for_is_taken(answer: File, said: str) -> None:

@@ -249,7 +249,7 @@ def test_the_refresh_sql_of_a_request_adds_what_it_gives_of_the_newer_rows(
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("SELECT 1 AS x", r"^The source of d has no column 't', which the YAML declares as its time_column\.$"),
+        ("SELECT 1 AS x", r"^The source of d has no column 't', which is declared as its time_column\.$"),
         ("SELECT 'a' AS t", r"^The time_column 't' of d is of type VARCHAR: a time_column is a number"),
         ("SELECT TIME '12:00' AS t", "is of type TIME:"),
         ("SELECT true AS t", "is of type BOOLEAN:"),

@@ -64,7 +64,7 @@ MORE_VIEWS = """\
         (
             ", refresh_mode: append}, time_column: at, params: {file_format: csv",
             "SELECT 1",
-            "2: datasets[0].time_column: The source of Orders has no column 'at', which the YAML declares as its ",
+            "2: datasets[0].time_column: The source of Orders has no column 'at', which is declared as its ",
         ),
         (
             ", refresh_data_window: 1d}, time_column: id, params: {file_format: csv",

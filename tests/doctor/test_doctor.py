@@ -233,8 +233,8 @@ def test_each_source_is_judged_on_its_own(tmp_path: Path) -> None:
 
     assert (code, dict(os.environ)) == (1, environ)
     said = {one.about.removeprefix("dataset "): f"{one.level} {one.text}" for one in found if one.about != "clock"}
-    assert said["good"] == "ok The source answers with the 2 columns that are served."
-    assert said["new"] == "ok The source answers with 2 columns."
+    assert said["good"] == "ok The source has the 2 columns that are served."
+    assert said["new"] == "ok The source has 2 columns."
     assert said["absent"] == "error The source cannot be read: 'absent.csv' does not exist."
     assert said["drifted"].startswith("error The columns of drifted changed (name is gone, price is new)")
     assert said["accepted"].startswith("note The columns of the source have changed; the next refresh takes")

@@ -69,7 +69,7 @@ def test_a_runtime_through_its_days(tmp_path: Path) -> None:
         finally:
             send(signal.SIGCONT, refresh)
         assert errors[0].startswith(f"error runtime: Its process {refresh} (refresh) is stopped or dead.")
-        assert any("The part that loads data does not answer" in line for line in errors)
+        assert any("The process that loads data does not respond" in line for line in errors)
 
 
 def test_a_runtime_that_does_not_answer(tmp_path: Path) -> None:
@@ -88,8 +88,10 @@ def test_a_runtime_that_does_not_answer(tmp_path: Path) -> None:
 
     assert code == 1
     silent, control_silent = shown(found, "runtime", "error")
-    assert silent.startswith(f"error runtime: It does not answer http://127.0.0.1:{port}/v1/ready (ReadTimeout).")
-    assert control_silent.startswith("error runtime: The part that loads data does not answer: the data is served, but")
+    assert silent.startswith(f"error runtime: It does not respond to http://127.0.0.1:{port}/v1/ready (ReadTimeout).")
+    assert control_silent.startswith(
+        "error runtime: The process that loads data does not respond: the data is served, but"
+    )
     assert f"ok addresses: runtime.http.bind: the running runtime listens on 127.0.0.1:{port}." in shown(found)
 
 

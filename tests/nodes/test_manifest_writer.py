@@ -93,10 +93,10 @@ def test_a_publication_whose_answer_was_lost_is_undone_and_nothing_is_deleted_be
     writer.publish(snapshot, deadline())
     lost = another(tmp_path, snapshot, 1)
     shared.fault("lost", only=MANIFEST)
-    with pytest.raises(SharedStorageError, match="does not answer"):
+    with pytest.raises(SharedStorageError, match="does not respond"):
         writer.publish(lost, deadline())
     assert published(shared).snapshots == (lost,)
-    with pytest.raises(SharedStorageError, match="does not answer"):
+    with pytest.raises(SharedStorageError, match="does not respond"):
         writer.remove_unused(())
     assert f"snapshots/{lost.file}" in shared.names()
     shared.fault()

@@ -115,7 +115,7 @@ def test_a_storage_that_refuses_is_told_from_one_that_fails(
 
     # A server refuses to delete several objects at once in other words.
     assert denied - down == {"The storage of shared snapshots refuses access: see the params of runtime.snapshots."}
-    assert down == {"The storage of shared snapshots does not answer, or fails."}
+    assert down == {"The storage of shared snapshots does not respond, or fails."}
     assert not storage.is_quick
     shared.fault()
     storage.read("a")
@@ -140,7 +140,7 @@ def test_a_storage_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
         storage = ObjectStorage(shared.config())
         process.send_signal(signal.SIGSTOP)
 
-        with pytest.raises(SharedStorageError, match="does not answer"):
+        with pytest.raises(SharedStorageError, match="does not respond"):
             storage.read("a")
 
 

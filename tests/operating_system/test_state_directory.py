@@ -114,7 +114,7 @@ def test_a_path_that_the_engine_would_misread_is_a_fault(tmp_path: Path, name: s
     directory.mkdir()
     (directory / "runtime.yaml").write_text("{}\n")
 
-    with pytest.raises(ConfigError, match=r"runtime\.state_dir: its absolute path may have neither \? nor \\ in it"):
+    with pytest.raises(ConfigError, match=r"runtime\.state_dir: its absolute path must not contain \? or \\"):
         load(directory / "runtime.yaml", {})
 
 

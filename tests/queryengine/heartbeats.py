@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from queryengine.pool.worker_state import WorkerState, read_state
+from queryengine.pool.worker import WorkerState, read_state
 
 
 def state_of(worker: int) -> WorkerState:

@@ -33,12 +33,12 @@ def test_it_follows_the_yaml(tmp_path: Path, tls_files: tuple[Path, Path], capsy
             call_command("healthcheck", config=write(tmp_path, f"{host}:{server.port}", tls=tls))
         assert capsys.readouterr().out == "ok\nok\n"
 
-        with pytest.raises(CommandError, match=r"does not answer http://127\.0\.0\.1"):
+        with pytest.raises(CommandError, match=r"does not respond to http://127\.0\.0\.1"):
             call_command("healthcheck", config=write(tmp_path, f"127.0.0.1:{server.port}"))
 
 
 def test_nothing_answers(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match=r"does not answer http://\[::1\]:"):
+    with pytest.raises(CommandError, match=r"does not respond to http://\[::1\]:"):
         call_command("healthcheck", config=write(tmp_path, f"[::]:{free_port()}"))
 
 

@@ -7,7 +7,7 @@ import pytest
 from runtimeconf.fields import DurationField
 from runtimeconf.loader import load
 from runtimeconf.model import AccelerationConfig
-from runtimeconf.references import MalformedReferenceError
+from runtimeconf.secret_stores import MalformedReferenceError
 from tests.corpus import each
 from tests.runtimeconf.configurations import Fault, Faults, Load, env_places, fault_cases
 

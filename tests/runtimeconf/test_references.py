@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtimeconf.references import MalformedReferenceError, check, expand, holds_reference
+from runtimeconf.secret_stores import MalformedReferenceError, check_references, expand_references, holds_reference
 from tests.corpus import each
 
 
@@ -26,9 +26,9 @@ from tests.corpus import each
     ],
 )
 def test_references_are_found_in_their_text(text: str, expanded: str) -> None:
-    check(text)
+    check_references(text)
 
-    assert expand(text, lambda store, name: f"<{store} {name}>") == expanded
+    assert expand_references(text, lambda store, name: f"<{store} {name}>") == expanded
     assert holds_reference(text) is (expanded != text)
 
 
@@ -72,7 +72,7 @@ def test_references_are_found_in_their_text(text: str, expanded: str) -> None:
 )
 def test_c09_a_misspelt_reference_is_never_a_literal(text: str) -> None:
     with pytest.raises(MalformedReferenceError, match="malformed secret reference") as caught:
-        check(text)
+        check_references(text)
 
     assert text not in str(caught.value.args)
 
@@ -80,11 +80,11 @@ def test_c09_a_misspelt_reference_is_never_a_literal(text: str) -> None:
 @given(st.text())
 def test_any_text_without_a_reference_is_unchanged_or_refused(text: str) -> None:
     try:
-        check(text)
+        check_references(text)
     except MalformedReferenceError:
         return
     if not holds_reference(text):
-        assert expand(text, lambda *_: "") == text
+        assert expand_references(text, lambda *_: "") == text
         assert "${" not in text
 
 
@@ -104,8 +104,8 @@ def test_every_reference_is_replaced_by_its_value(pieces: list[tuple[str, str, s
         asked.append((store, name))
         return next(values)
 
-    check(text + tail)
-    expanded = expand(text + tail, resolve)
+    check_references(text + tail)
+    expanded = expand_references(text + tail, resolve)
 
     assert asked == [(store, name) for _, store, name, _, _ in pieces]
     assert expanded == "".join(literal + value for literal, _, _, _, value in pieces) + tail

@@ -16,6 +16,10 @@ FAULTS = """
 => secrets[0].from: must be KIND; found a text (did you mean env?)
 {from: canary, name: a}
 => secrets[0].from: must be KIND; found a text (no such store is installed)
+{from: ':canary', name: a}
+=> secrets[0].from: must be KIND; found a text (no such store is installed)
+{from: '', name: a}
+=> secrets[0].from: must be KIND; found a text (no such store is installed)
 {from: 'canary:b/c', name: a}
 => secrets[0].from: must be KIND; found a text (no such store is installed)
 # store of Spice.ai

@@ -85,7 +85,7 @@ def test_a_check_that_does_not_end_is_given_up(
     assert reloads.supervisor.parts == []
     said = Report.read(tmp_path)
     assert said is not None
-    assert (said.state, said.errors) == ("failed", ["the YAML and the secrets could not be read within 0 s"])
+    assert (said.state, said.errors) == ("failed", ["the configuration and the secrets could not be read within 0 s"])
 
 
 def test_refresh_that_fails_in_a_reload_does_not_end_as_a_part_that_cannot_start(

@@ -58,8 +58,8 @@ class Command(BaseCommand):
     """Print one line for each finding, and exit with 1 if there is an error."""
 
     help = (
-        "Checks the YAML, secrets, sources, state directory, disk, limits, clock, certificate and the running runtime, "
-        "and says what to do. Nothing is started or changed."
+        "Checks the configuration, secrets, sources, state directory, disk, limits, clock, certificate and the running "
+        "runtime, and says what to do. Nothing is started or changed."
     )
     requires_system_checks: list[str] = []
 

@@ -35,5 +35,5 @@ class Command(BaseCommand):
             # The certificate is for the names that callers use. The request and its answer are no secret.
             answer = httpx.get(url, timeout=_TIMEOUT_S, trust_env=False, verify=False).raise_for_status()  # noqa: S501
         except httpx.HTTPError as exc:
-            raise CommandError(f"The runtime does not answer {url}: {exc}.") from exc
+            raise CommandError(f"The runtime does not respond to {url}: {exc}.") from exc
         self.stdout.write(answer.text.strip())

@@ -1,6 +1,6 @@
 import pytest
 
-from cluster.gate.plan_text import shown
+from cluster.gate.text import shown
 
 
 @pytest.mark.parametrize(

@@ -188,10 +188,10 @@ def answering(*answers: bytes, **more: Any) -> Iterator[WebServer]:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (b"<html>", "does not answer with JSON (status 200)"),
+        (b"<html>", "does not respond with JSON (status 200)"),
         (b'{"data": {"people": {"nodes": [{"id": "\\ud83d"}]}}}', "a text that is not Unicode"),
-        (b'{"data": {"people": {"nodes": [{"id": NaN}]}}}', "does not answer with JSON"),
-        (b"[" * 100_000, "does not answer with JSON"),
+        (b'{"data": {"people": {"nodes": [{"id": NaN}]}}}', "does not respond with JSON"),
+        (b"[" * 100_000, "does not respond with JSON"),
         (b"[]", "refuses params.graphql_query"),
         (b'{"data": {"people": {"nodes": []}}, "errors": [{"message": "canary-3bZ"}]}', "a part of it failed"),
         (b'{"data": {"people": {"nodes": [{"id": 1}]}}}', "lacks hasNextPage of pageInfo"),
@@ -203,7 +203,7 @@ def answering(*answers: bytes, **more: Any) -> Iterator[WebServer]:
             b'{"data": {"people": {"nodes": [{"id": 1}], "pageInfo": {"hasNextPage": true, "endCursor": "x"}}}}',
             "gives the same page again and again",
         ),
-        (b" " * (16 * 1024 * 1024 + 1), "an answer has more than 16 MiB"),
+        (b" " * (16 * 1024 * 1024 + 1), "a response has more than 16 MiB"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )

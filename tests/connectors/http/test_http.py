@@ -164,7 +164,7 @@ def test_credentials_go_to_no_other_origin(web: WebServer, tmp_path: Path, code:
 
     assert sentence == (
         f"'{web.url}/a.csv': the server redirects to another one, http://127.0.0.1:{other.port}, which is not "
-        "followed: if you trust that server, name it in the YAML."
+        "followed: if you trust that server, name it in the configuration."
     )
     assert other.requests == []
 
@@ -198,10 +198,10 @@ def test_other_redirects_are_refused(web: WebServer, tmp_path: Path, location: s
         (File(status=404), "it does not exist (status 404)"),
         (File(status=429), "the server is rate limiting requests (status 429)"),
         (File(status=503), "the server failed (status 503)"),
-        (File(CSV, status=206), "the server does not answer with the file (status 206)"),
-        (File(status=304), "the server does not answer with the file (status 304)"),
-        (File(status=302), "the server does not answer with the file (status 302)"),
-        (File(b"<html>", headers={"Content-Type": "text/html"}), "the server answers with a web page"),
+        (File(CSV, status=206), "the server does not respond with the file (status 206)"),
+        (File(status=304), "the server does not respond with the file (status 304)"),
+        (File(status=302), "the server does not respond with the file (status 302)"),
+        (File(b"<html>", headers={"Content-Type": "text/html"}), "the server responds with a web page"),
         (File(b""), "is empty (0 bytes)"),
         (File(b" \n"), "has no data in it"),
         (File(CSV, headers={"Content-Encoding": "br"}), "the server compresses it in a way other than gzip"),

@@ -421,7 +421,7 @@ def test_a_server_without_head_or_escaped_keys_is_read(web: WebServer, tmp_path:
             {"x-amz-bucket-region": "eu-central-1"},
             "the bucket is in the region eu-central-1: set params.s3_region",
         ),
-        (301, {"x-amz-bucket-region": f"<{SECRET}>"}, "the server does not answer as S3 does (status 301)"),
+        (301, {"x-amz-bucket-region": f"<{SECRET}>"}, "the server does not respond like S3 (status 301)"),
         (
             307,
             {"Location": "http://127.0.0.1:1/x"},

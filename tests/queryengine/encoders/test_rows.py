@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryengine.encoders import plan, threads
+from queryengine.encoders import plan
 from queryengine.encoders.rendering import Fragment, value_bytes
 from queryengine.encoders.rows import joined_rows, row_bytes
 from queryengine.engine import Encoding
@@ -74,7 +74,7 @@ def test_pieces_come_in_order_whoever_is_done_first_and_fail_in_their_turn(monke
     def render(piece: pa.RecordBatch) -> int:
         (row,) = piece.column("i").to_pylist()
         if row == 0:
-            assert threads.THREADS == 1 or later.wait(30)
+            assert plan.THREADS == 1 or later.wait(30)
         elif row == 3:
             raise ZeroDivisionError
         else:
@@ -91,7 +91,7 @@ def test_pieces_come_in_order_whoever_is_done_first_and_fail_in_their_turn(monke
 def test_many_processors_do_not_take_the_memory_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
 
-    assert runpy.run_path(str(threads.__file__))["THREADS"] == 2
+    assert runpy.run_path(str(plan.__file__))["THREADS"] == 2
 
 
 def test_a_thread_that_cannot_be_started_is_a_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,4 +101,4 @@ def test_a_thread_that_cannot_be_started_is_a_want_of_memory(monkeypatch: pytest
     monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", none_left)
 
     with pytest.raises(MemoryError):
-        threads.in_thread(str, 1)
+        plan.in_thread(str, 1)

@@ -31,7 +31,7 @@ from queryengine.pool.arbiter import (
     kill_if,
 )
 from queryengine.pool.client import EngineClient
-from queryengine.pool.worker_state import Phase, WorkerState, read_state, write_state
+from queryengine.pool.worker import Phase, WorkerState, read_state, write_state
 from system.heartbeat import Pulse
 from telemetry.collector import Collector
 from telemetry.events import WorkerLostEvent

@@ -1,6 +1,6 @@
 import math
 
-from queryengine.pool.durations import SHORT_MS, Durations
+from queryengine.pool.slots import SHORT_MS, Durations
 
 
 def test_a_statement_is_short_if_one_like_it_was() -> None:

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from queryengine.pool.worker_state import WorkerState, read_state, write_state
+from queryengine.pool.worker import WorkerState, read_state, write_state
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_x09_a_server_that_is_down_or_silent(is_up: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         # Nothing listens on port 1.
         url = f"http://127.0.0.1:{server.getsockname()[1]}" if is_up else "http://127.0.0.1:1"
-        said = r"did not answer within 0\.2 s" if is_up else "is the runtime running"
+        said = r"did not respond within 0\.2 s" if is_up else "is the runtime running"
         with RuntimeClient(url, API_KEY, timeouts=IMPATIENT) as client:
             for call in (client.ping, client.status, lambda: client.sql("SELECT 1")):
                 with pytest.raises(ConnectionFailedError, match=said):

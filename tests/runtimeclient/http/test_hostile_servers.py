@@ -76,7 +76,7 @@ def test_a_hostile_answer_is_an_error_in_one_line(
 
 
 IMPATIENT = Timeouts(connect_s=0.3, silence_s=0.3)
-_NO_ANSWER = r"accepted the connection, but did not answer within 0\.3 s"
+_NO_ANSWER = r"accepted the connection, but did not respond within 0\.3 s"
 # Long enough for a busy machine to schedule the server.
 PATIENT = Timeouts(connect_s=60, silence_s=2.0)
 _CUT = r"nothing arrived for 2 s, or less than 100 bytes per second"

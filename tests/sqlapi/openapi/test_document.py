@@ -20,7 +20,7 @@ import sqlapi
 from authkeys.errors import AuthKeysError, NotPermittedError
 from datasources.control import DatasetState, RefreshRun
 from datasources.errors import DatasetError, DatasetsUnavailableError, UnknownDatasetError
-from httpserver.refusals import REFUSALS
+from httpserver.http_requests import REFUSALS
 from queryengine.engine import ActiveQuery
 from queryengine.errors import EngineUnavailableError, ParameterError, QueryError, RateLimitError
 from runtimeconf.errors import RuntimeConfError
