@@ -66,8 +66,8 @@ def _rebuilt(array: pa.Array, number: int, children: list[pa.Array]) -> pa.Array
 
 
 def _flags(array: pa.Array) -> pa.Array:
-    values = pc.fill_null(array, False).take(pa.array(range(len(array)), pa.int32())).buffers()[1]
-    return _fixed(array, _bits(values, len(array)))
+    flags = pc.invert(pc.invert(pc.fill_null(array, False)))  # which begins with the first bit
+    return _fixed(array, _bits(flags.buffers()[1], len(array)))
 
 
 def _zeroed(array: pa.Array) -> pa.Array:

@@ -70,6 +70,16 @@ def test_bits_behind_nulls_and_the_last_one(valid: bytes | None) -> None:
     assert valid is None or validity.to_pybytes() == b"\x02"
 
 
+@pytest.mark.parametrize("array", [pa.array([True, None, False] * 11), pa.array([True, False, True, True] * 9)])
+@pytest.mark.parametrize("start", range(9))
+def test_a_part_of_an_array(array: pa.Array, start: int) -> None:
+    numbers = pa.array([None if flag.as_py() is None else 7 for flag in array])
+    texts = pa.array([None if flag.as_py() is None else "a" for flag in array])
+    part = pa.RecordBatch.from_arrays([array, numbers, texts], names=["a", "b", "c"]).slice(start, 13)
+
+    assert cleared(part).equals(part)
+
+
 def test_the_last_bit_of_texts() -> None:
     buffers = [pa.py_buffer(b"\xfe"), pa.py_buffer(bytes(8) + b"\1\0\0\0"), pa.py_buffer(b"a")]
     array = pa.Array.from_buffers(pa.string(), 2, buffers)
