@@ -20,7 +20,7 @@ import yaml
 from flightapi.protocol import messages
 from tests.clients.runtime import FlightServer, endpoint_of
 from tests.flightapi.endpoint import Refused, bearer, descriptor, table_of, ticket_of
-from tests.system.harness import K1, K2, NO_ROOTS, PATIENCE_S, clean_environ, wait_for
+from tests.system.harness import K1, K2, NO_ROOTS, PATIENCE_S, clean_environ, run_program, wait_for
 from tests.system.processes import contents, family, shown
 
 ROWS = 2_000_000
@@ -69,6 +69,33 @@ def test_nothing_that_a_runtime_keeps_opens_it(tmp_path: Path) -> None:
         assert len(words) > 100
         for word in words:
             assert client.get("/v1/status", headers={"X-API-Key": word}).status_code == 401, word
+
+
+def test_changed_rules_are_in_force_once_a_reload_is_done(tmp_path: Path) -> None:
+    acme = named("acme", K2, datasets=[{"name": "numbers", "row_filter": "n < 10", "columns": ["n"]}])
+    auth = {"api-key": {"enabled": True, "keys": [K1], "named_keys": [acme]}}
+    changes = {
+        "runtime": {"auth": auth, "results_cache": {"enabled": True}},
+        "datasets": [{"from": "file:numbers.csv", "name": "numbers"}],
+        "views": [],
+    }
+    (tmp_path / "numbers.csv").write_text("n,note\n" + "".join(f"{n},x\n" for n in range(100)))
+    sql = "SELECT count(*) AS seen, max(n) AS last FROM numbers"
+    first, then = [{"seen": 10, "last": 9}], [{"seen": 20, "last": 19}]
+
+    with FlightServer(tmp_path, changes=changes) as running, endpoint_of(running) as flight:
+        assert [running.rows(sql, K2) for _ in range(2)] == [first] * 2
+        assert flight.sql(sql, bearer(K2)).to_pylist() == first
+        info = flight.info(messages.CommandStatementQuery(query=sql), bearer(K2))  # Its result waits.
+        running.file.write_text(running.file.read_text().replace("n < 10", "n < 20"))
+
+        done = run_program("manage.py", "reload", "--config", str(running.file))
+
+        assert done.returncode == 0, done.stderr
+        assert running.rows(sql, K2) == then
+        assert flight.table(info, bearer(K2)).to_pylist() == then
+        assert flight.sql(sql, bearer(K2)).to_pylist() == then
+        assert "n < 20" not in running.output()
 
 
 def test_statements_of_a_key_run_one_after_the_other(tmp_path: Path) -> None:
