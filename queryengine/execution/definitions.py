@@ -160,6 +160,8 @@ class Definitions:
         """
         for name in sorted(statement.relations & self._unreadable.keys()):
             error, reason = self._unreadable[name]
+            if statement.key_catalog is not None and self.is_view(name):  # The reason may name what the key may not.
+                error, reason = DatasetNotLoadedError, f"View '{self._declared[name][0]}' cannot be read at the moment."
             raise error(reason)
         if statement.key_catalog is None:
             if statement.catalog is not None:

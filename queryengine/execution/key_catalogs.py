@@ -124,30 +124,38 @@ class KeyCatalogs:
             yield
             return
         with ExitStack() as held:
-            with self._lock:
-                catalog = self._catalog(key)
-                catalog.users += 1
-                held.callback(self._leave, catalog)
-                read = statement.relations if statement.catalog is None else key.relations
-                for name in sorted(filter(self._definitions.is_readable, read)):
-                    self._declare(catalog, name)
-                self._definitions.define_macros(KEY_MACROS, statement.macros)
-                if statement.catalog is not None and not self._definitions.has_list(statement.catalog, key.name):
-                    self._define_list(catalog, statement.catalog)
-                copies = []
-                for name in sorted(statement.relations):
-                    if error := catalog.errors.get(name):
-                        raise _unavailable(name, error)
-                    if (copy := catalog.copies.get(name)) is not None:
-                        self._copies.move_to_end(copy.source)
-                        copy.users += 1
-                        held.callback(self._release, copy)
-                        copies.append((name, copy))
-            for name, copy in copies if rows else ():
-                self._fill(name, copy, interruption)
+            try:
+                with self._lock:
+                    copies = self._define(key, statement, held)
+                for name, copy in copies if rows else ():
+                    self._fill(name, copy, interruption)
+            except duckdb.Error as exc:
+                raise self._failure(exc) from exc
             yield
 
     # Definitions. Called under the lock.
+
+    def _define(self, key: KeyCatalog, statement: GatedStatement, held: ExitStack) -> list[tuple[str, _Copy]]:
+        """Define what *statement* reads, and return the copies among it; *held* lets them go."""
+        catalog = self._catalog(key)
+        catalog.users += 1
+        held.callback(self._leave, catalog)
+        read = statement.relations if statement.catalog is None else key.relations
+        for name in sorted(filter(self._definitions.is_readable, read)):
+            self._declare(catalog, name)
+        self._definitions.define_macros(KEY_MACROS, statement.macros)
+        if statement.catalog is not None and not self._definitions.has_list(statement.catalog, key.name):
+            self._define_list(catalog, statement.catalog)
+        copies = []
+        for name in sorted(statement.relations):
+            if name in catalog.errors:
+                raise _unavailable(name)
+            if (copy := catalog.copies.get(name)) is not None:
+                self._copies.move_to_end(copy.source)
+                copy.users += 1
+                held.callback(self._release, copy)
+                copies.append((name, copy))
+        return copies
 
     def _catalog(self, key: KeyCatalog) -> _Catalog:
         if (catalog := self._catalogs.get(key.name)) is not None:
@@ -199,7 +207,7 @@ class KeyCatalogs:
                     define_view(rows_of(cursor, rule), is_secure=True)
         except (UnfitRuleError, duckdb.Error) as exc:
             if isinstance(exc, duckdb.Error) and fault_of(exc) is not Fault.SQL:
-                raise self._failure(exc) from exc
+                raise
             catalog.errors[name] = str(exc)
             _log_unfit(name, str(exc))
             return
@@ -252,7 +260,7 @@ class KeyCatalogs:
             interruption.check()
         try:
             if copy.error:
-                raise _unavailable(name, copy.error)
+                raise _unavailable(name)
             if not copy.is_filled or not copy.source[1]:
                 self._run(name, copy, interruption)
         finally:
@@ -276,11 +284,11 @@ class KeyCatalogs:
             except duckdb.Error as exc:
                 interruption.check()
                 if fault_of(exc) is not Fault.SQL:
-                    raise self._failure(exc) from exc
+                    raise
                 # Its text may quote a value.
                 copy.error = f"{type(exc).__name__} while its rows were read"
                 _log_unfit(name, copy.error)
-                raise _unavailable(name, copy.error) from None
+                raise _unavailable(name) from None
             finally:
                 interruption.detach()
         self._definitions.renew_cursors()
@@ -371,7 +379,7 @@ def _columns(cursor: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
     return {str(name): str(type_) for name, type_, *_ in cursor.execute(f"FROM ({sql}) LIMIT 0").description or ()}
 
 
-def _unavailable(name: str, _: str) -> DatasetNotLoadedError:
+def _unavailable(name: str) -> DatasetNotLoadedError:
     return DatasetNotLoadedError(f"'{name}' is not available to this key: its rules do not fit the data.")
 
 

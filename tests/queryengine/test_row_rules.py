@@ -242,6 +242,18 @@ def test_a_rule_that_does_not_fit_makes_its_dataset_unavailable(
         assert answer(engine, "SELECT count(*) AS n FROM orders", scope) == b'[{"n":133}]'
 
 
+def test_a_view_that_cannot_be_read_does_not_name_what_the_key_may_not(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path / "state")
+    publisher.publish(hidden="SELECT 1 AS secret")
+    views = {"early": "FROM unloaded", "unfit": "SELECT gone FROM hidden"}
+    with closing(InProcessEngine(config_of(publisher.state_dir, ("hidden", "unloaded"), views))) as engine:
+        for view in views:
+            scope = Scope(relations=frozenset({view}))
+            shown = answer(engine, f"FROM {view}", scope)
+            assert shown == f"DatasetNotLoadedError: View '{view}' cannot be read at the moment.".encode()
+            assert answer(engine, "SHOW TABLES", scope) == b"[]"
+
+
 def test_the_values_of_an_enum_are_not_those_of_hidden_rows(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path / "state")
     tenants = "ENUM('acme', 'SECRET it''s (', 'other')"
