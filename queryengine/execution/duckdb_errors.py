@@ -29,8 +29,8 @@ from runtimeconf.model import QueryConfig
 
 logger = logging.getLogger(__name__)
 
-#: The exceptions of a statement that runs in DuckDB.
-ENGINE_ERRORS = (duckdb.Error, pa.ArrowException, OSError, MemoryError)
+#: The exceptions of a statement that runs in DuckDB. A message of DuckDB that is no text cannot be decoded.
+ENGINE_ERRORS = (duckdb.Error, pa.ArrowException, OSError, MemoryError, UnicodeDecodeError)
 
 
 class Fault(Enum):

@@ -281,9 +281,9 @@ class KeyCatalogs:
                 before = _used_bytes(cursor)
                 cursor.execute(sql)
                 size = max(_LEAST_BYTES, _used_bytes(cursor) - before)
-            except duckdb.Error as exc:
+            except (duckdb.Error, UnicodeDecodeError) as exc:
                 interruption.check()
-                if fault_of(exc) is not Fault.SQL:
+                if isinstance(exc, duckdb.Error) and fault_of(exc) is not Fault.SQL:
                     raise
                 # Its text may quote a value.
                 copy.error = f"{type(exc).__name__} while its rows were read"

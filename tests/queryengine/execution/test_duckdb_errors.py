@@ -16,6 +16,7 @@ from queryengine.errors import (
 )
 from queryengine.execution.duckdb_errors import (
     BY_KIND,
+    ENGINE_ERRORS,
     Fault,
     fault_of,
     is_about_parameters,
@@ -138,3 +139,10 @@ def test_what_is_about_parameters_is_told_apart() -> None:
     assert is_about_parameters(duckdb.NotImplementedException("Unable to transform python value"))
     assert not is_about_parameters(duckdb.InvalidInputException("Invalid Input Error: Failed to parse"))
     assert not is_about_parameters(duckdb.BinderException("Binder Error: parameter"))
+
+
+def test_a_message_that_is_no_text_is_an_error_of_the_engine() -> None:
+    exc = UnicodeDecodeError("utf-8", b"SECRET \xe5", 7, 8, "invalid continuation byte")
+
+    assert isinstance(exc, ENGINE_ERRORS)
+    assert str(translate(exc, QueryConfig(), STATE)) == "The engine could not run this statement."
