@@ -120,7 +120,7 @@ def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str) -> W
     # The engine lacks isfinite for TIMESTAMPTZ_NS, but the coarser type has the same infinities.
     coarser = "::TIMESTAMPTZ" if column.type == "TIMESTAMPTZ_NS" else ""
     finite = f"isfinite({quoted}{coarser})" if _UNBOUNDED.fullmatch(column.type) else "true"
-    only_finite = "" if finite == "true" else f"FILTER ({finite})"  # Otherwise statistics suffice.
+    only_finite = "" if finite == "true" else f"FILTER ({finite})"  # Without a filter, the column statistics suffice.
     as_hint = _HINTS.get(column.type, "{}").format("m")
     row = connection.execute(
         f"SELECT m::VARCHAR, {as_hint} FROM (SELECT max({quoted}) {only_finite} AS m FROM {table})"  # noqa: S608 - quoted by us
