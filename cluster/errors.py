@@ -1,5 +1,5 @@
 """
-Translates cluster errors into the errors of `queryengine`.
+Translates the errors of a cluster into errors for callers.
 
 A cluster's message may contain host names, paths, plans and stack traces. Only its first line is useful to the
 statement's author. The line is passed on if the cluster says that the statement caused the error, and if every path and

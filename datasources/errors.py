@@ -12,7 +12,7 @@ The errors of this package.
     │   ├── SchemaChangedError        columns or types differ from those served
     │   └── SourceEmptyError          a source that had rows has none
     └── SnapshotError                 a snapshot cannot be built, verified or published
-        └── SharedStorageError        the storage that nodes share does not answer, or refuses
+        └── SharedStorageError        the storage that nodes share does not respond or refuses
 """
 
 from collections.abc import Mapping

@@ -148,11 +148,11 @@ class Follower:
         return tuple(map(self._state_of, self._datasets.values()))
 
     def waiting_for(self) -> tuple[str, ...]:
-        """As `DatasetControl.waiting_for`."""
+        """See `DatasetControl.waiting_for`."""
         return tuple(dataset.name for dataset in self._datasets.values() if self._holds_up(dataset))
 
     def is_loaded(self) -> bool:
-        """As `DatasetControl.is_loaded`."""
+        """See `DatasetControl.is_loaded`."""
         return not self.waiting_for()
 
     def request_refresh(

@@ -188,7 +188,7 @@ class ManifestWriter:
         for _ in range(_ATTEMPTS):
             if self._write(snapshots):
                 return
-            # An attempt whose answer was lost has replaced it, or something that has no lease, or a later holder.
+            # It was replaced by an attempt whose response was lost, by something without a lease, or by a later holder.
             self._read()
             self._manifest = own
         raise SharedStorageError(_CONTENDED)

@@ -141,7 +141,7 @@ class Handovers:
         return self._command("engine", checked, write(*content), fixed)
 
     def for_preparation(self) -> int:
-        """Return another descriptor of the configuration in force, for the process that prepares a reload."""
+        """Return another descriptor of the current configuration, for the process that prepares a reload."""
         return self._handovers["web"].for_readers()
 
     def offer(self, checked: Checked, *names: parts.OptionalPartName) -> None:

@@ -122,7 +122,7 @@ class Csv(FileFormat):
     }
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Check the first line of each file, as `Scan.bind` promises."""
+        """Check the first line of each file; see `Scan.bind`."""
         self._quote = '"' if self.params.csv_quote is None else self.params.csv_quote
         self._escape = self._quote if self.params.csv_escape is None else self.params.csv_escape
         self._has_header = self.params.csv_has_header is not False

@@ -155,7 +155,7 @@ class Excel(FileFormat):
     reasons: ClassVar = {"Maximum line size": "a row is longer than 2 MB"}
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Copy the rows of each file, as `Scan.bind` promises."""
+        """Copy the rows of each file; see `Scan.bind`."""
         tables: list[_Table] = []
         copies = []
         for file in self.files:
