@@ -37,7 +37,7 @@ _TIMEX_BYTES = 256
 #: The clocks of two machines that share a disk may differ by this many seconds.
 _TOLERANCE_S = 5.0
 
-#: Trust a certificate that is its own root, and do not check dates, because we do (openssl/x509_vfy.h).
+#: Trust a certificate that is its own root, and leave the dates to our own check (openssl/x509_vfy.h).
 _LENIENT = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(0x20_0000)
 
 

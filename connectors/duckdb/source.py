@@ -1,5 +1,5 @@
 """
-`duckdb:` sources: a table or view of a DuckDB database file, which the loading engine attaches read-only.
+`duckdb:` sources: a table or view in a DuckDB database file, which the loading engine attaches read-only.
 
 The engine may open only that file and its write-ahead log, so a view that reads another file is refused. The engine
 holds a shared lock on the file while it reads, so no program can write to the file during a load. The load fails while

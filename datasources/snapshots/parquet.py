@@ -1,8 +1,8 @@
 """
 Writes the rows of a snapshot to a Parquet file that a cluster can read.
 
-A type that clusters lack is written as a type with the same values. If there is none, or a value does not fit, the
-export fails. Nothing is rounded.
+A type that clusters lack is written as another type that keeps all values. If there is no such type, or a value does
+not fit, the export fails. Nothing is rounded.
 """
 
 from collections.abc import Mapping

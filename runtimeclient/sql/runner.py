@@ -166,7 +166,9 @@ class StatementRunner:
         return output
 
     def _current_style(self) -> Style:
-        """Drop terminal features if the output is not a terminal; read the terminal's size, which may have changed."""
+        """Return the style without terminal features if the output is not a terminal, and with the current terminal
+        size.
+        """
         if self.file is not None:
             return replace(self.style, columns=None, is_colored=False, max_rows=None)
         return replace(self.style, columns=self.console.size()[0] if self.console.is_stdout_terminal else None)
