@@ -1,4 +1,4 @@
-"""How a cluster is written in `runtime.engine`."""
+"""The configuration of a cluster in `runtime.engine`."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,17 +28,17 @@ from system.addresses import Address
 
 _NAME: Final = "sc"
 _SCHEME: Final = f"{_NAME}://"
-#: The port of Spark Connect, if the address has none.
+#: The Spark Connect port if the address has none.
 DEFAULT_PORT: Final = 15002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     """
-    The cluster that speaks Spark Connect at `address`.
+    The Spark Connect cluster at `address`.
 
     `uses_tls` says whether the connection is encrypted. `tls_ca` is the absolute path of a PEM file with the
-    authorities to trust; None for the public ones.
+    certificate authorities to trust, or None for the public ones.
     """
 
     address: Address
@@ -48,7 +48,7 @@ class ClusterConfig:
 
     @classmethod
     def of(cls, engine: EngineConfig) -> Self:
-        """Return the cluster that is *engine*."""
+        """Return the cluster configured in *engine*."""
         made: Self = rebuilt(cls, {**engine.params, "address": plain(engine.address)})
         return made
 
@@ -66,7 +66,7 @@ def _parse_address(text: str) -> Address:
 
 
 class _AddressField(ParsedField[Address]):
-    """The address. An invalid one may hold a token, so no fault shows it."""
+    """The address. No error shows an invalid address because it may contain a token."""
 
     def __init__(self) -> None:
         super().__init__(f"the address of a cluster, such as {_SCHEME}spark.internal:{DEFAULT_PORT}", _parse_address)
@@ -76,7 +76,7 @@ class _AddressField(ParsedField[Address]):
 
 
 class _TokenField(Field[str]):
-    """The token. Secret references in it are resolved; no fault shows it."""
+    """The token. Secret references in it are resolved, and no error shows it."""
 
     expected = "a text or a secret reference such as ${ secrets:name }"
 
@@ -141,7 +141,7 @@ _SECTION: Final = Section[EngineConfig](
     may_be_empty=False,
 )
 
-#: The package is the library that parses statements for a cluster.
+#: The package that parses statements for a cluster.
 ENGINE: Final = Engine(
     section=_SECTION, packages=(Package("sqlglot", "sqlglot==30.30.0"),), plugin="cluster.plugin:ENGINE"
 )
