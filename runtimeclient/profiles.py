@@ -60,7 +60,7 @@ class Profile:
 
     @property
     def keyring_user(self) -> str:
-        """The user name of the keyring entry. It includes the endpoint, so that the key is sent only to that endpoint."""
+        """The user name of the keyring entry. It includes the endpoint, so that the key is sent only to it."""
         return f"{self.name}@{self.endpoint.origin}"
 
 

@@ -166,9 +166,7 @@ class StatementRunner:
         return output
 
     def _current_style(self) -> Style:
-        """Return the style without terminal features if the output is not a terminal, and with the current terminal
-        size.
-        """
+        """Return the style for this output: no terminal features without a terminal, and the current terminal size."""
         if self.file is not None:
             return replace(self.style, columns=None, is_colored=False, max_rows=None)
         return replace(self.style, columns=self.console.size()[0] if self.console.is_stdout_terminal else None)
