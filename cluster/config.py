@@ -1,6 +1,6 @@
 """The configuration of a cluster in `runtime.engine`."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -65,24 +65,21 @@ def _parse_address(text: str) -> Address:
     return Address(host, port or DEFAULT_PORT)
 
 
-class _AddressField(ParsedField[Address]):
-    """The address. No error shows an invalid address because it may contain a token."""
-
-    def __init__(self) -> None:
-        super().__init__(f"the address of a cluster, such as {_SCHEME}spark.internal:{DEFAULT_PORT}", _parse_address)
-
-    def read(self, node: Node, path: YamlPath) -> Address | None:
-        return super().read(_hidden(node), path)
+#: An invalid address may contain a token.
+_ADDRESS: Final = ParsedField(
+    f"the address of a cluster, such as {_SCHEME}spark.internal:{DEFAULT_PORT}", _parse_address, is_hidden=True
+)
 
 
 class _TokenField(Field[str]):
     """The token. Secret references in it are resolved, and no error shows it."""
 
     expected = "a text or a secret reference such as ${ secrets:name }"
+    is_hidden = True
 
     def read(self, node: Node, path: YamlPath) -> str | None:
         if not isinstance(node, Scalar) or node.is_null:
-            self.refuse(_hidden(node), path)
+            self.refuse(node, path)
             return None
         if not holds_reference(node.text):
             path.warn(node.line, "is written out: a secret reference keeps it out of this file")
@@ -94,10 +91,6 @@ class _TokenField(Field[str]):
         except InvalidValueError:
             path.fault(node.line, "is not a token: printable ASCII without spaces")
             return None
-
-
-def _hidden(node: Node) -> Node:
-    return replace(node, may_be_shown=False) if isinstance(node, Scalar) else node
 
 
 def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> EngineConfig:
@@ -126,7 +119,7 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> EngineConfi
 
 _SECTION: Final = Section[EngineConfig](
     _build,
-    Setting("from", _AddressField(), is_required=True),
+    Setting("from", _ADDRESS, is_required=True),
     Setting(
         "params",
         Section(
