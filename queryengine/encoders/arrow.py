@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from queryengine.encoders.nulls import cleared
 from queryengine.encoders.plan import ARROW_PIECE_BYTES, pieces, renderers
 from queryengine.engine import Parts
 from queryengine.manifest import Column
@@ -34,8 +35,12 @@ def encode(columns: Sequence[Column], schema: pa.Schema, batches: Iterable[pa.Re
 
 
 def cut(answer: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the rows of *batches*, with the names of *answer*, in pieces of at most `ARROW_PIECE_BYTES` or one row."""
-    for piece, _ in pieces(batches, _size, ARROW_PIECE_BYTES):
+    """
+    Give the rows of *batches*, with the names of *answer*, in pieces of at most `ARROW_PIECE_BYTES` or one row.
+
+    Nothing is left behind their nulls.
+    """
+    for piece, _ in pieces(map(cleared, batches), _size, ARROW_PIECE_BYTES):
         yield pa.RecordBatch.from_arrays(piece.columns, schema=answer)
 
 

@@ -1,0 +1,98 @@
+"""
+Clear what is behind nulls, and behind the last bit, in Arrow arrays.
+
+There the engine leaves whatever its memory held before, such as a part of a row that another key may see. A client that
+looks at the buffers sees it.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+
+
+def cleared(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return *batch* with zeros behind its nulls. If there is nothing to clear, it is the same object."""
+    before = batch.columns
+    columns = [_cleared(column) for column in before]
+    if all(new is old for new, old in zip(columns, before, strict=True)):
+        return batch
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _cleared(array: pa.Array) -> pa.Array:
+    type_ = array.type
+    if not (pa.types.is_primitive(type_) or pa.types.is_decimal(type_) or pa.types.is_fixed_size_binary(type_)):
+        return _nested(array)
+    if pa.types.is_boolean(type_):
+        return _flags(array) if array.null_count or len(array) % 8 else array
+    return _zeroed(array) if array.null_count else array
+
+
+def _nested(array: pa.Array) -> pa.Array:  # noqa: PLR0911 (one for each kind)
+    """Return *array*, whose type has no fixed width, with zeros behind the nulls in it."""
+    type_ = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(type_, _cleared(array.storage))
+    if isinstance(array, pa.DictionaryArray):
+        return pa.DictionaryArray.from_arrays(_cleared(array.indices), array.dictionary, ordered=type_.ordered)
+    if isinstance(array, pa.StructArray):  # The fields are null where the structure is.
+        # A union has no nulls of its own: to flatten one into a null structure ends the process.
+        fields = [
+            _cleared(array.field(index) if pa.types.is_union(field.type) else pc.struct_field(array, [index]))
+            for index, field in enumerate(type_)
+        ]
+        return pa.StructArray.from_arrays(fields, fields=list(type_), mask=array.is_null()) if fields else array
+    if isinstance(array, pa.MapArray):
+        entries = pa.StructArray.from_arrays(
+            [_cleared(array.keys), _cleared(array.items)], fields=[type_.key_field, type_.item_field]
+        )
+        return _rebuilt(array, 2, [entries])
+    if isinstance(array, pa.ListArray | pa.LargeListArray):
+        return _rebuilt(array, 2, [_cleared(array.values)])
+    if isinstance(array, pa.FixedSizeListArray):
+        return _rebuilt(array, 1, [_cleared(array.values)])
+    if isinstance(array, pa.UnionArray):
+        fields = [_cleared(array.field(index)) for index in range(type_.num_fields)]
+        names = [type_.field(index).name for index in range(type_.num_fields)]
+        # `UnionArray.type_codes` ignores the offset of a slice.
+        codes = pa.Array.from_buffers(pa.int8(), len(array), [None, array.buffers()[1].slice(array.offset, len(array))])
+        return pa.UnionArray.from_sparse(codes, fields, names, type_.type_codes)
+    if not array.null_count or pa.types.is_null(type_):
+        return array
+    return _rebuilt(array, 3, [])  # A text takes no bytes if it is null.
+
+
+def _rebuilt(array: pa.Array, number: int, children: list[pa.Array]) -> pa.Array:
+    """Return *array*, whose first *number* buffers are its own, with *children*."""
+    buffers = array.buffers()[:number]
+    if array.null_count and not array.offset:
+        buffers[0] = _bits(buffers[0], len(array))
+    return pa.Array.from_buffers(array.type, len(array), buffers, array.null_count, array.offset, children or None)
+
+
+def _flags(array: pa.Array) -> pa.Array:
+    flags = pc.invert(pc.invert(pc.fill_null(array, False)))  # which begins with the first bit
+    return _fixed(array, _bits(flags.buffers()[1], len(array)))
+
+
+def _zeroed(array: pa.Array) -> pa.Array:
+    """Return *array*, of fixed width and with nulls, with zeros behind them."""
+    width = array.type.bit_width // 8
+    integer = _INTEGERS.get(array.type.bit_width)
+    plain = array.view(integer or pa.binary(width))
+    return _fixed(array, pc.fill_null(plain, 0 if integer else bytes(width)).buffers()[1])
+
+
+def _fixed(array: pa.Array, values: pa.Buffer) -> pa.Array:
+    validity = _bits(pc.is_valid(array).buffers()[1], len(array)) if array.null_count else None
+    return pa.Array.from_buffers(array.type, len(array), [validity, values], array.null_count)
+
+
+def _bits(buffer: pa.Buffer, count: int) -> pa.Buffer:
+    """Return the first *count* bits of *buffer*, and zeros up to the end of the byte."""
+    if not count % 8:
+        return buffer
+    bits = bytearray(buffer.slice(0, (count + 7) // 8))
+    bits[-1] &= (1 << count % 8) - 1
+    return pa.py_buffer(bytes(bits))
