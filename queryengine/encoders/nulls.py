@@ -54,10 +54,12 @@ def _nested(array: pa.Array) -> pa.Array:  # noqa: PLR0911 (one for each kind)
         return _rebuilt(array, 1, [_cleared(array.values)])
     if isinstance(array, pa.UnionArray):
         fields = [_cleared(array.field(index)) for index in range(type_.num_fields)]
-        names = [type_.field(index).name for index in range(type_.num_fields)]
-        # `UnionArray.type_codes` ignores the offset of a slice.
-        codes = pa.Array.from_buffers(pa.int8(), len(array), [None, array.buffers()[1].slice(array.offset, len(array))])
-        return pa.UnionArray.from_sparse(codes, fields, names, type_.type_codes)
+        # Those of a sparse union are sliced as it is, and those of a dense one are whole. It has no validity buffer.
+        buffers = [
+            buffer.slice(array.offset * width, len(array) * width)
+            for buffer, width in zip(array.buffers()[1:], (1, 4) if type_.mode == "dense" else (1,), strict=False)
+        ]
+        return pa.Array.from_buffers(type_, len(array), [None, *buffers], 0, 0, fields)
     if not array.null_count or pa.types.is_null(type_):
         return array
     return _rebuilt(array, 3, [])  # A text takes no bytes if it is null.
