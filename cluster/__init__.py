@@ -1,1 +1,1 @@
-"""A session on a cluster that speaks Spark Connect, in place of a DuckDB instance."""
+"""A session on a Spark Connect cluster, used in place of a DuckDB instance."""

@@ -1,4 +1,4 @@
-"""The values of a statement's parameters as literals of Spark Connect."""
+"""The values of a statement's parameters as Spark Connect literals."""
 
 import datetime as dt
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ _MAX_DIGITS: Final = 38
 
 def arguments(values: list[Any] | dict[str, Any] | None) -> dict[str, Any]:
     """
-    Return *values* by the names that the gate writes: an underscore before the name, or the position from 1.
+    Return *values* by the names that the gate writes: the name after an underscore, or the position from 1.
 
     Raises:
-        ParameterError: A value has a type that a cluster does not take.
+        ParameterError: A value has a type that a cluster does not accept.
     """
     named = values if isinstance(values, Mapping) else {str(at): value for at, value in enumerate(values or (), 1)}
     return {f"_{name}": messages.Expression(literal=_literal(name, value)) for name, value in named.items()}
@@ -55,7 +55,7 @@ def _decimal(name: str, value: Decimal) -> Any:
     return messages.Expression.Literal.Decimal(value=f"{value:f}", precision=precision, scale=scale)
 
 
-#: By the type of a value: the field of the literal and its content. A type comes before those that include it.
+#: The literal's field and its content by value type. A type comes before the types that include it.
 _CONVERTERS: Final[Mapping[type, Callable[[str, Any], dict[str, Any]]]] = {
     bool: lambda _, value: {"boolean": value},
     int: _integer,

@@ -14,7 +14,7 @@ from runtimeconf.model import RuntimeConfig
 
 
 class ClusterBackend:
-    """The *cluster* of *config*. Make it after any fork."""
+    """The *cluster* of *config*. Create it after any fork."""
 
     def __init__(self, config: RuntimeConfig, cluster: ClusterConfig) -> None:
         self.gate = SparkGate()
@@ -22,7 +22,7 @@ class ClusterBackend:
         self._connection = Connection(cluster)
 
     def open(self, manifest: Manifest, views: Sequence[GatedView], scratch: Path, *, tolerant: bool) -> RemoteSession:
-        """As `Backend.open`; nothing is spilled here, and a cluster that cannot be reached is no error yet."""
+        """See `Backend.open`. Nothing is spilled, and an unreachable cluster is not yet an error."""
         return RemoteSession(self._connection, SharedSession(self._connection, self._config, manifest, views))
 
     def close(self) -> None:

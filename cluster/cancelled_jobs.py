@@ -1,9 +1,9 @@
 """
-Jobs that were cancelled but still compute.
+Jobs that were cancelled but are still computing.
 
-Sail stops a task between two steps of an operator only. A step of a cross join takes minutes if its smaller side has
-tens of thousands of rows, and only the end of the session ends it sooner, because the workers end with it. The system
-tables of Sail show such tasks. A cluster without these tables is expected to stop its tasks.
+Sail stops a task only between two steps of an operator. A step of a cross join takes minutes if the smaller side has
+tens of thousands of rows. Only ending the session stops it sooner, because the workers end with the session. Sail's
+system tables show such tasks. A cluster without these tables is expected to stop its tasks.
 """
 
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from typing import Final
 from cluster.connection import Connection
 from queryengine.errors import StatementError
 
-#: The setting of a session that names the operation which was stopped last.
+#: The session setting with the id of the operation that was stopped last.
 STOPPED: Final = "spark.querykeep.stopped"
-#: How long a cancelled job may still compute; and while other jobs run, which may be short ones that wait for it.
+#: How long a cancelled job may keep computing, and the limit while other (perhaps short) jobs may be waiting for it.
 STUCK_S: Final = 2.0
 SHARED_S: Final = 10.0
 
-# Sail answers these itself. Other filters and functions would need its workers, which are busy.
+# Sail runs these queries itself. Other filters and functions would need its workers, which are busy.
 _JOBS: Final = "SELECT job_id, status FROM system.execution.jobs WHERE session_id = '{}' AND job_id >= {}"
 _TASKS: Final = "SELECT job_id, status FROM system.execution.tasks WHERE session_id = '{}' AND job_id IN ({})"
 _OVER: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELED"})
@@ -26,12 +26,12 @@ _OVER: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELED"})
 
 @dataclass(slots=True)
 class _Session:
-    """What is known of the jobs of one session."""
+    """The known state of a session's jobs."""
 
     id: str
-    first: int = 0  # All jobs before it are over.
+    first: int = 0  # All earlier jobs have ended.
     running: frozenset[int] = frozenset()
-    is_shared: bool = False  # Other jobs run too.
+    is_shared: bool = False  # Other jobs are also running.
     since: dict[int, float] = field(default_factory=dict)  # when a cancelled job was first seen to compute
     has_tables: bool = True
 
@@ -45,7 +45,7 @@ class CancelledJobs:
 
     def compute(self, session_id: str, now: float) -> bool:
         """
-        Say whether tasks of cancelled jobs still run in the session at *now* (`time.monotonic`).
+        Return whether tasks of cancelled jobs are still running in the session at *now* (`time.monotonic`).
 
         Raises:
             SessionLostError: The session has ended.
@@ -62,7 +62,7 @@ class CancelledJobs:
             known.has_tables = False
             return False
         running = frozenset(job for job, status in jobs if status not in _OVER)
-        # These queries are jobs too: one of them is always running.
+        # These queries are also jobs, so one of them is always running.
         known.is_shared = len(running) > 1 or bool(running & known.running)
         known.running = running
         cancelled = [job for job, status in jobs if status == "CANCELED"]
@@ -73,7 +73,7 @@ class CancelledJobs:
         return bool(computing)
 
     def are_stuck(self, now: float) -> bool:
-        """Say whether only the end of the session ends what was found last."""
+        """Return whether only ending the session stops the jobs found last."""
         known = self._session
         since = min(known.since.values(), default=now)
         return now - since >= (SHARED_S if known.is_shared else STUCK_S)

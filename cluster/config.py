@@ -1,6 +1,6 @@
-"""How a cluster is written in `runtime.engine`."""
+"""The configuration of a cluster in `runtime.engine`."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -28,17 +28,17 @@ from system.addresses import Address
 
 _NAME: Final = "sc"
 _SCHEME: Final = f"{_NAME}://"
-#: The port of Spark Connect, if the address has none.
+#: The Spark Connect port if the address has none.
 DEFAULT_PORT: Final = 15002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     """
-    The cluster that speaks Spark Connect at `address`.
+    The Spark Connect cluster at `address`.
 
     `uses_tls` says whether the connection is encrypted. `tls_ca` is the absolute path of a PEM file with the
-    authorities to trust; None for the public ones.
+    certificate authorities to trust, or None for the public ones.
     """
 
     address: Address
@@ -48,7 +48,7 @@ class ClusterConfig:
 
     @classmethod
     def of(cls, engine: EngineConfig) -> Self:
-        """Return the cluster that is *engine*."""
+        """Return the cluster configured in *engine*."""
         made: Self = rebuilt(cls, {**engine.params, "address": plain(engine.address)})
         return made
 
@@ -65,24 +65,21 @@ def _parse_address(text: str) -> Address:
     return Address(host, port or DEFAULT_PORT)
 
 
-class _AddressField(ParsedField[Address]):
-    """The address. An invalid one may hold a token, so no fault shows it."""
-
-    def __init__(self) -> None:
-        super().__init__(f"the address of a cluster, such as {_SCHEME}spark.internal:{DEFAULT_PORT}", _parse_address)
-
-    def read(self, node: Node, path: YamlPath) -> Address | None:
-        return super().read(_hidden(node), path)
+#: An invalid address may contain a token.
+_ADDRESS: Final = ParsedField(
+    f"the address of a cluster, such as {_SCHEME}spark.internal:{DEFAULT_PORT}", _parse_address, is_hidden=True
+)
 
 
 class _TokenField(Field[str]):
-    """The token. Secret references in it are resolved; no fault shows it."""
+    """The token. Secret references in it are resolved, and no error shows it."""
 
     expected = "a text or a secret reference such as ${ secrets:name }"
+    is_hidden = True
 
     def read(self, node: Node, path: YamlPath) -> str | None:
         if not isinstance(node, Scalar) or node.is_null:
-            self.refuse(_hidden(node), path)
+            self.refuse(node, path)
             return None
         if not holds_reference(node.text):
             path.warn(node.line, "is written out: a secret reference keeps it out of this file")
@@ -94,10 +91,6 @@ class _TokenField(Field[str]):
         except InvalidValueError:
             path.fault(node.line, "is not a token: printable ASCII without spaces")
             return None
-
-
-def _hidden(node: Node) -> Node:
-    return replace(node, may_be_shown=False) if isinstance(node, Scalar) else node
 
 
 def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> EngineConfig:
@@ -126,7 +119,7 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> EngineConfi
 
 _SECTION: Final = Section[EngineConfig](
     _build,
-    Setting("from", _AddressField(), is_required=True),
+    Setting("from", _ADDRESS, is_required=True),
     Setting(
         "params",
         Section(
@@ -141,7 +134,7 @@ _SECTION: Final = Section[EngineConfig](
     may_be_empty=False,
 )
 
-#: The package is the library that parses statements for a cluster.
+#: The package that parses statements for a cluster.
 ENGINE: Final = Engine(
     section=_SECTION, packages=(Package("sqlglot", "sqlglot==30.30.0"),), plugin="cluster.plugin:ENGINE"
 )

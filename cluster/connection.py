@@ -1,7 +1,7 @@
 """
-The connection of one process to a cluster: the calls of Spark Connect.
+One process's connection to a cluster, with the Spark Connect calls.
 
-gRPC does not survive a fork. Only processes that fork no more may import this module.
+gRPC does not survive a fork, so only processes that will not fork again may import this module.
 """
 
 import threading
@@ -22,9 +22,9 @@ from queryengine.encoders.plan import MAX_ROW_BYTES
 from queryengine.errors import EngineUnavailableError
 from runtimeconf.model import MIB
 
-#: How long the cluster may take to answer anything but a statement.
+#: How long the cluster may take to respond to anything except a statement.
 CALL_S: Final = 10.0
-#: An interrupt is repeated after these times if the cluster knows no such operation: it may be just starting.
+#: An interrupt is repeated after these times if the cluster does not know the operation, which may be just starting.
 _AGAIN_S: Final = (0.2, 1.0, 3.0)
 _INTERRUPT_S: Final = 15.0
 
@@ -32,16 +32,16 @@ _USER: Final = "querykeep"
 _CLIENT: Final = "querykeep"
 
 _OPTIONS: Final = (
-    # Some clusters compress for every client that does not say that it cannot decompress: twenty times the time.
+    # Some clusters compress unless a client says that it cannot decompress. Compression takes twenty times as long.
     ("grpc.compression_enabled_algorithms_bitset", 1),
-    # The default of 16 KiB cuts each batch of a large result into dozens of frames, which both ends pay for.
+    # The default of 16 KiB splits each batch of a large result into dozens of frames, which costs both ends time.
     ("grpc.http2.max_frame_size", 4 * MIB),
-    # The thread that waits for a response receives it itself, instead of being woken by another one.
+    # The thread that waits for a response receives it itself, instead of being woken by another thread.
     (ChannelOptions.SingleThreadedUnaryStream, 1),
     ("grpc.max_receive_message_length", MAX_ROW_BYTES + 16 * MIB),
     ("grpc.max_send_message_length", MAX_ROW_BYTES),
     ("grpc.enable_http_proxy", 0),
-    # Otherwise a new connection would wait as long as one that failed before has to wait until it tries again.
+    # Otherwise a new connection would have to wait for the retry delay of an earlier failed connection.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.min_reconnect_backoff_ms", 500),
@@ -52,7 +52,7 @@ class Connection:
     """
     The calls to *cluster*. Thread-safe.
 
-    Methods that wait raise QueryError, such as EngineUnavailableError if the cluster cannot be reached, or
+    Methods that wait raise a QueryError (such as EngineUnavailableError if the cluster cannot be reached) or
     SessionLostError.
     """
 
@@ -70,30 +70,30 @@ class Connection:
         self._is_closed = False
 
     def option(self, session_id: str, key: str) -> str | None:
-        """Return the value of a setting of the session, which is begun if it does not exist."""
+        """Return the value of a session setting, starting the session if it does not exist."""
         operation = messages.ConfigRequest.Operation(get_option=messages.ConfigRequest.GetOption(keys=[key]))
         pairs = self._config(session_id, operation)
         return next((pair.value for pair in pairs if pair.HasField("value")), None)
 
     def options(self, session_id: str, prefix: str) -> dict[str, str]:
-        """Return the settings of the session that begin with *prefix*, without it."""
+        """Return the session settings that begin with *prefix*, with the prefix removed."""
         operation = messages.ConfigRequest.Operation(get_all=messages.ConfigRequest.GetAll(prefix=prefix))
         return {pair.key.removeprefix(prefix): pair.value for pair in self._config(session_id, operation)}
 
     def set_options(self, session_id: str, values: Mapping[str, str]) -> None:
-        """Change settings of the session."""
+        """Change session settings."""
         self._config(session_id, _set(values))
 
     def announce(self, session_id: str, key: str, value: str) -> None:
-        """Change a setting of the session. Does not wait."""
+        """Change a session setting. Does not wait."""
         request = messages.ConfigRequest(**self._identified(session_id), operation=_set({key: value}))
         call = self._call("Config", messages.ConfigResponse)
         with suppress(ValueError):  # The channel has been closed.
-            # A call that nothing refers to is cancelled.
+            # A call without references is cancelled.
             call.future(request, timeout=CALL_S, metadata=self._metadata).add_done_callback(lambda _: None)
 
     def unset_option(self, session_id: str, key: str) -> None:
-        """Remove a setting of the session."""
+        """Remove a session setting."""
         self._config(session_id, messages.ConfigRequest.Operation(unset=messages.ConfigRequest.Unset(keys=[key])))
 
     def row_type(
@@ -104,22 +104,22 @@ class Connection:
         *,
         sql: str = "",
     ) -> Any:
-        """Return the type of the rows of *relation*. *attach* receives what stops the wait for it."""
+        """Return the row type of *relation*. *attach* receives a function that stops the wait."""
         plan = messages.Plan(root=relation)
         request = messages.AnalyzePlanRequest(
             **self._identified(session_id),
             schema=messages.AnalyzePlanRequest.Schema(plan=plan),
         )
-        timeout_s = None if sql else CALL_S  # Somebody stops the wait for a statement.
+        timeout_s = None if sql else CALL_S  # Somebody has stopped the wait for a statement.
         return self._answer("AnalyzePlan", request, attach=attach, timeout_s=timeout_s, sql=sql).schema.schema
 
     def command(self, session_id: str, command: Any) -> None:
-        """Run a command to its end."""
+        """Run a command until it ends."""
         for _ in self._responses(session_id, messages.Plan(command=command), 6 * CALL_S):
             pass
 
     def rows(self, session_id: str, sql: str) -> list[dict[str, Any]]:
-        """Return the few rows of a query of ours."""
+        """Return the rows of an internal query, which are few."""
         found = []
         plan = messages.Plan(root=messages.Relation(sql=messages.SQL(query=sql)))
         for response in self._responses(session_id, plan, CALL_S):
@@ -131,7 +131,7 @@ class Connection:
     def execute(
         self, session_id: str, plan: Any, operation_id: str, tags: Sequence[str], *, timeout_s: float | None = None
     ) -> Any:
-        """Begin an operation, and return the call that gives its responses. Its errors are gRPC's."""
+        """Begin an operation, and return the call with its responses. It raises gRPC errors."""
         reattachable = messages.ReattachOptions(reattachable=True)
         request = messages.ExecutePlanRequest(
             **self._identified(session_id),
@@ -143,14 +143,14 @@ class Connection:
         return self._stream("ExecutePlan", request, timeout_s)
 
     def reattach(self, session_id: str, operation_id: str, last_response_id: str) -> Any:
-        """Go on with an operation after the response with this id. See `execute`."""
+        """Continue an operation after the response with this id. See `execute`."""
         request = messages.ReattachExecuteRequest(
             **self._identified(session_id), operation_id=operation_id, last_response_id=last_response_id
         )
         return self._stream("ReattachExecute", request, None)
 
     def release(self, session_id: str, operation_id: str) -> None:
-        """Let the cluster forget an operation whose responses have all come."""
+        """Let the cluster forget an operation whose responses have all arrived."""
         release_all = messages.ReleaseExecuteRequest.ReleaseAll()
         request = messages.ReleaseExecuteRequest(
             **self._identified(session_id), operation_id=operation_id, release_all=release_all
@@ -158,7 +158,7 @@ class Connection:
         self._answer("ReleaseExecute", request)
 
     def interrupt(self, session_id: str, **which: str) -> None:
-        """End the operation with this `operation_id`, or those with this `operation_tag`. Does not wait."""
+        """End the operation with this `operation_id`, or all operations with this `operation_tag`. Does not wait."""
         kinds = messages.InterruptRequest.InterruptType
         kind = kinds.Value("INTERRUPT_TYPE_TAG" if "operation_tag" in which else "INTERRUPT_TYPE_OPERATION_ID")
         request = messages.InterruptRequest(**self._identified(session_id), interrupt_type=kind, **which)
@@ -172,7 +172,7 @@ class Connection:
         self._answer("ReleaseSession", messages.ReleaseSessionRequest(**identified), timeout_s=1.0)
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Close the connection, once the interrupts under way were answered or *timeout_s* seconds have passed."""
+        """Close the connection when the pending interrupts have responses or after *timeout_s* seconds."""
         with self._condition:
             self._condition.wait_for(lambda: not self._interrupts, timeout_s)
             self._is_closed = True
@@ -223,7 +223,7 @@ class Connection:
             return future.result()
         except grpc.RpcError as error:
             raise translated(error, sql) from error
-        except (grpc.FutureCancelledError, ValueError) as error:  # The latter: this process closed the connection.
+        except (grpc.FutureCancelledError, ValueError) as error:  # ValueError: this process closed the connection.
             raise EngineUnavailableError(UNREACHABLE) from error
 
     def _call(self, name: str, response: Any) -> Any:

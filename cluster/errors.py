@@ -1,9 +1,9 @@
 """
-What goes wrong on a cluster, in the errors of this room.
+Translates the errors of a cluster into errors for callers.
 
-A message of the cluster may hold names of hosts, paths, plans and stack traces, and only its first line is for the
-author of a statement. It is passed on if the cluster calls the error one of the statement, and if every path and
-address in it is part of the statement.
+A cluster's message may contain host names, paths, plans and stack traces. Only its first line is useful to the
+statement's author. The line is passed on if the cluster says that the statement caused the error, and if every path and
+address in the line occurs in the statement.
 """
 
 import logging
@@ -37,20 +37,20 @@ _MESSAGE_CHARACTERS: Final = 500
 #: `[ERROR_CLASS.SUBCLASS] Sentence. SQLSTATE: 42703; line 1 pos 7`
 _ERROR_CLASS = re.compile(r"\A\s*(?:[A-Z][a-z ]+: )?\[([A-Z][A-Z0-9_.]+)\]\s*")
 _SQL_STATE = re.compile(r"\s*SQLSTATE: ([0-9A-Z]{5})\b;?")
-#: What does not help the author of a statement: a place in the text that was generated, and a setting.
+#: Text that does not help the statement's author: a position in the generated text, and a setting.
 _USELESS = re.compile(
     r";? line \d+ pos \d+|;? \(line \d+, pos \d+\)| at \d+:\d+(?= expected )"
     r"| If necessary set \"spark\.[^.]+\.[^\"]*\" to [^.]*\."
 )
-#: A URL, an absolute path, an address of IPv4, a host with a port, or a Java class.
+#: A URL, an absolute path, an IPv4 address, a host with a port, or a Java class.
 _PLACES = re.compile(
     r"\w+:/{1,3}[^\s'\"`\])]+|(?<![\w/<.])/[\w.-]+/[^\s'\"`\])]*|\b\d{1,3}(?:\.\d{1,3}){3}\b(?::\d+)?"
     r"|\b[\w-]+(?:\.[\w-]+)*:\d{2,5}\b|\b(?:org|java|scala|com)\.[a-z]\w*\.[\w.$]+"
 )
 
-#: The session does not exist any more.
+#: Error classes that mean that the session no longer exists.
 _LOST = re.compile(r"INVALID_HANDLE\.SESSION_|SESSION_NOT_|session \S+ is not running", re.IGNORECASE)
-#: Errors that the author of a statement does not cause: by the class of the error, or by the message if it has none.
+#: Errors not caused by the statement's author, by error class, or by message if there is no class.
 _BY_TEXT: Final[tuple[tuple[re.Pattern[str], type[QueryError], str], ...]] = (
     (re.compile(r"OPERATION_CANCELED|OPERATION_ABANDONED|\bcancell?ed\b"), QueryError, CUT),
     (
@@ -67,7 +67,7 @@ _BY_TEXT: Final[tuple[tuple[re.Pattern[str], type[QueryError], str], ...]] = (
         "The cluster cannot read the data of a dataset at the moment.",
     ),
 )
-#: Classes of SQLSTATE that mean the statement: cardinality, data, constraints, syntax, limits of the language, and
+#: SQLSTATE classes of statement errors: cardinality, data, constraints, syntax, limits of the language, and
 #: `raise_error`.
 _STATES = ("21", "22", "23", "42", "0A", "54", "P0")
 _BY_STATEMENT = re.compile(
@@ -79,11 +79,11 @@ _REFUSED_CODES = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PER
 
 
 class SessionLostError(Exception):
-    """The session on the cluster has ended, or the cluster has lost what it was told."""
+    """The session on the cluster has ended, or the cluster has lost its definitions."""
 
 
 def translated(error: grpc.RpcError, sql: str = "") -> Exception:
-    """Return the `QueryError` that *error* is for the author of *sql*, or a `SessionLostError`."""
+    """Translate *error* into a `QueryError` for the author of *sql*, or into a `SessionLostError`."""
     code, text = error.code(), str(error.details() or "")
     if code is grpc.StatusCode.UNAVAILABLE:
         return EngineUnavailableError(UNREACHABLE)
@@ -100,7 +100,7 @@ def translated(error: grpc.RpcError, sql: str = "") -> Exception:
 
 
 def _of_statement(text: str, info: Mapping[str, str], sql: str) -> QueryError:
-    """Return what an error with the message *text* and the metadata *info* means for the author of *sql*."""
+    """Translate an error with the message *text* and the metadata *info* for the author of *sql*."""
     named = _ERROR_CLASS.match(text)
     error_class = info.get("errorClass") or (named[1] if named else "")
     for pattern, kind, sentence in _BY_TEXT:

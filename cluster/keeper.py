@@ -1,16 +1,16 @@
 """
-Keeps the session on the cluster in order, for one engine.
+Manages the session on the cluster for one engine.
 
-Every engine that uses a session has a setting of its own in it, which it changes every `BEAT_S`. An engine whose
-setting stands still for `STALE_S` is gone, whatever became of it: another one then ends its operations, by their tag.
-The engine that leaves last ends the session. The operation of a worker that died is ended at once, by the tag of its
-statement.
+Every engine that uses a session has its own setting in the session, which it changes every `BEAT_S`. An engine that has
+not updated its setting for `STALE_S` is considered dead. Another engine then ends the dead engine's operations by their
+tag. The engine that leaves last ends the session. If a worker dies, its operation is ended immediately by the tag of
+its statement.
 
-Whoever stops an operation leaves its id in a setting. The keepers then watch whether the cluster stops computing, and
-end the session if it does not: see `cluster.cancelled_jobs`.
+A process that stops an operation stores the operation's id in a setting. The keepers then watch whether the cluster
+stops computing, and end the session if it does not (see `cluster.cancelled_jobs`).
 
-Clusters list the files of a dataset when it is defined, so the keeper defines everything anew from time to time that
-may have changed. It also defines new versions of datasets, and drops old ones.
+Clusters list the files of a dataset when it is defined, so the keeper periodically redefines everything that may have
+changed. It also defines new versions of datasets and drops old ones.
 """
 
 import logging
@@ -35,18 +35,18 @@ from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-#: The interval between two changes of the setting of an engine, and the age at which it counts as gone.
+#: The interval between two updates of an engine's setting, and the age at which the engine counts as dead.
 BEAT_S: Final = 4.0
 STALE_S: Final = 14.0
-#: How often everything is defined anew; more often while a dataset cannot be read.
+#: How often everything is redefined, and the shorter interval while a dataset cannot be read.
 DEFINE_S: Final = 60.0
 DEFINE_SOON_S: Final = 10.0
-#: How long the views of superseded versions stay: engines that are late may still use them.
+#: How long views of superseded versions stay, because slower engines may still use them.
 DROP_S: Final = 600.0
-#: How long the cluster is watched after an operation was stopped, and how often.
+#: How long, and how often, the cluster is checked after an operation was stopped.
 WATCH_S: Final = 10.0
 WATCH_AGAIN_S: Final = 1.0
-#: How often an operation is ended again whose start may still be on its way.
+#: How often an operation whose start may still be in transit is ended again.
 _AGAIN_S: Final = (0.0, 2.0, 8.0)
 
 _PREFIX: Final = "spark.querykeep.engine."
@@ -55,7 +55,7 @@ _QUERY_BYTES: Final = 64 * 1024
 
 @dataclass(slots=True)
 class _Engine:
-    """Another engine: its last beat, and when that was seen first."""
+    """Another engine: its last beat, and when that beat was first seen."""
 
     beat: str
     since: float
@@ -63,9 +63,9 @@ class _Engine:
 
 class Keeper:
     """
-    The keeper of the engine with this id. It has no thread; `step` does what is due.
+    The keeper of the engine with this id. It has no thread, so `step` does the work that is due.
 
-    The *predecessor*, another engine, is known to be gone.
+    The *predecessor*, another engine, is known to be dead.
     """
 
     def __init__(self, config: RuntimeConfig, cluster: ClusterConfig, engine: str, predecessor: str = "") -> None:
@@ -90,11 +90,11 @@ class Keeper:
         self._lost: list[tuple[float, str]] = []  # statements whose worker died, and when to end each (again)
 
     def lost(self, query_id: str, now: float) -> None:
-        """End the operation of a statement whose worker died, soon and a few times more."""
+        """End the operation of a statement whose worker died, soon and a few more times."""
         self._lost += [(now + pause_s, query_id) for pause_s in _AGAIN_S]
 
     def step(self, now: float) -> float:
-        """Do what is due at *now* (`time.monotonic`), and return the seconds until the next step."""
+        """Do the work due at *now* (`time.monotonic`), and return the seconds until the next step."""
         try:
             if self._session is not None:
                 self._end_lost(self._session, now)
@@ -165,7 +165,7 @@ class Keeper:
         self._watch_at, self._watch_until = now, now + WATCH_S
 
     def _watch(self, session: OpenSession, now: float) -> None:
-        """End the session if nothing else makes the cluster stop what was cancelled."""
+        """End the session if nothing else makes the cluster stop cancelled work."""
         if self._cancelled.compute(session.id, now):
             self._watch_until = now + WATCH_S
         self._watch_at = now + WATCH_AGAIN_S if now < self._watch_until else inf
@@ -175,7 +175,7 @@ class Keeper:
             self._connection.release_session(session.id)
 
     def _follow(self) -> None:
-        """Go by the newest manifest."""
+        """Switch to the newest manifest."""
         found = signature(self._manifest)
         if found == self._signature:
             return
@@ -194,7 +194,7 @@ class Keeper:
                 self._shared.drop(session.id, view)
 
     def _bury(self, session: OpenSession, engine: str) -> None:
-        """End what an engine that is gone has left."""
+        """End the leftover operations of a dead engine."""
         logger.warning("another engine is dead: its statements on the cluster are cancelled")
         self._connection.interrupt(session.id, operation_tag=engine_tag(engine))
         self._connection.unset_option(session.id, _PREFIX + engine)
@@ -206,7 +206,7 @@ class Keeper:
 
 
 def run(keeper: Keeper, lost: int) -> None:
-    """Have *keeper* work until the other end of the pipe *lost* is closed. Each line in it names a lost statement."""
+    """Run *keeper* until the other end of the pipe *lost* is closed. Each line in it is the id of a lost statement."""
     poll = select.poll()
     poll.register(lost, select.POLLIN)
     while True:

@@ -1,4 +1,4 @@
-"""The process that keeps the session on a cluster in order, a child of the engine: see `cluster.keeper`."""
+"""The process that manages the session on a cluster. It is a child of the engine; see `cluster.keeper`."""
 
 import logging
 import os
@@ -15,14 +15,14 @@ from system import process_limits, sandbox
 
 logger = logging.getLogger(__name__)
 
-#: The file in the directory of an engine that holds its id.
+#: The file with an engine's id in its directory.
 ENGINE_ID_FILE = "cluster-engine"
-#: The interval between two starts.
+#: The minimum interval between two starts.
 _RESTART_S = 2.0
 
 
 class KeeperProcess:
-    """The keeper for *cluster* of *config*, as the engine sees it: it loads no gRPC, which does not survive a fork."""
+    """The engine's interface to the keeper of *cluster*. It does not load gRPC, which does not survive a fork."""
 
     def __init__(self, config: RuntimeConfig, cluster: ClusterConfig) -> None:
         self._config = config
@@ -34,7 +34,7 @@ class KeeperProcess:
         self._due = 0.0
 
     def take_over(self, directory: Path) -> None:
-        """Leave our id in *directory*, and learn that of the engine that used it before, which is gone."""
+        """Store our id in *directory*, and read the id of the dead engine that used the directory before."""
         file = directory / ENGINE_ID_FILE
         with suppress(OSError, ValueError):
             self._predecessor = str(uuid.UUID(file.read_text("ascii")).hex)
@@ -42,7 +42,7 @@ class KeeperProcess:
             file.write_text(self._engine, "ascii")
 
     def ensure(self, now: float) -> None:
-        """Start the process if it does not run, at most every `_RESTART_S`."""
+        """Start the process if it is not running, at most every `_RESTART_S`."""
         if self._pid is not None or now < self._due:
             return
         self._due = now + _RESTART_S
@@ -66,7 +66,7 @@ class KeeperProcess:
         self._pid, self._lost = pid, writer
 
     def has_ended(self, pid: int) -> bool:
-        """Say whether the process *pid*, which has ended, was the keeper."""
+        """Return whether the ended process *pid* was the keeper."""
         if pid != self._pid:
             return False
         self._pid = None
@@ -74,40 +74,40 @@ class KeeperProcess:
         return True
 
     def lost(self, query_id: str) -> None:
-        """Have the operation of a statement ended whose worker died."""
+        """Tell the keeper to end the operation of a statement whose worker died."""
         if self._lost is not None:
             with suppress(OSError):
                 os.write(self._lost, f"{query_id}\n".encode("ascii", "replace"))
 
     def leave(self) -> None:
-        """Have the process leave the session and end. Does not wait."""
+        """Make the process leave the session and end. Does not wait."""
         self.close_inherited()
 
     @property
     def is_running(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self._pid is not None
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process immediately."""
         if self._pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
     def close_inherited(self) -> None:
-        """Close the end of the pipe that this process has."""
+        """Close this process's end of the pipe."""
         writer, self._lost = self._lost, None
         if writer is not None:
             os.close(writer)
 
     def _serve(self, parent: int, reader: int) -> None:
-        """Run the keeper in this process, just forked; does not return."""
+        """Run the keeper in this newly forked process. Does not return."""
         code = 1
         try:
             process_limits.die_with_parent(parent)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
-                # The engine decides: it closes the pipe when its workers have ended.
+                # The engine decides when to stop: it closes the pipe when its workers have ended.
                 signal.signal(number, signal.SIG_IGN if number is not signal.SIGCHLD else signal.SIG_DFL)
             process_limits.close_descriptors([reader])
             process_limits.forget_environment()

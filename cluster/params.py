@@ -1,4 +1,4 @@
-"""How `spark:` is written: a table of an Apache Spark or Sail cluster, which speaks Spark Connect."""
+"""The parameters of `spark:`: a table on an Apache Spark or Sail cluster, read over Spark Connect."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Where a Spark Connect server is, and how it is asked."""
+    """The address and connection settings of a Spark Connect server."""
 
     address: Address
     uses_tls: bool
@@ -30,7 +30,7 @@ def parse_remote(text: str) -> Remote:
     Parse a connection string such as `sc://host:15002/;use_ssl=true;token=abc` (Spark's "Client connection string").
 
     Raises:
-        InvalidValueError: It is not one, or has other parameters.
+        InvalidValueError: *text* is not a connection string or has unsupported parameters.
     """
     if not text.startswith("sc://"):
         raise InvalidValueError("it begins with sc://")
@@ -71,7 +71,7 @@ class SparkParams(Params):
     spark_tls_root_certificate_file: RootCertificateFile = None
 
     def problem(self, location: str) -> str | None:
-        """Refuse roots without TLS; see `Params.problem`."""
+        """Refuse root certificates without TLS; see `Params.problem`."""
         if self.spark_tls_root_certificate_file is not None and not parse_remote(self.spark_remote).uses_tls:
             return "has spark_tls_root_certificate_file, but spark_remote has no TLS: add use_ssl=true"
         return None

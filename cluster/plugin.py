@@ -1,4 +1,4 @@
-"""The cluster as an engine: what `queryengine.backends` loads for `runtime.engine`."""
+"""The cluster as an engine, which `queryengine.backends` loads for `runtime.engine`."""
 
 from cluster.config import ClusterConfig
 from queryengine.backends import Companion
@@ -8,7 +8,7 @@ from runtimeconf.model import EngineConfig, RuntimeConfig
 
 
 class _Cluster:
-    """An `EnginePlugin`. Its modules are imported late: gRPC does not survive a fork, and the parser is optional."""
+    """An `EnginePlugin`. Modules are imported late because gRPC does not survive a fork and the parser is optional."""
 
     def gate(self) -> StatementGate:
         from cluster.gate.gate import SparkGate  # noqa: PLC0415 (see above)

@@ -20,7 +20,7 @@ from queryengine.manifest import Column
 
 logger = logging.getLogger(__name__)
 
-#: How often in a row a stream that ended too early is taken up again without a response in between.
+#: How often in a row a stream that ended early is resumed without a response in between.
 _REATTACHMENTS: Final = 3
 
 _UNREADABLE: Final = "The result of the cluster cannot be read."
@@ -30,9 +30,9 @@ class RemoteReader:
     """
     The rows of one operation of a session, as a `ResultReader`.
 
-    The result is complete only once the cluster says so and still has the session. A stream that ends without that may
-    be one that the cluster closed for its age, so it is taken up again; if the cluster no longer knows the operation,
-    the result is cut.
+    The result is complete only once the cluster says so and still has the session. If a stream ends earlier, the
+    cluster may have closed it because of its age, so it is resumed. If the cluster no longer knows the operation, the
+    result is truncated.
     """
 
     columns: tuple[Column, ...]
@@ -48,7 +48,7 @@ class RemoteReader:
         sql: str,
         rewrite: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
     ) -> None:
-        """Prepare to run *sql*, for errors; *rewrite* changes each batch."""
+        """Prepare to run a statement. *sql* is for errors. *rewrite* changes each batch."""
         self._connection = connection
         self._session_id = session_id
         self._interruption = interruption
@@ -59,7 +59,7 @@ class RemoteReader:
         self._last_response_id = ""
         self._attempts = 0
         self._pending: deque[pa.RecordBatch] = deque()
-        self._rows = 0  # that have come
+        self._rows = 0  # received so far
         self._lock = threading.Lock()
         self._is_interrupted = False
         self._is_over = False  # on the cluster
@@ -67,10 +67,10 @@ class RemoteReader:
 
     def start(self, plan: Any, tags: Sequence[str]) -> None:
         """
-        Run *plan* until its first rows have come, or all of them.
+        Run *plan* until its first rows have arrived, or all of them.
 
         Raises:
-            SessionLostError: The session has ended; nothing of the result has come.
+            SessionLostError: The session has ended before any part of the result arrived.
             QueryError: The statement failed, or was stopped.
         """
         self._interruption.check()
@@ -80,7 +80,7 @@ class RemoteReader:
             self._advance()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Give the batches as they come. Raises QueryError."""
+        """Yield the batches as they arrive. Raises QueryError."""
         while True:
             while self._pending:
                 yield self._pending.popleft()
@@ -92,7 +92,7 @@ class RemoteReader:
                 raise QueryError(CUT) from error
 
     def interrupt(self) -> None:
-        """Have the cluster end the operation, without waiting for that. Keepers watch whether it does."""
+        """Tell the cluster to end the operation, without waiting. Keepers watch whether it ends."""
         with self._lock:
             if self._is_interrupted or self._is_over or self._call is None:
                 return
@@ -102,12 +102,12 @@ class RemoteReader:
             self._call.cancel()
 
     def close(self) -> None:
-        """End the operation if it still runs."""
+        """End the operation if it is still running."""
         self._interruption.detach()
         self.interrupt()
 
     def _advance(self) -> None:
-        """Take the next response, or take up the stream again."""
+        """Read the next response, or resume the stream."""
         self._interruption.check()
         try:
             response = next(self._call, None)
@@ -128,12 +128,13 @@ class RemoteReader:
                 self._pending.extend(self._batches(response.arrow_batch))
             case "result_complete":
                 self._is_over = True
-                # Sail also calls a result complete that the end of the session has cut. Then it refuses this.
+                # Sail also reports a result as complete if it was truncated by the end of the session. It then refuses
+                # this call.
                 self._connection.release(self._session_id, self._operation_id)
                 self.is_complete = True
 
     def _batches(self, part: Any) -> list[pa.RecordBatch]:
-        """Return the batches with rows in *part*, which must follow what has come and hold as many rows as it says."""
+        """Return the non-empty batches in *part*, which must follow the received rows and have the stated row count."""
         try:
             with pa.ipc.open_stream(part.data) as stream:
                 batches = [self._rewrite(as_schema(batch, self.schema)) for batch in stream if batch.num_rows]
@@ -149,11 +150,11 @@ class RemoteReader:
         return batches
 
     def _go_on_after(self, error: grpc.RpcError) -> None:
-        """Take up a stream that broke, if its operation may still run; otherwise raise what *error* means."""
+        """Resume a broken stream if its operation may still be running. Otherwise raise the translated *error*."""
         found = translated(error, self._sql)
         self._is_over = not isinstance(found, EngineUnavailableError)
         if self._attempts and not isinstance(found, EngineUnavailableError | SessionLostError):
-            raise QueryError(CUT) from error  # It does not know the operation any more.
+            raise QueryError(CUT) from error  # The cluster no longer knows the operation.
         if not isinstance(found, EngineUnavailableError) or not self._last_response_id:
             raise found from error
         if error.code() is not grpc.StatusCode.UNAVAILABLE:

@@ -1,8 +1,9 @@
 """
-What a session on a cluster is to hold for one manifest: a view for each relation of the YAML.
+The content of a cluster session for one manifest: a view for each relation in the YAML.
 
-The name of a view depends on what it reads: these files, or this version of a dataset. So a session can hold the views
-of several manifests, and a statement reads the versions that it began with, whatever is published in the meantime.
+The name of a view depends on the files or the dataset version that it reads. A session can therefore contain the views
+of several manifests, and a statement reads the versions that it began with, regardless of what is published in the
+meantime.
 """
 
 import hashlib
@@ -24,9 +25,9 @@ from runtimeconf.model import DatasetConfig, RuntimeConfig
 @dataclass(frozen=True, slots=True)
 class Definition:
     """
-    A relation, whose columns are not known yet, and what its view is made from: a *source*, or a *view* of the YAML.
+    A relation, whose columns are not yet known, and the origin of its view: a *source*, or a *view* in the YAML.
 
-    A dataset that is not loaded has neither. If it *may change*, a view that is made again can show other data.
+    A dataset that is not loaded has neither. If the relation *may change*, a recreated view can show other data.
     """
 
     relation: Relation
@@ -36,15 +37,15 @@ class Definition:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether there is something to make a view from."""
+        """Whether there is a source or view to create the view from."""
         return self.source is not None or self.view is not None
 
 
 class Definitions:
     """
-    The definitions of *config* over *manifest*, `by_name` in lower case; each reads only earlier ones.
+    The definitions of *config* over *manifest*, `by_name` in lower case. Each reads only earlier ones.
 
-    Each of *views* reads only earlier ones too. `digest` is that of the configuration, whatever the manifest is.
+    Each of *views* also reads only earlier ones. `digest` is the digest of the configuration, without the manifest.
     """
 
     def __init__(self, config: RuntimeConfig, manifest: Manifest, views: Sequence[GatedView]) -> None:
@@ -64,7 +65,7 @@ class Definitions:
         )
 
     def read_the_same(self, statement: GatedStatement, files: Mapping[str, str]) -> bool:
-        """Say whether *statement* reads the same here as over *files*, given by dataset in lower case."""
+        """Return whether *statement* reads the same data here as over *files*, which are by lower-case dataset name."""
         names = statement.relations | (statement.catalog or frozenset())
         read = frozenset[str]().union(*(self._reads.get(name, frozenset()) for name in names))
         return all(self._files.get(name) == files.get(name) for name in read & self._loaded)
@@ -93,16 +94,16 @@ class Definitions:
 
 
 def _identity(dataset: DatasetConfig) -> Iterable[object]:
-    """Return what identifies the data of a dataset in place; nothing for another one, whose versions have names."""
+    """Return values that identify the data of a dataset read in place; nothing for others, with named versions."""
     return (dataset.connector, dataset.location, sorted(dataset.params.items())) if dataset.is_in_place else ()
 
 
 def _files_of(dataset: DatasetConfig) -> Any:
-    """Return the relation that reads the files of a dataset in place."""
+    """Return the relation that reads a dataset's files in place."""
     source = str(format_of(dataset.connector, dataset.location, dataset.params))
     options = {"header": "true", "inferSchema": "true"} if source == "csv" else {}
     options |= {CSV_OPTIONS[name]: text_of(value) for name, value in dataset.params.items() if name in CSV_OPTIONS}
-    # A path alone may mean another file system to the cluster.
+    # A plain path may refer to a different file system on the cluster.
     url = dataset.location if "://" in dataset.location else f"file://{dataset.location}"
     return _read(source, url, options)
 

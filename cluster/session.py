@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: The interval between two looks at the session on the cluster, in seconds.
+#: Seconds between two checks of the session on the cluster.
 LOOK_S: Final = 5.0
-#: The same while the cluster cannot be used.
+#: Seconds between two checks while the cluster is unavailable.
 LOOK_SOON_S: Final = 1.0
 
 #: The columns and the schema of every EXPLAIN.
@@ -44,19 +44,19 @@ class RemoteSession:
     """
     The session that all workers share, in this process.
 
-    It is also made if the cluster cannot be reached, and refuses statements until the cluster can be reached again.
+    It can also be created while the cluster is unreachable, and refuses statements until the cluster is reachable.
 
-    A thread looks at it every `LOOK_S`, so it notices that the cluster is gone, and that others have defined it anew.
+    A thread checks it every `LOOK_S`, so it notices if the cluster is gone or if others have redefined the session.
     """
 
     speculates = False
     is_broken = False
 
     def __init__(self, connection: Connection, shared: SharedSession) -> None:
-        self.unfit_views: Mapping[str, UnfitView] = {}  # Whoever defines a view logs that it does not fit.
+        self.unfit_views: Mapping[str, UnfitView] = {}  # The process that defines a view logs that it does not fit.
         self._connection = connection
         self._shared = shared
-        self._lock = threading.Lock()  # held while the session is looked for
+        self._lock = threading.Lock()  # held while searching for the session
         self._closed = threading.Event()
         self._open: OpenSession | None = None
         try:
@@ -67,7 +67,7 @@ class RemoteSession:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the cluster could be used at the last look."""
+        """Whether the cluster was usable at the last check."""
         return self._open is not None
 
     def run(
@@ -77,7 +77,7 @@ class RemoteSession:
         interruption: Interruption,
         watchdog: Watchdog | None = None,
     ) -> RemoteReader:
-        """As `Session.run`. If the session has ended, the statement runs in a new one."""
+        """See `Session.run`. If the session has ended, the statement runs in a new session."""
         values = values_of(statement, query.parameters)
         tags = [engine_tag(engine_id()), query_tag(query.query_id)]
 
@@ -97,8 +97,8 @@ class RemoteSession:
     def describe(
         self, statement: GatedStatement, parameters: Parameters | None, interruption: Interruption
     ) -> tuple[tuple[Column, ...], pa.Schema] | None:
-        """As `Session.describe`."""
-        if statement.kind == "explain":  # Not every cluster describes it.
+        """See `Session.describe`."""
+        if statement.kind == "explain":  # Not every cluster can describe it.
             return _PLAN
         unbound = bool(statement.parameters) and parameters is None
         values = nulls(statement.parameters) if unbound else values_of(statement, parameters)
@@ -122,27 +122,27 @@ class RemoteSession:
             raise
 
     def is_cacheable(self, statement: GatedStatement) -> bool:
-        """Return False: what a cluster reads in place may change at any time."""
+        """Return False, because data that a cluster reads in place may change at any time."""
         return False
 
     def reads_the_same(self, statement: GatedStatement, files: Mapping[str, str]) -> bool:
-        """As `Session.reads_the_same`. What is read in place counts as the same."""
+        """See `Session.reads_the_same`. Data read in place counts as the same."""
         return self._shared.reads_the_same(statement, files)
 
     def holds_superseded(self, files: Mapping[str, str]) -> bool:
-        """Return False: it holds no files of this machine."""
+        """Return False, because the session has no files of this machine open."""
         return False
 
     def close(self) -> None:
-        """Stop looking. The session on the cluster stays, because others use it."""
+        """Stop checking. The session on the cluster stays because others use it."""
         self._closed.set()
 
     def _in_session(self, statement: GatedStatement, call: Callable[[OpenSession], _T]) -> _T:
         """
-        Return *call* of the session, or of a new one if it has ended.
+        Return the result of *call* for the session, or for a new session if it has ended.
 
-        A cluster that was started again does not know the relations, and says that in its own ways: so each error of a
-        statement is believed only if the session still holds them.
+        A restarted cluster does not know the relations and reports this in various ways. Therefore a statement's error
+        is trusted only if the session still has the relations.
         """
         session = self._required()
         session.require(statement.relations)
@@ -170,7 +170,7 @@ class RemoteSession:
             return False
 
     def _open_again(self, lost: OpenSession | None = None) -> OpenSession:
-        """Look for the session, or begin one, unless another thread has replaced the *lost* one."""
+        """Find or start a session, unless another thread has already replaced the *lost* session."""
         with self._lock:
             if self._open is None or self._open is lost:
                 self._open = None
@@ -185,11 +185,11 @@ class RemoteSession:
                 if self.is_ready and not self._closed.is_set():
                     logger.warning("the cluster cannot be used", extra={"fields": {"error": str(error)}})
                 self._open = None
-            except Exception:  # The next look may succeed.
+            except Exception:  # The next check may succeed.
                 logger.exception("the cluster cannot be checked")
 
     def _look(self) -> None:
-        """Take what the session holds now, or look for another one. Raises QueryError."""
+        """Read the session's current content, or find another session. Raises QueryError."""
         current = self._open
         found = None
         if current is not None:
@@ -209,7 +209,7 @@ def _relation(statement: GatedStatement, session: OpenSession, values: Any) -> t
 
 
 def _shown(session: OpenSession, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a plan as callers may read it."""
+    """Return a plan in the form that callers may see."""
     names = {relation.view: relation.name for relation in session.relations.values()}
     columns = [pa.array([text and shown(text, names) for text in column.to_pylist()]) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

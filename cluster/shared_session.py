@@ -1,9 +1,9 @@
 """
 The session on the cluster that all workers of a runtime share, and all runtimes with the same configuration.
 
-Its id follows from the configuration, so nobody has to be asked for it. The session itself says what it holds: it has a
-setting for each view that was defined in it, written afterwards. A session that lacks one is new, or lacks the version
-of a dataset that was published last, or the cluster has been started again.
+Its id is derived from the configuration, so no lookup is needed. The session describes its own content: it has a
+setting for each defined view, written after the view. If a setting is missing, the session is new or lacks the most
+recently published version of a dataset, or the cluster was restarted.
 """
 
 import json
@@ -27,27 +27,27 @@ from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-#: The beginning of the settings of a session that describe its views; the rest is the name of one.
+#: The prefix of the session settings that describe views. The rest is the view's name.
 VIEW_PREFIX: Final = "spark.querykeep.view."
 
-#: The version of what a session holds. A release that defines relations in another way has another.
+#: The version of the session content. A release that defines relations differently has a different version.
 _VERSION: Final = 2
 _NAMESPACE: Final = uuid.UUID("6f0c2a0e-98f2-4b43-9a3c-6a5b7a1f3d52")
-#: An id that was used for a session that has ended is never good again, so each session has the next one of a series.
+#: The id of an ended session cannot be reused, so each session has the next id in a series.
 _MOST_SESSIONS: Final = 5000
 
 _ERRORS: Final[Mapping[str, type[QueryError]]] = {"dataset": DatasetNotLoadedError, "view": SqlError}
 
-#: Why a relation cannot be read: the kind of relation that is at fault, and a sentence.
+#: Why a relation cannot be read: the kind of the relation that causes the error, and a sentence.
 _Fault = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
     """
-    A session that holds the relations of a configuration, by name in lower case.
+    A session with the relations of a configuration, by lower-case name.
 
-    `unreadable` has the reason why a relation cannot be read, with the kind of relation that is at fault.
+    `unreadable` has the reasons why relations cannot be read, with the kind of the relation that causes the error.
     """
 
     id: str
@@ -63,7 +63,7 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """What a session says about one of its views."""
+    """A session's description of one of its views."""
 
     columns: tuple[tuple[str, str], ...] = ()
     fault: _Fault | None = None
@@ -71,7 +71,7 @@ class _Described:
 
 class SharedSession:
     """
-    Finds the session for *config* and *views*, and defines what it is to hold for *manifest*.
+    Finds the session for *config* and *views*, and defines its content for *manifest*.
 
     Each of *views* reads only earlier ones.
     """
@@ -85,10 +85,10 @@ class SharedSession:
 
     def open(self) -> OpenSession:
         """
-        Return the session, which is begun if need be.
+        Return the session, starting it if necessary.
 
         Raises:
-            QueryError: The cluster cannot be reached, or refuses the runtime.
+            QueryError: The cluster cannot be reached or refuses the runtime.
         """
         for number in range(_MOST_SESSIONS):
             session_id = str(uuid.uuid5(_NAMESPACE, f"{_VERSION} {self._definitions.digest} {number}"))
@@ -100,11 +100,11 @@ class SharedSession:
 
     def look(self, session_id: str) -> OpenSession | None:
         """
-        Return the session as it describes itself; None if it does not hold all relations.
+        Return the session as it describes itself; None if it lacks any relation.
 
         Raises:
-            SessionLostError: It has ended.
-            QueryError: As `open`.
+            SessionLostError: The session has ended.
+            QueryError: See `open`.
         """
         described = self._described(session_id)
         relations: dict[str, Relation] = {}
@@ -118,9 +118,9 @@ class SharedSession:
 
     def define(self, session_id: str, *, anew: bool = False) -> OpenSession:
         """
-        Define the relations that the session lacks; *anew*, also those that may change. Raises as `look`.
+        Define missing relations and, with *anew*, relations that may have changed. Raises the errors of `look`.
 
-        The cluster then sees files that are new. Statements that run are not affected, and others may define the same
+        The cluster then sees new files. Running statements are not affected, and others may define the same relations
         at the same time.
         """
         described = self._described(session_id)
@@ -140,27 +140,27 @@ class SharedSession:
         return opened
 
     def drop(self, session_id: str, view: str) -> None:
-        """Drop a view that nobody uses any more. Raises as `look`."""
+        """Drop a view that nobody uses any more. Raises the errors of `look`."""
         query = messages.SQL(query=f"DROP VIEW IF EXISTS `{view}`")
         self._connection.command(session_id, messages.Command(sql_command=messages.SqlCommand(input=_sql(query))))
         self._connection.unset_option(session_id, VIEW_PREFIX + view)
 
     def unused(self, session_id: str) -> frozenset[str]:
-        """Return the views of the session that this configuration does not read in this manifest. Raises as `look`."""
+        """Return the session's views that this configuration and manifest do not use. Raises the errors of `look`."""
         used = {definition.relation.view for definition in self._definitions.by_name.values()}
         return frozenset(self._described(session_id).keys() - used)
 
     def reads_the_same(self, statement: GatedStatement, files: Mapping[str, str]) -> bool:
-        """As `Session.reads_the_same`."""
+        """See `Session.reads_the_same`."""
         return self._definitions.read_the_same(statement, files)
 
     def _described(self, session_id: str) -> dict[str, _Described]:
-        """Return what the session says about each of its views, by their names."""
+        """Return the session's description of each of its views, by name."""
         found = self._connection.options(session_id, VIEW_PREFIX)
         return {view: _decoded(text) for view, text in found.items()}
 
     def _define(self, opened: OpenSession, definition: Definition) -> _Described:
-        """Define one view in a session that holds the relations before it."""
+        """Define one view in a session that already has the relations before it."""
         name, view = definition.relation.name, definition.view
         if view is None:
             try:
@@ -186,7 +186,7 @@ class SharedSession:
             return _Described(fault=("view", f"View '{name}' does not fit the data: {error}"))
 
     def _is_news(self, name: str, reason: str) -> bool:
-        """Say whether there is a *reason*, and not the one that was logged last."""
+        """Return whether there is a *reason* that differs from the one logged last."""
         before, self._logged[name] = self._logged.get(name, ""), reason
         return bool(reason) and reason != before
 

@@ -1,7 +1,7 @@
 """
-`spark:` sources: a table or view of a cluster that speaks Spark Connect, over the connection of `cluster`.
+`spark:` sources: a table or view on a Spark Connect cluster, read over the connection of `cluster`.
 
-One statement reads all rows, in a session of the load's own, so the data is one version of the table as the cluster
+One statement reads all rows in a separate session for the load, so the data is one version of the table as the cluster
 defines it. A result is complete only once the cluster says so.
 """
 
@@ -28,12 +28,12 @@ from runtimeconf.model import DatasetConfig
 from runtimeconf.network import pem_problem
 from runtimeconf.tables import table_parts
 
-#: What the cluster compares as the engine does, by the name of a type in Spark Connect.
+#: The values that the cluster compares as the engine does, by Spark Connect type name.
 _COMPARED = {**dict.fromkeys(("byte", "short", "integer", "long"), INTEGERS), "date": frozenset({"date"})}
 
 
 class SparkSource(Source):
-    """One table or view of a cluster. Spark Connect has no version number for a table."""
+    """One table or view on a cluster. Spark Connect has no version number for a table."""
 
     def __init__(self, dataset: DatasetConfig, params: SparkParams) -> None:
         self._table = ".".join(map(_quoted, table_parts(dataset.location)))
@@ -46,7 +46,7 @@ class SparkSource(Source):
         """Connect and send the statement; see `Source.open`."""
         load.deadline.check()
         interruption, session_id = Interruption(), str(uuid.uuid4())
-        # It is never shown: what `explained` raises once the deadline has passed is.
+        # This error is never shown. Once the deadline has passed, `explained` raises the error that is shown.
         stop = QueryTimeoutError(load.deadline.limit_s)
         with (
             load.deadline.calling(lambda: interruption.stop(lambda: stop)),
@@ -71,7 +71,7 @@ class SparkSource(Source):
         )
 
     def _reader(self, connection: Connection, session_id: str, interruption: Interruption, load: Load) -> RemoteReader:
-        """Return the rows of the columns that the load needs, once the first ones have come."""
+        """Return the rows of the columns that the load needs, once the first rows have arrived."""
         every = f"SELECT * FROM {self._table}"  # noqa: S608 - quoted
         row = connection.row_type(session_id, _relation(every), interruption.attach, sql=every)
         columns = [

@@ -1,8 +1,8 @@
 """
-The types of a cluster, as the rest of the runtime knows them: DuckDB types for the encoders, and Arrow types.
+Maps a cluster's types to the types that the runtime uses: DuckDB types for the encoders, and Arrow types.
 
-Batches are cast to these Arrow types, so a statement has the same schema whether it was described or run: the cluster
-names the members of lists, the zone of timestamps and what may be null in its own ways.
+Batches are cast to these Arrow types, so that a statement has the same schema whether it is described or run. The
+cluster uses its own conventions for list member names, timestamp zones and nullability.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,7 @@ from queryengine.errors import SqlError
 from queryengine.manifest import Column
 from queryengine.values import quoted
 
-#: The cluster's name of each simple type, the DuckDB type that the encoders know it by, and the Arrow type, by the
-#: field of the message.
+#: By message field: the cluster's name of each simple type, the DuckDB type for the encoders, and the Arrow type.
 _SIMPLE: Final[dict[str, tuple[str, str, pa.DataType]]] = {
     "null": ("void", "NULL", pa.null()),
     "boolean": ("boolean", "BOOLEAN", pa.bool_()),
@@ -34,7 +33,7 @@ _SIMPLE: Final[dict[str, tuple[str, str, pa.DataType]]] = {
     "timestamp_ntz": ("timestamp_ntz", "TIMESTAMP", pa.timestamp("us")),
 }
 
-#: The types that have no exact form here, with the cluster's name of each.
+#: The types without an exact equivalent here, with the cluster's names.
 _INEXACT: Final[dict[str, str]] = {
     "calendar_interval": "interval",
     "year_month_interval": "interval year to month",
@@ -43,12 +42,12 @@ _INEXACT: Final[dict[str, str]] = {
     "variant": "variant",
 }
 
-#: The most digits of a decimal. Sail promises more for some functions.
+#: The maximum number of digits in a decimal. Sail declares more for some functions.
 _MAX_PRECISION: Final = 38
 
 
 def name_of(kind: Any) -> str:
-    """Return the name by which the cluster knows the type in the message *kind*."""
+    """Return the cluster's name for the type in the message *kind*."""
     field = kind.WhichOneof("kind")
     match field:
         case "decimal":
@@ -68,7 +67,8 @@ def schema_of(row: Any) -> tuple[tuple[Column, ...], pa.Schema]:
     Return the columns and the Arrow schema of a result whose rows have the type in the message *row*.
 
     Raises:
-        SqlError: A column has a type without an exact form, or there are no columns: rows without any cannot be sent.
+        SqlError: A column has a type without an exact equivalent, or there are no columns. Rows without columns cannot
+            be sent.
     """
     if not row.struct.fields:
         raise SqlError("The statement selects no columns.")
@@ -88,7 +88,7 @@ def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     Return *batch* with the types of *schema*.
 
     Raises:
-        pyarrow.ArrowException: It has other columns.
+        pyarrow.ArrowException: The batch has other columns.
     """
     columns: Sequence[pa.Array] = batch.columns
     arrays = [
@@ -99,7 +99,7 @@ def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _types_of(kind: Any) -> tuple[str, pa.DataType] | None:
-    """Return the DuckDB type and the Arrow type of the message *kind*; None if it has no exact form."""
+    """Return the DuckDB type and the Arrow type of the message *kind*; None if it has no exact equivalent."""
     field = kind.WhichOneof("kind")
     if field in _SIMPLE:
         return _SIMPLE[field][1:]

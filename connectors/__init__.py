@@ -1,6 +1,7 @@
 """
-The connectors: each package is a plug-in, which the core knows by its row in `runtimeconf.plugins` alone.
+The connectors. Each package is a plug-in that the core knows only through its row in `runtimeconf.plugins`.
 
-`params` of a connector declares how it is written in the YAML; `source` reads its data, and is imported by processes
-that do so. A module here is what several connectors share: they do not import each other.
+A connector's `params` module declares its YAML parameters. The `source` module reads the data, and is imported only by
+processes that do so. The modules in this package are shared by several connectors, because connectors do not import
+each other.
 """

@@ -1,8 +1,8 @@
 """
-A bucket of object storage: its objects, and the bytes of one version of an object.
+A bucket in object storage: its objects, and the bytes of one version of an object.
 
-Each service has a subclass, which adds the credentials. The requests use the connection of `http:` sources, so the same
-rules hold for time, redirects, certificates and proxies.
+Each service has a subclass that adds credentials. Requests use the connection of `http:` sources, so the same rules
+apply for timeouts, redirects, certificates and proxies.
 """
 
 import re
@@ -18,23 +18,23 @@ from connectors.origin import Answer, Origin
 from datasources.deadline import Deadline
 from datasources.errors import SourceError
 
-#: A page of a list has at most 1,000 keys of 1,024 bytes, escaped.
+#: The maximum bytes of a list page: 1,000 keys of 1,024 bytes, escaped.
 _MAX_PAGE_BYTES = 8 * 1024 * 1024
-#: The deepest nesting of elements in a page; those of an owner are the deepest.
+#: The deepest nesting of elements in a page. The elements of an owner are the deepest.
 _MAX_DEPTH = 8
 _FED_LETTERS = 64 * 1024
 _MAX_ERROR_BYTES = 64 * 1024
 
-#: A longer ETag is not kept; those of S3 have about forty characters.
+#: Longer ETags are not kept. S3 ETags have about forty characters.
 _MAX_TAG_LENGTH = 1000
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StoredObject:
     """
-    An object of a bucket: its *key*, by which objects are sorted, and the ETag of its version, empty if there is none.
+    An object in a bucket: its *key* (the sort order), and the ETag of its version, or empty.
 
-    *size* is in bytes, None if unknown. It is not compared: one version has one size.
+    *size* is in bytes, None if unknown. It is not compared, because one version has one size.
     """
 
     key: str
@@ -44,27 +44,27 @@ class StoredObject:
 
 class Bucket(Origin):
     """
-    A bucket for one load that ends with *deadline*. The owner closes it.
+    A bucket for one load that ends at *deadline*. The owner closes it.
 
     Args:
-        url: The bucket in errors, such as `s3://bucket`.
-        server: The origin of its server, and the path of its keys there.
+        url: The bucket's name in errors, such as `s3://bucket`.
+        server: The origin of the server, and the path of the keys on it.
         deadline: The end of the load.
-        client_timeout_s: As for `Origin`.
+        client_timeout_s: See `Origin`.
         roots: The `root_certificate_file` of `Origin`.
 
     Raises:
         SourceError: The parameters do not allow a connection.
     """
 
-    #: The name of the service in errors, and our reasons for its error codes and statuses.
+    #: The service's name in errors, and our reasons for its error codes and statuses.
     _service: ClassVar[str]
     _codes: ClassVar[Mapping[str, str]]
     _statuses: ClassVar[Mapping[int, str]]
-    #: Its error code if the bucket does not exist.
+    #: The service's error code for a missing bucket.
     _no_bucket: ClassVar[str] = "NoSuchBucket"
     is_pinned: ClassVar[bool] = True
-    #: The encodings in which it may send an object.
+    #: The encodings in which the service may send an object.
     _encoding: ClassVar[str] = "identity"
 
     def __init__(
@@ -76,7 +76,7 @@ class Bucket(Origin):
         super().__init__(address, url, deadline, client_timeout_s, roots)
 
     def shown(self, key: str) -> str:
-        """Return *key* for use in errors: a key may contain any character."""
+        """Return *key* for use in errors. A key may contain any character."""
         return "".join(letter if letter.isprintable() else "\ufffd" for letter in f"{self._shown_root}/{key}")
 
     def look(self, key: str) -> StoredObject | None:
@@ -84,9 +84,9 @@ class Bucket(Origin):
         Return the object *key*; None if there is none.
 
         Raises:
-            SourceError: It cannot be looked up.
+            SourceError: The object cannot be looked up.
         """
-        # A response to HEAD has no body: only GET shows whether the key or the bucket is missing.
+        # A HEAD response has no body, so only GET shows whether the key or the bucket is missing.
         for method in ("HEAD", "GET"):
             with self._ask(method, key) as answer:
                 if answer.status == 200:
@@ -101,10 +101,10 @@ class Bucket(Origin):
 
     def listed(self, prefix: str, delimiter: str = "") -> Iterator[StoredObject]:
         """
-        Yield the objects whose keys begin with *prefix* and have no *delimiter* after it, in the order of the server.
+        Yield the objects whose keys begin with *prefix* and have no *delimiter* after it, in server order.
 
         Raises:
-            SourceError: They cannot be listed.
+            SourceError: The objects cannot be listed.
         """
         shown = self.shown(prefix)
         token: str | None = ""
@@ -120,14 +120,14 @@ class Bucket(Origin):
 
     def read(self, found: StoredObject, start: int, count: int) -> bytes:
         """
-        Return *count* bytes of an object from *start* on, in exactly the version that was *found*.
+        Return *count* bytes of an object from *start*, in exactly the version that was *found*.
 
         Raises:
-            SourceError: It was replaced or deleted, or cannot be read, or the server sends another part.
+            SourceError: The object was replaced or deleted, or cannot be read, or the server sends a different range.
         """
         wanted = f"{start}-{start + count - 1}"
         with self.get(found, f"bytes={wanted}") as answer:
-            # One more byte, so that the response is read to its end.
+            # Request one more byte, so that the response is read to its end.
             content = answer.beginning(count + 1)
             part = answer.headers.get("content-range", "").partition("/")[0]
         if len(content) != count or part != f"bytes {wanted}":
@@ -140,10 +140,10 @@ class Bucket(Origin):
         Request an object, or *part* of it (a `Range`), in exactly the version that was *found*.
 
         Raises:
-            SourceError: It was replaced or deleted, or cannot be read.
+            SourceError: The object was replaced or deleted, or cannot be read.
         """
         status = 206 if part else 200
-        # If-Match never matches a weak ETag (RFC 9110, 13.1.1); it is compared below.
+        # If-Match never matches a weak ETag (RFC 9110, 13.1.1), so the ETag is compared below.
         headers = {"If-Match": found.tag} if found.tag.startswith('"') else {}
         if part:
             headers["Range"] = part
@@ -170,14 +170,14 @@ class Bucket(Origin):
         if query:
             target += "?" + "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in query.items())
         target, authorized = self._authorized(method, target, headers or {})
-        # A list, which is not decompressed, must arrive as it is.
+        # A list is not decompressed, so it must arrive unencoded.
         own = {"Accept-Encoding": self._encoding if key else "identity", "User-Agent": "dataset-loader"}
         sent = {**authorized, **(headers or {}), **own}
         with self.request(target, sent.items(), method=method) as answer:
             yield answer
 
     def _list_request(self, prefix: str, delimiter: str, token: str) -> tuple[str | None, Mapping[str, str]]:
-        """Return the key, None for the bucket itself, and the query that ask for a page of a list."""
+        """Return the key (None for the bucket itself) and the query that request a list page."""
         query = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
         if delimiter:
             query["delimiter"] = delimiter
@@ -186,15 +186,15 @@ class Bucket(Origin):
         return "", query
 
     def _is_folder(self, _answer: Answer) -> bool:
-        """Return whether *answer* is about a folder, which some services store as an object."""
+        """Return whether the response is for a folder, which some services store as an object."""
         return False
 
     def _authorized(self, method: str, target: str, headers: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-        """Return the target and the headers of a request with the credentials, if there are any, added to them."""
+        """Return the target and the headers of a request with any credentials added."""
         raise NotImplementedError
 
     def _page_of(self, content: bytes, shown: str) -> tuple[list[StoredObject], str | None]:
-        """Return the objects of one page of a list, and the token of the next page, None after the last."""
+        """Return the objects on one list page, and the token of the next page (None after the last)."""
         fields, entries = self._parsed(content, shown, "ListBucketResult", ["Contents"])
         unescaped = unquote_plus if fields.get("EncodingType") == "url" else str
         objects = [StoredObject(unescaped(one.get("Key", "")), tag_of(one.get("ETag", ""))) for one in entries]
@@ -207,15 +207,15 @@ class Bucket(Origin):
     def _parsed(
         self, content: bytes, shown: str, root: str, entry: list[str]
     ) -> tuple[Mapping[str, str], Sequence[Mapping[str, str]]]:
-        """Return the fields of a page whose outermost element is *root*, and those of each element at *entry*."""
-        # Entities could expand a short document into a very long one; no server declares any.
+        """Return the fields of a page whose outermost element is *root*, and the fields of each element at *entry*."""
+        # Entities could expand a short document into a very long one. No server declares entities.
         if len(content) > _MAX_PAGE_BYTES or b"<!DOCTYPE" in content:
             raise self._strange(shown)
         page = _Page(root, entry)
         parser = ET.XMLParser(target=page)  # noqa: S314 (see above; another encoding does not decode)
         try:
             text = content.decode("utf-8-sig")
-            # In pieces: a refusal by the page takes effect after each.
+            # Feed the parser in chunks, because a refusal takes effect after each chunk.
             for start in range(0, len(text), _FED_LETTERS):
                 parser.feed(text[start : start + _FED_LETTERS])
             parser.close()
@@ -227,7 +227,7 @@ class Bucket(Origin):
         return SourceError(f"'{shown}': the server does not list objects as {self._service} does.")
 
     def _refusal(self, answer: Answer, code: str, shown: str) -> SourceError:
-        """Return the error for *answer* with an error *code* of the service."""
+        """Return the error for *answer* with the service's error *code*."""
         reason = self._codes.get(code) or self._statuses.get(answer.status)
         if reason is None:
             failed = answer.status >= 500
@@ -236,7 +236,7 @@ class Bucket(Origin):
 
 
 def tag_of(text: str) -> str:
-    """Return *text* as an ETag (RFC 9110, 8.8.3), quoted if the server left the quotes out; empty if it is not one."""
+    """Return *text* as an ETag (RFC 9110, 8.8.3), adding missing quotes; empty if it is not an ETag."""
     if len(text) > _MAX_TAG_LENGTH:
         return ""
     if re.fullmatch(r'(?:W/)?"[!#-~]*"', text) is not None:
@@ -252,9 +252,9 @@ def _code_of(answer: Answer) -> str:
 
 class _Page:
     """
-    The parser target for one page of a list: it builds no tree, which could be far larger than the page.
+    The parser target for one list page. It does not build a tree, which could be far larger than the page.
 
-    `fields` are those of the list; `objects` has a mapping for each object, with the fields of its `Properties` too.
+    `fields` are the list's fields. `objects` has a mapping for each object, including the fields of its `Properties`.
     """
 
     def __init__(self, root: str, entry: list[str]) -> None:
@@ -266,10 +266,10 @@ class _Page:
         self._text: list[str] = []
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        """Begin an element; its namespace is ignored."""
+        """Begin an element, ignoring its namespace."""
         self._open.append(tag.rpartition("}")[2])
         self._text.clear()
-        # Azure encodes names that XML cannot hold.
+        # Azure encodes names that XML cannot contain.
         if self._open[0] != self._root or len(self._open) > _MAX_DEPTH or attributes.get("Encoded") == "true":
             raise ET.ParseError
         if self._open == self._entry:

@@ -1,4 +1,4 @@
-"""What sources that are databases share: the columns and rows to ask for, and checked batches of a driver."""
+"""Code shared by database sources: the columns and rows to select, and checks of a driver's batches."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,15 +15,15 @@ from datasources.errors import SourceError
 from datasources.sources.source import Load, Value, Wanted
 from datasources.sql import identifier, literal
 
-#: The kinds of whole numbers; doubles hold the small ones exactly.
+#: The kinds of integers. Doubles represent the small ones exactly.
 INTEGERS = frozenset({"small integer", "integer"})
 
-#: Turns an array of the driver into the one that the engine reads.
+#: Converts a driver's array into an array that the engine reads.
 Conversion = Callable[[pa.Array], pa.Array]
 
 
 class UnfitValueError(Exception):
-    """The value at *index* of the array of *column* has a *problem*, which continues "Row 1 of the column has"."""
+    """The value of *column* at *index* has a *problem*, which continues "Row 1 of the column has"."""
 
     def __init__(self, column: str, index: int, problem: str) -> None:
         self.column = column
@@ -38,11 +38,11 @@ class Column:
     A column of the source.
 
     Args:
-        name: Its name in the source.
+        name: The name in the source.
         expression: The expression to select, in the source's SQL.
-        engine_type: The type that the engine casts it to; None to leave it.
-        convert: Applied to its values first.
-        compared: The kinds of values (as `standard_literal` calls them) that the source compares with it as the engine
+        engine_type: The type that the engine casts the column to; None for no cast.
+        convert: Applied to the values first.
+        compared: The kinds of values (see `standard_literal`) that the source compares with the column as the engine
             does.
     """
 
@@ -57,13 +57,13 @@ _AnyColumn = TypeVar("_AnyColumn", bound=Column)
 
 
 def chosen(columns: Sequence[_AnyColumn], wanted: Wanted) -> list[_AnyColumn]:
-    """Return the columns that the load needs; the first one if it needs none, since a row must have one."""
+    """Return the columns that the load needs, or the first column if it needs none, since a row must have one."""
     needed = [column for column in columns if wanted.columns is None or column.name.lower() in wanted.columns]
     return needed or list(columns[:1])
 
 
 def standard_literal(value: Value) -> tuple[str, str]:
-    """Return the kind of *value*, empty if the source must not compare it, and the value as an SQL literal."""
+    """Return the kind of *value* (empty if the source must not compare it) and the value as an SQL literal."""
     if isinstance(value, int) and not isinstance(value, bool):
         return "small integer" if abs(value) <= 2**53 else "integer", str(value)
     if isinstance(value, Decimal) and value.is_finite():
@@ -86,9 +86,9 @@ def condition(
     literal_of: Callable[[Value], tuple[str, str]] = standard_literal,
 ) -> str:
     """
-    Return ` WHERE ...` for the bounds that the source compares as the engine does; empty if there is none.
+    Return ` WHERE ...` for the bounds that the source compares as the engine does; empty if there are none.
 
-    *quoted* quotes a name, and *literal_of* writes a value, where the source does not do it as the standard does.
+    *quoted* quotes a name and *literal_of* formats a value for sources that deviate from the SQL standard.
     """
     by_name = {column.name.lower(): column for column in columns}
     terms = []
@@ -107,7 +107,7 @@ def engine_types(columns: Sequence[Column]) -> Mapping[str, str]:
 
 @contextmanager
 def explained(load: Load, explain: Callable[[Exception], SourceError], *errors: type[Exception]) -> Iterator[None]:
-    """Turn *errors* of a driver into what *explain* returns; the deadline takes precedence."""
+    """Turn a driver's *errors* into the errors that *explain* returns. The deadline takes precedence."""
     try:
         yield
     except errors as exc:
@@ -117,10 +117,10 @@ def explained(load: Load, explain: Callable[[Exception], SourceError], *errors: 
 
 def converted(reader: pa.RecordBatchReader, columns: Sequence[Column]) -> pa.RecordBatchReader:
     """
-    Return the first columns of *reader*, which are *columns*, converted.
+    Return *reader* with its first columns, which are *columns*, converted.
 
     Raises, while it is read:
-        SourceError: A value cannot be converted; it names the row, counted as the source sends them.
+        SourceError: A value cannot be converted. The error names the row, counted in the source's order.
     """
     rows = 0
 
@@ -153,16 +153,17 @@ def mapped(reader: pa.RecordBatchReader, change: Callable[[pa.RecordBatch], pa.R
 
 def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     """
-    Return *batch*, which a driver made, after checking every offset, index and string in it.
+    Return a driver's *batch* after checking every offset, index and string in it.
 
-    The engine trusts Arrow data: it would follow an offset beyond the end. It also cuts what its types lack.
+    The engine trusts Arrow data and would follow an offset beyond the end. It also truncates digits that its types
+    lack.
 
     Raises:
-        SourceError: It is damaged, or the engine would change a value.
+        SourceError: The batch is damaged, or the engine would change a value.
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
-            # 24:00:00 is a time in SQL, though not in Arrow.
+            # 24:00:00 is a valid time in SQL but not in Arrow.
             viewed(column, lambda kind: pa.int64() if pa.types.is_time64(kind) else kind).validate(full=True)
         except pa.ArrowInvalid:
             kind = "a text is not UTF-8" if pa.types.is_string(column.type) else "a value is not of its type"
@@ -181,7 +182,7 @@ def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def parts_of(array: pa.Array) -> Iterator[pa.Array]:
-    """Return the arrays without nested values that *array* consists of."""
+    """Yield the non-nested arrays that *array* consists of."""
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
         yield from parts_of(array.storage)
@@ -205,7 +206,7 @@ def parts_of(array: pa.Array) -> Iterator[pa.Array]:
 
 
 def _would_be_cut(array: pa.Array) -> bool:
-    """Return whether *array* has intervals with digits below microseconds, which the engine's intervals lack."""
+    """Return whether *array* has intervals with sub-microsecond digits, which the engine's intervals lack."""
     if array.type == pa.duration("ns"):
         numbers = array.view(pa.int64())
     elif pa.types.is_interval(array.type):
@@ -220,7 +221,7 @@ def _would_be_cut(array: pa.Array) -> bool:
 
 
 def _is_beyond_day(array: pa.Array) -> bool:
-    """Return whether *array* has times that are not in a day, which ends with 24:00:00."""
+    """Return whether *array* has times outside a day, which ends with 24:00:00."""
     if not pa.types.is_time64(array.type):
         return False
     day = 24 * 60 * 60 * (10**6 if array.type.unit == "us" else 10**9)
@@ -229,7 +230,7 @@ def _is_beyond_day(array: pa.Array) -> bool:
 
 
 def viewed(array: pa.Array, other: Callable[[pa.DataType], pa.DataType]) -> pa.Array:
-    """Return *array* with *other* applied to each type that is not nested; nothing is copied."""
+    """Return *array* with *other* applied to each non-nested type. Nothing is copied."""
     kind = viewed_type(array.type, other)
     return array if kind == array.type else array.view(kind)
 

@@ -1,4 +1,4 @@
-"""Where files on a server are, for connectors that read such a server like a bucket."""
+"""Locations of files on a server, for connectors that read such a server like a bucket."""
 
 import re
 from pathlib import Path
@@ -7,20 +7,20 @@ from typing import Final
 from runtimeconf.addresses import split_host_port
 from runtimeconf.fields import InvalidValueError
 
-#: What follows the colon of `from:`.
+#: The text after the colon in `from:`.
 EXPECTED: Final = "a host with a path, a directory or a glob, such as //host/data/flights.parquet"
 
 _MAX_PATH_BYTES = 4096
 
 
 def server_of(location: str, default_port: int) -> tuple[str, int]:
-    """Return the host and the port of *location*; its own port comes before *default_port*."""
+    """Return the host and the port in *location*. The port defaults to *default_port*."""
     host, port = split_host_port(location.partition("://")[2].partition("/")[0]) or ("", None)
     return host, port or default_port
 
 
 def locate_file(scheme: str, text: str, _directory: Path) -> str:
-    """Return the URL *scheme*: and *text*, without a user and a password in it. Raises InvalidValueError."""
+    """Return the URL of *scheme* and *text*, which must have no user or password. Raises InvalidValueError."""
     match = re.fullmatch(r"//([^/]*)/*(.*)", text)
     if match is None:
         raise InvalidValueError(f"write {scheme}:// before the host")
@@ -30,7 +30,7 @@ def locate_file(scheme: str, text: str, _directory: Path) -> str:
     found = split_host_port(authority)
     if found is None:
         raise InvalidValueError("not a host and a port")
-    # Commands of FTP are lines.
+    # FTP commands are lines.
     if not path.isprintable() or len(path.encode()) > _MAX_PATH_BYTES or ".." in path.split("/"):
         raise InvalidValueError(f"a path is printable, has no .. and at most {_MAX_PATH_BYTES:,} bytes")
     host, port = found

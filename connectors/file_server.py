@@ -1,8 +1,8 @@
 """
-What `ftp:` and `sftp:` share: a server with directories of files, read like a bucket.
+Code shared by `ftp:` and `sftp:`: a server with directories of files, read like a bucket.
 
-Such a server cannot be asked for one version of a file. A file is known by its size and its modification time, and all
-files are looked up once more after the download.
+Such a server cannot return a specific version of a file. A file is identified by its size and modification time, and
+all files are looked up again after the download.
 """
 
 import re
@@ -23,15 +23,15 @@ from runtimeconf.file_formats import DownloadParams
 
 _Params = TypeVar("_Params", bound=DownloadParams)
 
-#: A file that was written within this time (seconds) may be written to again in the same second; clocks differ too.
+#: A file written within this time (seconds) may be written again in the same second. Clocks also differ.
 _SETTLED_S = 60.0
-#: How deep directories are read: a link may lead back to one above.
+#: The maximum depth to which directories are read, because a link may lead back to a parent.
 _MAX_DEPTH = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a directory: its *name*, and the *size* and modification time (s) of a file, None for a directory."""
+    """A directory entry: *name*, and the *size* and modification time (s) of a file (None for a directory)."""
 
     name: str
     size: int | None
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """The bytes of a file, as an `Answer`."""
+    """The bytes of a file, with the interface of `Answer`."""
 
     length: int | None
     content: Iterator[bytes]
@@ -53,13 +53,13 @@ class Download:
 
 class FileServer(ABC, Generic[_Params]):
     """
-    A server, for one load. Use it as a context manager. *url* is its root in errors; *params* are the dataset's.
+    A server, for one load, and a context manager. *url* is the root in errors. *params* are the dataset's.
 
-    Paths are absolute, as the user of the server sees them.
+    Paths are absolute, as the server's user sees them.
     """
 
     is_pinned: ClassVar[bool] = False
-    #: What breaks a connection. A subclass adds the errors of its library.
+    #: Errors that mean a broken connection. A subclass adds its library's errors.
     errors: ClassVar[tuple[type[Exception], ...]] = (OSError, EOFError, ValueError)
 
     def __init__(self, url: str, params: _Params, deadline: Deadline) -> None:
@@ -83,38 +83,38 @@ class FileServer(ABC, Generic[_Params]):
         self._open.close()
 
     def shown(self, key: str) -> str:
-        """As `Store.shown`."""
+        """See `Store.shown`."""
         return "".join(letter if letter.isprintable() else "\ufffd" for letter in f"{self._url}/{key}")
 
     def look(self, key: str) -> StoredObject | None:
-        """As `Store.look`."""
+        """See `Store.look`."""
         entry = self._entry(f"/{key}")
         return None if entry is None or entry.size is None else _object(key, entry)
 
     def listed(self, prefix: str) -> Iterator[StoredObject]:
-        """As `Store.listed`."""
+        """See `Store.listed`."""
         directory = prefix.rpartition("/")[0]
         return (one for one in self._below(directory, _MAX_DEPTH) if one.key.startswith(prefix))
 
     @abstractmethod
     def get(self, found: StoredObject) -> AbstractContextManager[Download]:
-        """As `Store.get`."""
+        """See `Store.get`."""
 
     @abstractmethod
     def _connect(self, limit_s: float) -> None:
-        """Log in within *limit_s*. What has to be closed goes to `_open`. Raises SourceError."""
+        """Log in within *limit_s*. Resources that must be closed are added to `_open`. Raises SourceError."""
 
     @abstractmethod
     def _is_ours(self, connection: socket.socket) -> bool:
-        """Whether *connection* leads to the server."""
+        """Return whether *connection* is connected to the server."""
 
     @abstractmethod
     def _reason(self, error: Exception, what: str) -> str:
-        """Return a sentence on *error*, which may begin with *what* was tried."""
+        """Return a sentence about *error*, which may begin with the attempted action *what*."""
 
     @abstractmethod
     def _entry(self, path: str) -> Entry | None:
-        """Return what *path* is; None if there is nothing. Raises SourceError."""
+        """Return the entry at *path*; None if there is none. Raises SourceError."""
 
     @abstractmethod
     def _entries(self, path: str) -> Sequence[Entry]:
@@ -122,7 +122,7 @@ class FileServer(ABC, Generic[_Params]):
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
-        """Turn errors of the connection into sentences about *what* was tried; the deadline is first."""
+        """Turn connection errors into sentences about the attempted action *what*. The deadline takes precedence."""
         try:
             yield
         except SourceError:
@@ -132,7 +132,7 @@ class FileServer(ABC, Generic[_Params]):
             raise SourceError(f"{self._reason(error, what)}.") from None
 
     def _unreachable(self, error: Exception) -> str | None:
-        """Return why the server cannot be reached; None if *error* is of another kind."""
+        """Return why the server cannot be reached; None if *error* is a different kind of error."""
         if isinstance(error, socket.gaierror):
             return f"'{self._url}': the name of the server cannot be resolved"
         if isinstance(error, TimeoutError):
@@ -143,7 +143,7 @@ class FileServer(ABC, Generic[_Params]):
 
     def _below(self, directory: str, depth: int) -> Iterator[StoredObject]:
         for entry in self._entries(f"/{directory}"):
-            # A name is one part of a path: `..` or a slash would lead elsewhere, and a line end begins a command.
+            # A name is one path segment. `..` or a slash would lead elsewhere, and a line break would begin a command.
             if entry.name in {"", ".", ".."} or re.search(r"[/\r\n\0]", entry.name):
                 raise SourceError(f"'{self.shown(directory)}' has an entry whose name is not a name.")
             key = f"{directory}/{entry.name}" if directory else entry.name
@@ -157,10 +157,10 @@ class FileServer(ABC, Generic[_Params]):
 
 
 class FileServerSource(ObjectSource[_Params]):
-    """Files of a server."""
+    """Files on a server."""
 
     def _version(self, found: Sequence[StoredObject]) -> str | None:
-        """Return None while a file may have changed without a trace, or if the server does not tell when it did."""
+        """Return the version; None if a file may have changed unnoticed, or the server has no modification times."""
         ages = [time.time() - float(one.tag.partition(" ")[2] or "inf") for one in found]
         return version_of(found) if all(age > _SETTLED_S for age in ages) else None
 

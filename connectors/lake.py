@@ -1,8 +1,8 @@
 """
-The root of a table of files, a directory of the disk or a prefix of a bucket, and the paths below it.
+The root of a table of files (a directory on disk or a prefix in a bucket), and the paths below it.
 
-The files of a table name other files of the same table. Anybody who can write to the table can write any name there, so
-every name is checked: absolute paths, URLs and `..` are refused.
+The files of a table name other files of the same table. Anybody who can write to the table can write any name, so every
+name is checked. Absolute paths, URLs and `..` are refused.
 """
 
 import hashlib
@@ -32,13 +32,13 @@ class TableRoot(ABC):
         Return the names of the files in *directory*; none if the directory does not exist.
 
         Raises:
-            SourceError: It cannot be read.
+            SourceError: The directory cannot be read.
         """
 
     @abstractmethod
     def open(self, path: str) -> pa.NativeFile:
         """
-        Open a file for random access; the caller closes it. *path* comes from `inside`.
+        Open a file for random access. The caller closes it. *path* comes from `inside`.
 
         Raises:
             SourceError: The file is missing, is not a regular file, is outside the table, or cannot be read.
@@ -46,22 +46,22 @@ class TableRoot(ABC):
 
     @abstractmethod
     def below(self, directory: str) -> "TableRoot":
-        """Return *directory* as a root of its own."""
+        """Return *directory* as a separate root."""
 
     @abstractmethod
     def relative(self, location: str) -> str | None:
-        """Return the path below this root of an absolute *location*; None if it is elsewhere."""
+        """Return the path of an absolute *location* below this root; None if it is elsewhere."""
 
     @abstractmethod
     def has(self, path: str) -> bool:
-        """Return whether the file *path* exists. Raises as `names`."""
+        """Return whether the file *path* exists. Raises the errors of `names`."""
 
     def read(self, path: str, limit: int) -> bytes:
         """
         Return the content of a file.
 
         Raises:
-            SourceError: As `open`, or the file has more than *limit* bytes.
+            SourceError: See `open`. Also raised if the file has more than *limit* bytes.
         """
         with self.reading(path), self.open(path) as file:
             if file.size() > limit:
@@ -71,7 +71,7 @@ class TableRoot(ABC):
 
     def stamp(self, path: str) -> str | None:
         """
-        Return a text that identifies the version of a file; None if the file does not exist.
+        Return a string that identifies the version of a file; None if the file does not exist.
 
         Raises:
             SourceError: The file cannot be read.
@@ -95,12 +95,12 @@ class TableRoot(ABC):
             raise SourceError(f"'{path}' of '{self.shown}' cannot be read: {reason}.") from exc
 
     def unsupported(self, what: str) -> SourceError:
-        """Return the error for a table that needs *what*."""
+        """Return the error for a table that needs the feature *what*."""
         return SourceError(f"'{self.shown}' needs what this reader does not support: {what[:200]}.")
 
 
 def inside(path: str) -> str | None:
-    """Return the relative *path* in normal form; None if it could lead out of the table."""
+    """Return the relative *path* in normal form; None if it could lead outside the table."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", path) or path.startswith("/") or not path.isprintable() or "\\" in path:
         return None
     parts = [part for part in path.split("/") if part not in {"", "."}]

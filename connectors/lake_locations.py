@@ -1,4 +1,4 @@
-"""Where tables that consist of files may be: in a directory, or in a bucket of S3."""
+"""The possible locations of tables that consist of files: a directory, or an S3 bucket."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ from runtimeconf.fields import InvalidValueError
 from runtimeconf.files import locate_path, refuse_url
 from runtimeconf.s3 import SIGNER, parse_location
 
-#: Signs requests. A table on disk does not need it.
+#: Signs requests. Not needed for a table on disk.
 LAKE_SIGNER = replace(SIGNER, is_needed=lambda location, _values: location.startswith("s3://"))
 
 
@@ -16,7 +16,7 @@ def locate_lake(_name: str, text: str, directory: Path) -> str:
     Return `s3://bucket/prefix`, or the absolute path of a directory or a file.
 
     Raises:
-        InvalidValueError: *text* is neither.
+        InvalidValueError: *text* is neither of these.
     """
     path = text.removeprefix("file://")
     if "://" not in path:

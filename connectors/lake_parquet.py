@@ -1,8 +1,8 @@
 """
-Read the Parquet files of a table with the schema of the table, in small batches.
+Reads the Parquet files of a table with the table's schema, in small batches.
 
-The schema may be newer than a file: columns were added, dropped, renamed or widened since. The table format defines how
-a column is found in a file (`Column.key`); this module converts its values, only if nothing is lost. A file that does
+The schema may be newer than a file, with columns added, dropped, renamed or widened since. The table format defines how
+a column is found in a file (`Column.key`). This module converts the values if no information is lost. A file that does
 not match the schema ends the load.
 """
 
@@ -24,11 +24,11 @@ from datasources.errors import SnapshotError, SourceError
 from datasources.sources.source import Bound, Load
 from datasources.sources.streams import StreamScan
 
-#: The target size of a batch, and its most rows.
+#: The target size of a batch, and its maximum number of rows.
 _BATCH_BYTES = 8 * 1024 * 1024
 _BATCH_ROWS = 16 * 1024
 
-#: The read-ahead of all columns of a file together, and the bounds for one column.
+#: The read-ahead for all columns of a file together, and the limits for one column.
 _AHEAD_BYTES = 32 * 1024 * 1024
 _MIN_AHEAD_BYTES, _MAX_AHEAD_BYTES = 64 * 1024, 4 * 1024 * 1024
 
@@ -40,7 +40,7 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-#: The types of the table, and those of files that may be cast to them. Some writers do not mark bytes as strings.
+#: Table types, and the file types that may be cast to them. Some writers do not mark bytes as strings.
 _CONVERSIONS: Sequence[tuple[Callable[[pa.DataType], bool], Sequence[Callable[[pa.DataType], bool]]]] = (
     (pa.types.is_integer, (pa.types.is_integer,)),
     (pa.types.is_decimal, (pa.types.is_integer, pa.types.is_decimal)),
@@ -51,18 +51,18 @@ _CONVERSIONS: Sequence[tuple[Callable[[pa.DataType], bool], Sequence[Callable[[p
     (pa.types.is_binary, (*_BYTES, pa.types.is_binary_view)),
 )
 
-#: Identifies a column in a file: its id, or its name.
+#: Identifies a column in a file: the id or the name.
 Key = int | str
-#: The metadata of an Arrow field that has the id of a column in a Parquet file.
+#: The Arrow field metadata key of a Parquet column id.
 FIELD_ID = b"PARQUET:field_id"
-#: Returns the key of a column of a file, from the column and its path of names; None if it has none.
+#: Returns the key of a file's column, from the column and its name path; None if it has none.
 Identify = Callable[[pa.Field, tuple[str, ...]], Key | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """
-    A column of the table, or a part of one.
+    A column of the table, or a part of a column.
 
     *parts* are the fields of a struct, the element of a list, or the key and the value of a map.
     """
@@ -77,10 +77,10 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """
-    A file of the table, by its path below the root.
+    A file of the table. The path is relative to the root.
 
-    *constants* are values of columns, by key, that are the same for all rows. *kept* says which of the first rows
-    belong to the table; the rows after those do, and all rows if it is None.
+    *constants* are column values by key that are the same for all rows. *kept* says which of the first rows belong to
+    the table. All later rows belong to the table, and if *kept* is None, all rows do.
     """
 
     path: str
@@ -89,16 +89,16 @@ class DataFile:
 
 
 def field_id(part: pa.Field) -> int | None:
-    """Return the id of a column of a file; None if it has none."""
+    """Return the id of a file's column; None if it has none."""
     found = (part.metadata or {}).get(FIELD_ID)
     return int(found) if found is not None else None
 
 
 def column_of(described: pa.Field, key: Callable[[pa.Field], Key]) -> Column:
     """
-    Return the column for an Arrow field; *key* returns the key of a field at any depth.
+    Return the column for an Arrow field. *key* returns the key of a field at any depth.
 
-    Its type is for the engine: without views, large types, ids and metadata of the table format.
+    The column's type is the engine's type, without views, large types, ids or metadata of the table format.
     """
     kind = described.type
     parts: tuple[Column, ...] = ()
@@ -149,7 +149,7 @@ def scan(  # noqa: PLR0913 (each is about the same table)
     *,
     version: str,
 ) -> StreamScan:
-    """Return the `Scan` of a table: of the columns that *load* wants, and as `batches`."""
+    """Return the `Scan` of a table, with the columns that *load* wants. See `batches`."""
     wanted = [column for column in columns if load.wanted.columns is None or column.name.lower() in load.wanted.columns]
     reader = batches(root, files, wanted or columns[:1], identify, load)
     return StreamScan(reader, load, _explained_failure, version=version)
@@ -160,7 +160,7 @@ def _explained_failure(error: Exception) -> SourceError:
     Return the error for an unexpected exception of the library.
 
     Raises:
-        SnapshotError: It ran out of memory.
+        SnapshotError: The library ran out of memory.
     """
     if isinstance(error, MemoryError):
         raise SnapshotError("The load needs more memory than query.memory_limit allows.") from None
@@ -169,9 +169,9 @@ def _explained_failure(error: Exception) -> SourceError:
 
 def may_hold(bound: Bound, low: object, high: object) -> bool:
     """
-    Return whether a value from *low* to *high* may pass *bound*; True if they cannot be compared exactly.
+    Return whether a value from *low* to *high* may satisfy *bound*; True if an exact comparison is impossible.
 
-    Times are widened by a millisecond at both ends: statistics are often truncated to milliseconds.
+    Times are widened by a millisecond at both ends because statistics are often truncated to milliseconds.
     """
     value, (low, high) = _comparable(bound.value), (_comparable(low), _comparable(high))
     if value is None or low is None or high is None or type(low) is not type(value) or type(high) is not type(value):
@@ -185,7 +185,7 @@ def may_hold(bound: Bound, low: object, high: object) -> bool:
 
 
 def _comparable(value: object) -> Decimal | date | datetime | None:
-    """Return *value* as a type that Python and the engine compare alike: neither a float nor a string."""
+    """Return *value* as a type that Python and the engine compare alike (not a float or a string)."""
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
         return Decimal(value)
     if isinstance(value, datetime):
@@ -205,8 +205,8 @@ class _File:
     One open file.
 
     Raises:
-        _UnfitError: It does not match *columns*.
-        pa.ArrowException: It is damaged.
+        _UnfitError: The file does not match *columns*.
+        pa.ArrowException: The file is damaged.
     """
 
     def __init__(self, opened: pa.NativeFile, file: DataFile, columns: Sequence[Column], identify: Identify) -> None:
@@ -270,12 +270,12 @@ class _File:
                 yield batch.num_rows, batch
 
     def _refuse_cut(self, batch: pa.RecordBatch, exact: pa.RecordBatch) -> None:
-        """Refuse INT96 timestamps with digits below microseconds, by the same rows in nanoseconds."""
+        """Refuse INT96 timestamps with sub-microsecond digits, using the same rows in nanoseconds."""
         for name in self._old:
             for cut, whole in zip(parts_of(batch.column(name)), parts_of(exact.column(name)), strict=True):
                 if cut.type == whole.type:
                     continue
-                # Beyond the range of nanoseconds both sides overflow alike, so the difference is right.
+                # Beyond the nanosecond range both sides overflow alike, so the difference is correct.
                 rest = pc.subtract(whole.view(pa.int64()), pc.multiply(cut.view(pa.int64()), 1000))
                 if pc.any(pc.not_equal(rest, 0)).as_py():
                     raise _UnfitError(f"the column '{name}' has a time with digits below microseconds")
@@ -294,10 +294,10 @@ class _File:
 
 def _projected(values: pa.Array, column: Column, path: tuple[str, ...], identify: Identify) -> pa.Array:
     """
-    Return *values*, whose path of names in the file is *path*, as values of *column*.
+    Return *values*, whose name path in the file is *path*, as values of *column*.
 
     Raises:
-        _UnfitError: Their type does not convert to that of the column without loss.
+        _UnfitError: Their type cannot be converted to the column's type without loss.
         pa.ArrowException: A value does not fit.
     """
     if isinstance(values, pa.ExtensionArray):
@@ -343,10 +343,10 @@ def _struct(values: pa.StructArray, column: Column, path: tuple[str, ...], ident
 
 def _by_key(parts: Iterable[pa.Field], path: tuple[str, ...], identify: Identify) -> dict[Key, tuple[int, pa.Field]]:
     """
-    Return the index and the type of each column of a file, or of each field of the struct *path*, by its key.
+    Return the index and the type of each column of a file, or of each field of the struct *path*, by key.
 
     Raises:
-        _UnfitError: Two have the same key.
+        _UnfitError: Two columns have the same key.
     """
     found: dict[Key, tuple[int, pa.Field]] = {}
     for index, part in enumerate(parts):
@@ -358,7 +358,7 @@ def _by_key(parts: Iterable[pa.Field], path: tuple[str, ...], identify: Identify
 
 
 def _offsets(values: pa.Array) -> pa.Array:
-    """Return the offsets of the lists; null for a null list."""
+    """Return the offsets of the lists, with null for a null list."""
     if not values.null_count:
         return values.offsets
     nulls = pa.concat_arrays([values.is_null(), pa.array([False])])
@@ -366,10 +366,10 @@ def _offsets(values: pa.Array) -> pa.Array:
 
 
 def _becomes(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether *kind* may be cast to *wanted*; the cast fails if a value does not fit."""
+    """Return whether *kind* can be cast to *wanted*. The cast fails if a value does not fit."""
     types = pa.types
     if types.is_integer(kind) and types.is_floating(wanted):
-        # Integers that the mantissa of a double, or of a float, holds exactly.
+        # Integers that a double's or float's mantissa represents exactly.
         return bool(kind.bit_width <= (32 if wanted == pa.float64() else 16))
     if types.is_floating(kind) and types.is_floating(wanted):
         return bool(kind.bit_width < wanted.bit_width)
@@ -381,12 +381,12 @@ def _becomes(kind: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 class _UnfitError(Exception):
-    """A file does not match the table; the message continues "The file cannot be read: "."""
+    """A file does not match the table. The message continues "The file cannot be read: "."""
 
 
 @contextmanager
 def _explained(root: TableRoot, path: str) -> Iterator[None]:
-    """Turn errors of a file into a sentence that names it, without its contents."""
+    """Turn file errors into a sentence that names the file, but not its contents."""
     try:
         with root.reading(path):
             yield

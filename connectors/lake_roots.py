@@ -1,4 +1,4 @@
-"""Open the root of a table where `from:` says that it is: on the disk or in a bucket."""
+"""Opens the root of a table at the location in `from:`, on disk or in a bucket."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from runtimeconf.s3 import S3Params
 
 class _LocalRoot(TableRoot):
     """
-    A directory of the disk, from which no symbolic link leads out; see `TableRoot` for the methods.
+    A directory on disk. Symbolic links must not lead out of it. See `TableRoot` for the methods.
 
     Raises:
         SourceError: The directory does not exist.
@@ -46,13 +46,13 @@ class _LocalRoot(TableRoot):
     def open(self, path: str) -> pa.NativeFile:
         target = Path(self._root, path)
         with self.reading(path):
-            # Check before opening: opening a device can have side effects.
+            # Check before opening, because opening a device can have side effects.
             if not stat.S_ISREG(target.stat().st_mode):
                 raise SourceError(f"'{path}' of '{self.shown}' is not a regular file.")
             descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
             try:
                 by_descriptor = Path(f"/proc/self/fd/{descriptor}")
-                # Check the file that was opened: a directory on its path may have been replaced meanwhile.
+                # Check the opened file, because a directory in its path may have been replaced in the meantime.
                 if not by_descriptor.readlink().is_relative_to(self._root):
                     raise SourceError(f"'{path}' of '{self.shown}' is a link that leads out of the table.")
                 return pa.OSFile(str(by_descriptor))
@@ -71,13 +71,13 @@ class _LocalRoot(TableRoot):
 @contextmanager
 def root_of(dataset: DatasetConfig, params: S3Params, deadline: Deadline) -> Iterator[TableRoot]:
     """
-    Open the location that `from:` names.
+    Open the location in `from:`.
 
     Raises:
-        SourceError: It does not exist.
+        SourceError: The location does not exist.
     """
     if dataset.location.startswith("s3://"):
-        # Imported late: only tables in a bucket need botocore, which is optional.
+        # Imported late because only tables in a bucket need botocore, which is optional.
         from connectors.lake_s3 import s3_root  # noqa: PLC0415
 
         with s3_root(dataset.location, params, deadline) as root:

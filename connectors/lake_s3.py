@@ -1,7 +1,7 @@
 """
-The root of a table in a bucket of S3.
+The root of a table in an S3 bucket.
 
-Files are read by ranges, over the connection of `s3:` sources, so the same rules hold for time, redirects,
+Files are read in ranges over the connection of `s3:` sources, so the same rules apply for timeouts, redirects,
 certificates, proxies and credentials.
 """
 
@@ -23,10 +23,10 @@ from runtimeconf.s3 import S3Params
 @contextmanager
 def s3_root(url: str, params: S3Params, deadline: Deadline) -> Iterator[TableRoot]:
     """
-    Open the root `s3://bucket/prefix`; *params* are those of the dataset: endpoint, region and credentials.
+    Open the root `s3://bucket/prefix`. *params* are the dataset's endpoint, region and credentials.
 
     Raises:
-        SourceError: As `S3Bucket`.
+        SourceError: See `S3Bucket`.
     """
     name, prefix = _bucket_and_key(url)
     with S3Bucket(name, params, deadline) as bucket:
@@ -34,7 +34,7 @@ def s3_root(url: str, params: S3Params, deadline: Deadline) -> Iterator[TableRoo
 
 
 class _S3Root(TableRoot):
-    """A prefix of a bucket, open as long as that is; see `TableRoot` for the methods."""
+    """A prefix in a bucket, open as long as the bucket is. See `TableRoot` for the methods."""
 
     def __init__(self, shown: str, bucket: S3Bucket, prefix: str) -> None:
         super().__init__(shown)
@@ -44,7 +44,7 @@ class _S3Root(TableRoot):
     def names(self, directory: str) -> set[str]:
         prefix = f"{self._key(directory)}/"
         found = {one.key.removeprefix(prefix) for one in self._bucket.listed(prefix, delimiter="/")}
-        # Leave out the marker of the directory itself, and deeper keys: not every server supports delimiters.
+        # Leave out the directory's own marker and deeper keys, because not every server supports delimiters.
         return {name for name in found if name and "/" not in name}
 
     def has(self, path: str) -> bool:
@@ -74,7 +74,7 @@ class _S3Root(TableRoot):
 
 
 class _Ranges(io.RawIOBase):
-    """An object as a file; each read is one request."""
+    """An object as a file. Each read is one request."""
 
     def __init__(self, bucket: S3Bucket, found: StoredObject, size: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Access tokens that a load requests for itself (RFC 6749, 5.1), from the servers of a cloud or of this machine."""
+"""Access tokens that a load requests (RFC 6749, 5.1) from a cloud's or this machine's servers."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from datasources.deadline import Deadline
 from datasources.errors import SourceError
 
 _MAX_ANSWER_BYTES = 64 * 1024
-#: Seconds before the end of a token when the next one is requested.
+#: Seconds before a token's expiry when the next one is requested.
 _MARGIN_S = 60.0
 
 
@@ -24,11 +24,11 @@ class TokenRequest:
 
     Attributes:
         server: The origin of the server.
-        target: The path there, with its query.
-        shown: The parameter that names the server, for errors: its address may be confidential.
-        see: What to look at if it gives no token.
+        target: The path on the server, with the query.
+        shown: The parameter that names the server, for errors. The address may be confidential.
+        see: What to check if the server returns no token.
         headers: Headers to send.
-        form: Fields to send with POST, secrets among them; None sends GET.
+        form: Fields to send with POST, including secrets; None sends GET.
     """
 
     server: str
@@ -41,26 +41,26 @@ class TokenRequest:
 
 class AccessToken:
     """
-    A token that is requested when it is needed, and again shortly before it expires.
+    A token that is requested when needed, and again shortly before it expires.
 
     Args:
         request: The request.
         deadline: The end of the load.
-        client_timeout_s: As for `Origin`.
+        client_timeout_s: See `Origin`.
     """
 
     def __init__(self, request: TokenRequest, deadline: Deadline, client_timeout_s: float) -> None:
         self._request, self._deadline, self._client_timeout_s = request, deadline, client_timeout_s
         self._token = ""
-        self._ends = 0.0  # the `time.monotonic()` until which it is used
+        self._ends = 0.0  # the `time.monotonic()` until which the token is used
 
     def current(self) -> str:
         """
         Return the token.
 
         Raises:
-            SourceError: The server cannot be reached, or gives none.
-            SnapshotError: The deadline passed.
+            SourceError: The server cannot be reached or returns no token.
+            SnapshotError: The deadline has passed.
         """
         if not self._token or time.monotonic() >= self._ends:
             asked = time.monotonic()
@@ -70,7 +70,7 @@ class AccessToken:
                 token, lasts_s = fields["access_token"], float(fields.get("expires_in", math.inf))
             except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
                 token, lasts_s = "", 0.0
-            # The answer may quote the request, so it is not shown.
+            # The response may quote the request, so it is not shown.
             if not isinstance(token, str) or re.fullmatch(r"[!-~]+", token) is None:
                 raise SourceError(f"'{self._request.shown}' gives no token (status {status}): {self._request.see}.")
             self._token, self._ends = token, asked + lasts_s - _MARGIN_S

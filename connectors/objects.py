@@ -1,9 +1,9 @@
 """
-Sources in object storage, or on a server of files: objects of a store, downloaded and then read as local files.
+Sources in object storage or on a file server: objects in a store, downloaded and then read as local files.
 
-Each object is looked up first, and then requested in exactly that version (If-Match with its ETag), where the store can
-do that. If it cannot, or if there can be several, they are looked up again after the download: an object that was
-added, replaced or deleted meanwhile would mix two states.
+Each object is looked up first, and then requested in exactly that version (If-Match with its ETag) if the store
+supports it. If the store does not, or if there can be several objects, they are looked up again after the download. An
+object added, replaced or deleted in the meantime would mix two states.
 """
 
 import glob
@@ -37,10 +37,10 @@ _Params = TypeVar("_Params", bound=DownloadParams)
 
 class Store(Protocol):
     """
-    Where objects are, for one load, such as a `Bucket`. The owner closes it.
+    A store of objects, such as a `Bucket`, for one load. The owner closes it.
 
     Attributes:
-        is_pinned: Whether `get` gives exactly the version that was found.
+        is_pinned: Whether `get` returns exactly the version that was found.
     """
 
     is_pinned: ClassVar[bool]
@@ -63,7 +63,7 @@ class Store(Protocol):
 
 
 class ObjectSource(ABC, Generic[_Params]):
-    """An object, the objects below a prefix, or those whose keys match a glob; all of one format."""
+    """An object, the objects below a prefix, or the objects whose keys match a glob. All have one format."""
 
     def __init__(self, dataset: DatasetConfig, params: _Params) -> None:
         self._params = params
@@ -72,7 +72,7 @@ class ObjectSource(ABC, Generic[_Params]):
 
     @abstractmethod
     def _store(self, deadline: Deadline) -> Store:
-        """Return the store of `_name`, for one load that ends with *deadline*."""
+        """Return the store of `_name`, for one load that ends at *deadline*."""
 
     @contextmanager
     def open(self, load: Load) -> Iterator[FileFormat]:
@@ -114,11 +114,11 @@ class ObjectSource(ABC, Generic[_Params]):
             return self._version(self._find(bucket)) != version
 
     def _version(self, found: Sequence[StoredObject]) -> str | None:
-        """Return a text for the version of what was found; None if it would not show every change."""
+        """Return a version string for the objects found; None if it would not show every change."""
         return version_of(found)
 
     def _as_sent(self, detected: DetectedFormat, answer: Body, shown: str) -> DetectedFormat:
-        """Return the format of the bytes of *answer*: an object that was stored with an encoding is sent with it."""
+        """Return the format of the bytes of *answer*. An object stored with an encoding is sent with it."""
         encodings = {part.strip() for part in answer.headers.get("content-encoding", "").lower().split(",")}
         # aws-chunked describes the upload, not the bytes.
         encodings -= {"", "identity", "aws-chunked"}
@@ -137,7 +137,7 @@ class ObjectSource(ABC, Generic[_Params]):
                 one for one in bucket.listed(beginning) if one.key == key or _matches(one.key.split("/"), pattern)
             )
             found = limited_list(matching, self._shown, "matches no object")
-            # If there is an object with the pattern as its key, it is the one.
+            # An object whose key equals the pattern takes precedence.
             return [one for one in found if one.key == key] or sorted(found)
         if key and not key.endswith("/"):
             single = bucket.look(key)
@@ -153,24 +153,24 @@ class ObjectSource(ABC, Generic[_Params]):
 
 
 def version_of(found: Sequence[StoredObject]) -> str | None:
-    """Return a text that changes as soon as one of the objects does; None if one has no ETag."""
+    """Return a string that changes when any of the objects changes; None if one has no ETag."""
     if not all(one.tag for one in found):
         return None
     return hashlib.sha256(json.dumps([(one.key, one.tag) for one in found]).encode()).hexdigest()
 
 
 def _is_data(path: str) -> bool:
-    """Return whether an object below a prefix is data: neither a marker of another program nor one for a folder."""
+    """Return whether an object below a prefix is data, and not a folder marker or another program's marker."""
     return all(part and part[0] not in "._" for part in path.split("/"))
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
     """
-    Return whether the parts of a key match those of a glob, as for a path; `**` matches any number of parts.
+    Return whether the segments of a key match a glob's segments. `**` matches any number of segments.
 
-    Each part of the pattern is compared with each name once, so the time is bounded by the product of the two lengths.
+    Each segment of the pattern is compared with each name once, so the time is bounded by the product of the lengths.
     """
-    # Whether the names from each index on match the rest of the pattern, which grows from its end.
+    # Whether the names from each index match the rest of the pattern, which grows from its end.
     matched = [False] * len(names) + [True]
     for part in reversed(pattern):
         after = matched.copy()
@@ -181,5 +181,5 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _fits(name: str, part: str) -> bool:
-    """Return whether one part of a key matches one of a glob; no wildcard matches a leading dot."""
+    """Return whether a segment of a key matches a segment of a glob. Wildcards do not match a leading dot."""
     return name == part or (name != "" and (name[0] != "." or part[:1] == ".") and fnmatchcase(name, part))

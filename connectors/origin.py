@@ -1,12 +1,12 @@
 """
-A connection to the server that files are downloaded from: one scheme, host and port.
+A connection to the server from which files are downloaded: one scheme, host and port.
 
-Requests go nowhere else: a redirect to another origin is refused, so credentials are sent only to the server that they
-are meant for. Certificates are always verified. A read ends when the server has been silent for too long, and the
-connection is cut off at the deadline of the load: a server that sends a byte now and then cannot delay a load. httpx is
-built on the same httpcore, but would normalise the signed paths of S3.
+A redirect to another origin is refused, so credentials are sent only to the intended server. Certificates are always
+verified. A read ends when the server has been silent for too long. The connection is cut off at the load's deadline, so
+a server that occasionally sends a byte cannot delay a load. httpx is built on the same httpcore, but would normalise
+the signed paths of S3.
 
-A download goes into the scratch space of the load.
+Downloads are saved in the load's scratch space.
 """
 
 import os
@@ -36,23 +36,23 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Body(Protocol):
-    """What a server sends, such as an `Answer`."""
+    """Content sent by a server, such as an `Answer`."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers, with names in lower case."""
+        """The headers, with lower-case names."""
 
     @property
     def length(self) -> int | None:
         """The length in bytes according to the server; None if it is not known in advance."""
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield all bytes as they were sent. Raises SourceError."""
+        """Yield all bytes as sent. Raises SourceError."""
 
 
 class Answer:
     """
-    A response: its `status`, its `headers` (names in lower case), and its body as it arrives.
+    A response: `status`, `headers` (lower-case names), and the body as it arrives.
 
     *shown* names the request in errors.
     """
@@ -69,12 +69,12 @@ class Answer:
     def length(self) -> int | None:
         """The length of the body according to the server, in bytes; None if it is not known in advance."""
         if "transfer-encoding" in self.headers:
-            return None  # It overrides a length (RFC 9112, 6.3).
+            return None  # Transfer-Encoding overrides a length (RFC 9112, 6.3).
         text = self.headers.get("content-length")
         return int(text) if text is not None else None
 
     def beginning(self, limit: int) -> bytes:
-        """Return the start of the body: all of it, or at least *limit* bytes."""
+        """Return the beginning of the body: all of it, or at least *limit* bytes."""
         content = bytearray()
         for block in self._response.iter_stream():
             content += block
@@ -84,7 +84,7 @@ class Answer:
 
     def blocks(self) -> Iterator[bytes]:
         """
-        Yield the whole body as it was sent, without decoding it.
+        Yield the whole body as sent, without decoding it.
 
         Raises:
             SourceError: The response does not say where the body ends (RFC 9112, 6.3), so a truncated one could not be
@@ -100,14 +100,14 @@ class Answer:
 
 class Origin:
     """
-    One server, for use from one thread. The owner closes it.
+    One server, for use in one thread. The owner closes it.
 
     Args:
-        origin: As `parse_origin` gives it.
+        origin: The origin, as returned by `parse_origin`.
         shown: The name of the source in errors.
         deadline: The end of the load.
-        client_timeout_s: The longest silence of the server, and the longest time to connect.
-        root_certificate_file: PEM file of the only roots to trust; None trusts the usual ones.
+        client_timeout_s: The maximum silence of the server, and the maximum time to connect.
+        root_certificate_file: PEM file of the only roots to trust. None trusts the usual roots.
 
     Raises:
         SourceError: The certificate file or the proxy from the environment cannot be used.
@@ -124,7 +124,7 @@ class Origin:
         self._proxy = _proxy_for(*self._endpoint)
         context = tls_context(root_certificate_file) if self._endpoint[0] == "https" else None
         self._pool = httpcore.ConnectionPool(ssl_context=context, proxy=self._proxy, max_connections=1)
-        self._sockets: set[int] = set()  # the inodes of those that were opened
+        self._sockets: set[int] = set()  # the inodes of the opened sockets
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -136,7 +136,7 @@ class Origin:
         self._open.close()
 
     def _note(self, event: str, info: Mapping[str, Any]) -> None:
-        """Note the socket of a new connection: another load of this process may use the same server."""
+        """Record the socket of a new connection, because another load of this process may use the same server."""
         if event == "connection.connect_tcp.complete":
             self._sockets.add(os.fstat(info["return_value"].get_extra_info("socket").fileno()).st_ino)
 
@@ -148,15 +148,15 @@ class Origin:
         self, target: str, headers: Iterable[tuple[str, str]], *, method: str = "GET", body: bytes | None = None
     ) -> Iterator[Answer]:
         """
-        Request *target*, a path with its query, and follow redirects within the origin.
+        Request *target* (a path with a query), and follow redirects within the origin.
 
-        The response is open until the end of the block; the rest of its body is not read.
+        The response is open until the end of the block. The rest of its body is not read.
 
         Raises:
-            SourceError: The server cannot be reached, does not speak HTTP, breaks off, or redirects elsewhere.
-            SnapshotError: The deadline passed.
+            SourceError: The server cannot be reached, does not speak HTTP, disconnects, or redirects elsewhere.
+            SnapshotError: The deadline has passed.
         """
-        # Headers are read in this encoding too, so an ETag is sent back unchanged.
+        # Headers are also read in this encoding, so an ETag is sent back unchanged.
         sent = [
             (name.encode("latin-1"), value.encode("latin-1")) for name, value in [("Host", self._host_header), *headers]
         ]
@@ -178,7 +178,7 @@ class Origin:
 
     @property
     def _host_header(self) -> str:
-        # Without the default port, which signatures leave out.
+        # Leave out the default port, as signatures do.
         return self._origin.partition("://")[2].removesuffix(f":{_PORTS[self._endpoint[0]]}")
 
     def _url(self, target: str) -> httpcore.URL:
@@ -187,7 +187,7 @@ class Origin:
         return httpcore.URL(scheme=scheme.encode(), host=host.encode(), port=port, target=target.encode())
 
     def _within(self, target: str, location: str) -> str:
-        """Return the target of a redirect, which may hold a token; refuse one to another origin."""
+        """Return the target of a redirect, which may contain a token. Refuse a redirect to another origin."""
         try:
             url = urljoin(self._origin + target, location).partition("#")[0]
             origin, rest = parse_origin(url)
@@ -203,7 +203,7 @@ class Origin:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn errors of the connection into sentences; the deadline takes precedence."""
+        """Turn connection errors into sentences. The deadline takes precedence."""
         try:
             yield
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, httpcore.ProxyError) as exc:
@@ -231,7 +231,7 @@ class Origin:
 
 
 class Downloads:
-    """The downloads of a load into *space*; *max_size* is `max_download_size`, the most bytes of all together."""
+    """The downloads of a load into *space*. *max_size* is `max_download_size`, the limit for all bytes together."""
 
     def __init__(self, space: ScratchSpace, max_size: int | None) -> None:
         self._space = space
@@ -241,11 +241,11 @@ class Downloads:
 
     def save(self, answer: Body, shown: str) -> PinnedFile:
         """
-        Save the body of *answer*; *shown* names it in errors.
+        Save the body of *answer*. *shown* names it in errors.
 
         Raises:
-            SourceError: It is empty, cut short, or exceeds the limit.
-            SnapshotError: The deadline passed.
+            SourceError: The body is empty, truncated, or exceeds the limit.
+            SnapshotError: The deadline has passed.
             OSError: The disk is full.
         """
         if answer.length is not None and answer.length > self._left_bytes:
@@ -264,21 +264,21 @@ class Downloads:
 
 
 def _endpoint(origin: str) -> tuple[str, str, int]:
-    """Return scheme, host and port, which make up an origin (RFC 6454)."""
+    """Return the scheme, host and port of an origin (RFC 6454)."""
     parts = urlsplit(origin)
     return parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme]
 
 
 def tls_context(root_certificate_file: Path | None) -> ssl.SSLContext:
     """
-    Return the context of a client that verifies servers by the roots in a PEM file; None means the usual ones.
+    Return a client context that verifies servers with the roots in a PEM file; None means the usual roots.
 
     Raises:
         SourceError: The file cannot be used.
     """
     named = os.environ.get("SSL_CERT_FILE") if root_certificate_file is None else None
     try:
-        # The default roots are those that the runtime's client uses, the same on every system.
+        # The default roots are the ones that the runtime's client uses, the same on every system.
         return ssl.create_default_context(cafile=root_certificate_file or named or certifi.where())
     except OSError as exc:
         reason = exc.strerror if exc.errno and not isinstance(exc, ssl.SSLError) else "it is not a PEM certificate"
@@ -287,7 +287,7 @@ def tls_context(root_certificate_file: Path | None) -> ssl.SSLContext:
 
 
 def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:
-    """Return the proxy from the environment (HTTPS_PROXY, NO_PROXY and the like), which reaches no near host."""
+    """Return the proxy from the environment (HTTPS_PROXY, NO_PROXY and the like). It is not used for nearby hosts."""
     proxies = getproxies()
     url = proxies.get(scheme) or proxies.get("all")
     if not url or is_near(host) or proxy_bypass(f"{host}:{port}"):

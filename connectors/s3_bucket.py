@@ -1,7 +1,7 @@
 """
-A bucket of S3, or of a compatible server.
+A bucket on S3 or a compatible server.
 
-botocore signs the requests, and finds the credentials of the machine if the YAML allows it.
+botocore signs the requests, and finds the machine's credentials if the YAML allows it.
 """
 
 import re
@@ -18,7 +18,7 @@ from datasources.deadline import Deadline
 from datasources.errors import SourceError
 from runtimeconf.s3 import S3Params
 
-#: Our reasons for the error codes of S3.
+#: Our reasons for S3 error codes.
 _CODES = {
     "NoSuchKey": "it does not exist",
     "NoSuchBucket": "the bucket does not exist",
@@ -42,7 +42,7 @@ _STATUSES = {
 
 class S3Bucket(Bucket):
     """
-    The bucket *name*, for one load that ends with *deadline*. The owner closes it.
+    The bucket *name*, for one load that ends at *deadline*. The owner closes it.
 
     Raises:
         SourceError: There are no credentials, or the parameters do not allow a connection.
@@ -74,7 +74,7 @@ class S3Bucket(Bucket):
 
 
 def _credentials(params: S3Params) -> Credentials | ReadOnlyCredentials | None:
-    """Return the credentials for signing, or None. Those of the environment are used only if the YAML says so."""
+    """Return the credentials for signing, or None. The environment's are used only if the YAML says so."""
     if params.s3_key is not None:
         return Credentials(params.s3_key, params.s3_secret, params.s3_session_token)
     if params.s3_auth != "iam_role":
@@ -85,7 +85,8 @@ def _credentials(params: S3Params) -> Credentials | ReadOnlyCredentials | None:
     except MemoryError:
         raise
     except Exception as exc:
-        # It reads files, runs programs and asks services; their output may contain a secret, so it is not shown.
+        # botocore reads files, runs programs and queries services. Their output may contain a secret, so it is not
+        # shown.
         raise SourceError(f"The credentials of this machine cannot be read ({type(exc).__name__}).") from exc
     if frozen is None:
         raise SourceError("s3_auth is iam_role, but neither the environment nor the machine has credentials.")

@@ -1,1 +1,1 @@
-"""Where data comes from and how fresh it is: sources, snapshots, the refresher and the registry."""
+"""The origin and freshness of data: sources, snapshots, the refresher and the registry."""

@@ -1,8 +1,8 @@
 """
 The interface for asking about datasets and requesting refreshes.
 
-The process that holds the lock of the state directory answers directly (`datasources.refresh.refresher`); any other
-process asks that one over the control socket. Both are a `DatasetControl`.
+The process that holds the lock of the state directory answers directly (`datasources.refresh.refresher`). Any other
+process asks the holder over the control socket. Both implement `DatasetControl`.
 """
 
 import time
@@ -20,21 +20,21 @@ DatasetStatus = Literal["Initializing", "Ready", "Refreshing", "Error", "Disable
 RefreshStatus = Literal["queued", "running", "succeeded", "failed"]
 RefreshPhase = Literal["opening", "loading", "publishing"]
 
-#: The length of the longest name of a caller.
+#: The maximum length of a caller's name.
 MAX_CALLER_LENGTH = 1000
 
-#: A SELECT for one dataset that the gate has admitted: see `datasources.refresh_sql.admit_refresh_sql`.
+#: A SELECT for one dataset that the gate has admitted. See `datasources.refresh_sql.admit_refresh_sql`.
 AdmittedSql = NewType("AdmittedSql", str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetState:
     """
-    One row of `GET /v1/datasets`. Times are ISO 8601 in UTC; `error` is a sentence without paths.
+    One row of `GET /v1/datasets`. Times are ISO 8601 in UTC. `error` is a sentence without paths.
 
-    `refreshed_at` is when the served data was built; `checked_at` is when a refresh last succeeded, even if the source
-    was unchanged, and `age_s` is the whole seconds since then. `bytes` is the size of the snapshot file.
-    `description` and `metadata` are those of the YAML.
+    `refreshed_at` is when the served data was built. `checked_at` is when a refresh last succeeded, even if the source
+    was unchanged, and `age_s` is the number of whole seconds since then. `bytes` is the size of the snapshot file.
+    `description` and `metadata` come from the YAML.
     """
 
     from_: str
@@ -58,11 +58,11 @@ class RefreshRun:
     """
     One refresh of one dataset, requested or scheduled. Times are ISO 8601 in UTC.
 
-    A run is `unchanged` if it loaded nothing because its source had not changed or had no newer rows; `rows` then
-    counts the rows already served.
+    A run is `unchanged` if it loaded nothing because its source had not changed or had no newer rows. In this case
+    `rows` is the number of rows already served.
 
-    While it runs, `duration_ms` is the time so far and `bytes` the size written so far. `phase` is "opening" until the
-    source is open and known to have changed, "loading" while rows are written, and "publishing" after that.
+    During the run, `duration_ms` is the time so far and `bytes` is the size written so far. `phase` is "opening" until
+    the source is open and known to have changed, "loading" while rows are written, and "publishing" after that.
     """
 
     id: str
@@ -83,9 +83,10 @@ class SharingState:
     """
     How a node shares snapshots with others.
 
-    `node` is its id, and `publisher` that of the node that publishes, none if unknown. `error` says why the last look
-    at the storage failed, and `answered_s` is the whole seconds since one succeeded, None if none did. `publishes_s` is
-    for how many seconds no other node can publish, 0 if this node does not, or does not know.
+    `node` is this node's id, and `publisher` is the id of the publishing node, or None if unknown. `error` says why the
+    last storage check failed. `answered_s` is the number of whole seconds since a check succeeded, or None if none did.
+    `publishes_s` is the number of seconds for which no other node can publish, or 0 if this node does not publish or
+    does not know.
     """
 
     node: str
@@ -103,11 +104,11 @@ class SharingState:
 
 class RefreshOptions(TypedDict, total=False):
     """
-    How a requested refresh runs. Each option may be missing.
+    The options of a requested refresh. All of them are optional.
 
-    `mode` says whether it replaces the served rows or appends to them; None: as declared. `jitter_max_s` is the longest
-    random delay before it begins, in seconds. `caller` is whose request it is: the name or fingerprint of a key.
-    Callers take turns.
+    `mode` says whether the refresh replaces the served rows or appends to them; None means as declared. `jitter_max_s`
+    is the maximum random delay before the refresh begins, in seconds. `caller` is the name or fingerprint of the
+    requesting key. Callers take turns.
     """
 
     mode: RefreshMode | None
@@ -123,21 +124,21 @@ class DatasetControl(Protocol):
 
     def waiting_for(self) -> tuple[str, ...]:
         """
-        Return the datasets that hold up readiness, in the order of the YAML.
+        Return the datasets that prevent readiness, in the order of the YAML.
 
-        These are the required ones without data to serve; with `ready_state: on_registered`, only those that were never
-        tried.
+        These are the required datasets without data to serve. With `ready_state: on_registered`, they are only the
+        datasets that have never been tried.
 
         Raises:
             DatasetsUnavailableError: No process manages the datasets at the moment.
         """
 
     def is_loaded(self) -> bool:
-        """Return whether no dataset holds up readiness."""
+        """Return whether no dataset prevents readiness."""
 
     def sharing(self) -> SharingState | None:
         """
-        Return how this node shares snapshots with others; None if it does not.
+        Return how this node shares snapshots with others; None if it does not share snapshots.
 
         Raises:
             DatasetsUnavailableError: No process manages the datasets at the moment.
@@ -151,8 +152,8 @@ class DatasetControl(Protocol):
 
         Args:
             name: The dataset; case is ignored.
-            sql: The `refresh_sql` of this run, which is not checked again; None: as declared.
-            options: The rest.
+            sql: The `refresh_sql` of this run, which is not checked again; None means as declared.
+            options: The other options.
 
         Raises:
             UnknownDatasetError: No dataset has that name.
@@ -171,7 +172,7 @@ class DatasetControl(Protocol):
         """
 
 
-#: Seconds for which the runtime counts as ready without another look, if its data may get too old for that.
+#: Seconds for which the runtime counts as ready without another check, if its data can become too old.
 RECHECK_S = 1.0
 
 
@@ -179,10 +180,11 @@ class Loaded:
     """
     Caches a true result of *is_loaded* until other data is published.
 
-    If the datasets that readiness *awaited* are given, it is true until one of them is not published any more: during a
-    reload, the process that refreshes answers for those of the new configuration, and *is_loaded* returns None.
+    If the datasets *awaited* for readiness are given, the result is true until one of them is no longer published.
+    During a reload, the refresh process answers for the datasets of the new configuration, and *is_loaded* returns
+    None.
 
-    If readiness *gets_stale* with time, the result is cached for at most `RECHECK_S` seconds.
+    If readiness *gets_stale* over time, the result is cached for at most `RECHECK_S` seconds.
     """
 
     def __init__(
@@ -203,7 +205,7 @@ class Loaded:
         self._published: Signature = None
 
     def check(self) -> bool:
-        """Return whether no dataset holds up readiness; the last known answer while no process manages the datasets."""
+        """Return whether no dataset prevents readiness, or the last known result if no process manages the datasets."""
         published = signature(self._manifest)
         if self._gets_stale:
             if time.monotonic() - self._checked >= RECHECK_S:

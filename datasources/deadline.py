@@ -1,4 +1,4 @@
-"""The deadline of a load: it ends when its time is up or when the runtime stops."""
+"""The deadline of a load, which ends when its time is up or when the runtime stops."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ import duckdb
 
 from datasources.errors import INTERRUPTED, SnapshotError
 
-#: Seconds between two checks whether the load must end.
+#: Seconds between two checks for whether the load must end.
 _POLL_S = 0.05
 
 
@@ -20,9 +20,9 @@ class Deadline:
     """
     The end of one load: *limit_s* seconds from now, or as soon as *stop* is set.
 
-    *left_s* is the rest of the limit, for a load that another process began. Long work in Python calls `check`; work
-    inside the engine runs under `guard`, and that of a client library, whose own time-outs do not cover every wait,
-    under `cut_off` or, if it can be stopped by a call, `calling`.
+    *left_s* is the remaining limit of a load that another process began. Long-running Python code calls `check`, and
+    work inside the engine runs under `guard`. Client libraries, whose own timeouts do not cover every wait, run under
+    `cut_off`, or under `calling` if a call can stop them.
     """
 
     def __init__(self, limit_s: float, stop: threading.Event, *, left_s: float | None = None) -> None:
@@ -32,7 +32,7 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the time is up; negative afterwards."""
+        """The seconds until the time is up; negative afterwards."""
         return self._end - time.monotonic()
 
     @property
@@ -58,7 +58,7 @@ class Deadline:
             raise SnapshotError(f"The load was stopped after {self.limit_s:g} s, the refresh_timeout of the dataset.")
 
     def sleep(self, seconds: float) -> None:
-        """Wait for *seconds*, or until the runtime stops; then `check`."""
+        """Wait for *seconds* or until the runtime stops, then `check`."""
         self._stop.wait(seconds)
         self.check()
 
@@ -98,7 +98,7 @@ class Deadline:
 
     @contextmanager
     def calling(self, end: Callable[[], None]) -> Iterator[None]:
-        """As soon as the load must end, call *end* repeatedly until the block ends: one interrupt may be lost."""
+        """Once the load must end, call *end* repeatedly until the block ends, because one interrupt may be lost."""
         done = threading.Event()
 
         def watch() -> None:
@@ -116,10 +116,10 @@ class Deadline:
 
 
 def _sockets() -> dict[str, int]:
-    """Return the descriptors of the sockets of this process, by the name of their inode."""
+    """Return this process's socket descriptors by inode name."""
     found = {}
     for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError):  # closed in the meantime
             name = str(entry.readlink())
             if name.startswith("socket:"):
                 found[name] = int(entry.name)

@@ -1,5 +1,5 @@
 """
-The errors of this room.
+The errors of this package.
 
 ::
 
@@ -12,24 +12,24 @@ The errors of this room.
     │   ├── SchemaChangedError        columns or types differ from those served
     │   └── SourceEmptyError          a source that had rows has none
     └── SnapshotError                 a snapshot cannot be built, verified or published
-        └── SharedStorageError        the storage that nodes share does not answer, or refuses
+        └── SharedStorageError        the storage that nodes share does not respond or refuses
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-#: The error of a run that the end of the runtime interrupted.
+#: The error of a run that was interrupted because the runtime ended.
 INTERRUPTED = "interrupted"
 
 
 class DatasetError(Exception):
-    """Base of this room's errors. `str()` is a sentence; it shows no path that the caller did not write."""
+    """Base of this package's errors. `str()` is a sentence that shows no path that the caller did not write."""
 
     code = "dataset_error"
 
 
 class UnknownDatasetError(DatasetError):
-    """No dataset has that name."""
+    """No dataset has this name."""
 
     code = "dataset_not_found"
 
@@ -47,7 +47,7 @@ class AccelerationDisabledError(DatasetError):
 
 
 class TimeColumnMissingError(DatasetError):
-    """A refresh was to append, but the dataset declares no `time_column`."""
+    """An append was requested, but the dataset declares no `time_column`."""
 
     code = "time_column_missing"
 
@@ -68,7 +68,7 @@ class SourceError(DatasetError):
     """
     The source cannot be read, or its data is not valid.
 
-    With *broke_library*, the library that reads it cannot be used again in this process.
+    If *broke_library* is true, the library that reads the source cannot be used again in this process.
     """
 
     code = "source_error"
@@ -85,7 +85,7 @@ class SchemaChangedError(SourceError):
 
 
 class SourceEmptyError(SourceError):
-    """A source that had rows has none, and `on_empty` is `fail`."""
+    """A source that previously had rows has none, and `on_empty` is `fail`."""
 
     code = "source_empty"
 
@@ -97,7 +97,7 @@ class SnapshotError(DatasetError):
 
 
 class SharedStorageError(SnapshotError):
-    """The storage through which nodes share snapshots does not answer, or refuses."""
+    """The storage through which nodes share snapshots does not respond or refuses the request."""
 
     code = "shared_storage_error"
 
@@ -109,9 +109,9 @@ def error_fields(error: DatasetError) -> dict[str, str]:
 
 def error_from(fields: Mapping[str, Any], name: str = "") -> DatasetError:
     """
-    Return the error that `error_fields` made *fields* of; it concerns the dataset *name*, as the caller wrote it.
+    Return the error from the `error_fields` result *fields*, for the dataset *name* as the caller wrote it.
 
-    An unknown code gives a `DatasetError`.
+    An unknown code results in a `DatasetError`.
 
     Raises:
         ValueError: *fields* are not an error.
@@ -136,10 +136,10 @@ _OF_A_MESSAGE: dict[str, type[DatasetError]] = {
 }
 
 
-#: What the error for a fault of the state directory says.
+#: The reasons in errors about the state directory.
 NOT_WRITTEN = "cannot be written to the state directory"
 
 
 def not_written(what: str, reason: str | None) -> SnapshotError:
-    """Return the error for *what* cannot be written; *reason* is the system's message, without a path."""
+    """Return the error for when *what* cannot be written. *reason* is the system's message, without a path."""
     return SnapshotError(f"{what} {NOT_WRITTEN}: {reason or 'it failed'}.")

@@ -1,4 +1,4 @@
-"""Check a `refresh_sql`, the SELECT that a refresh runs over the rows of its source."""
+"""Checks a `refresh_sql`, the SELECT that a refresh runs over its source's rows."""
 
 from datasources.control import AdmittedSql
 from queryengine.engine import QueryEngine, StatementGate
@@ -11,10 +11,10 @@ def admit_refresh_sql(gate: StatementGate | QueryEngine, dataset: DatasetConfig,
     Return the SQL to run for *sql*, which must be one query over the rows of its own dataset.
 
     Raises:
-        StatementError: It cannot be parsed, or is not such a query.
-        QueryError: It cannot be checked at the moment.
+        StatementError: The SQL cannot be parsed, or is not such a query.
+        QueryError: The SQL cannot be checked at the moment.
     """
-    if dataset.view is not None:  # It could raise an error that quotes what the view leaves out.
+    if dataset.view is not None:  # The SQL could raise an error that quotes data that the view leaves out.
         raise StatementNotAllowedError(f"{dataset.name} is a materialized view: a refresh of it takes no refresh_sql.")
     statement = gate.admit(sql, frozenset({dataset.name.lower()}))
     if statement.kind != "select":
@@ -22,7 +22,7 @@ def admit_refresh_sql(gate: StatementGate | QueryEngine, dataset: DatasetConfig,
             f"The refresh_sql of {dataset.name} must be a query for its rows: SELECT, FROM, WITH or VALUES. SHOW, "
             "DESCRIBE, SUMMARIZE, EXPLAIN and a PIVOT without IN (...) are not allowed."
         )
-    # The gate replaces information_schema by views of a session, which a load does not have.
+    # The gate replaces information_schema with views of a session, which a load does not have.
     if statement.sql.count("_catalog.") > sql.count("_catalog."):
         raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} may not read information_schema.")
     if statement.parameters:

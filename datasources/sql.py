@@ -1,4 +1,4 @@
-"""Quote values and names in SQL."""
+"""Quotes values and names in SQL."""
 
 from collections.abc import Iterable
 

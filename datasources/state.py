@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from datasources.errors import DatasetsUnavailableError
 from system.process_value import ProcessValue
 
-if TYPE_CHECKING:  # Client commands import this module too, and must start fast.
+if TYPE_CHECKING:  # Client commands also import this module and must start fast.
     from datasources.control import DatasetControl
 
 #: None before the runtime has started the datasets, and after it has stopped them: `get` raises

@@ -1,5 +1,5 @@
 """
-A plug-in: the command `doctor`, which finds what is wrong with a runtime and its machine, and says what to do.
+A plug-in with the command `doctor`, which finds problems of a runtime and its machine, and says what to do.
 
-Nothing else imports this package. Without it and its line in INSTALLED_APPS there is no such command.
+Nothing else imports this package. Without the package and its line in INSTALLED_APPS, the command does not exist.
 """

@@ -4,7 +4,7 @@ from django.apps import AppConfig
 
 
 class DoctorConfig(AppConfig):
-    """Has a command that answers no requests, so it needs no key set."""
+    """An app with a command that serves no requests, so it needs no key set."""
 
     name = "doctor"
     answers_requests = False

@@ -1,4 +1,4 @@
-"""What `doctor` checks without a running runtime: configuration, state directory, addresses, certificate, machine."""
+"""Checks that need no running runtime: configuration, state directory, addresses, certificate, machine."""
 
 import ctypes
 import os
@@ -31,26 +31,26 @@ from system.wallclock import utc_at, utc_in
 
 _OTHERS = 0o077
 
-#: The answer of adjtimex(2) if the clock is not synchronised, and a size that no `struct timex` exceeds.
+#: The result of adjtimex(2) if the clock is not synchronised, and a size that no `struct timex` exceeds.
 _TIME_ERROR = 5
 _TIMEX_BYTES = 256
-#: The clock may differ by as many seconds between two machines that share a disk.
+#: The clocks of two machines that share a disk may differ by this many seconds.
 _TOLERANCE_S = 5.0
 
-#: Trust a certificate that is itself the root, and leave the dates to us (openssl/x509_vfy.h).
+#: Trust a certificate that is its own root, and leave the dates to our own check (openssl/x509_vfy.h).
 _LENIENT = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(0x20_0000)
 
 
 @dataclass(slots=True)
 class Configuration:
-    """What could be read of the YAML *file*: the whole configuration, or at least its state directory."""
+    """The readable part of the YAML *file*: the whole configuration, or at least the state directory."""
 
     file: Path
     config: RuntimeConfig | None = None
     state_dir: Path | None = None
 
     def read(self) -> Iterator[Finding]:
-        """Read the file and yield what is wrong with it."""
+        """Read the file and yield its problems."""
         about = "configuration"
         try:
             self.state_dir = state_dir_of(self.file)
@@ -72,13 +72,13 @@ class Configuration:
 
 
 def views(config: RuntimeConfig, known: Mapping[str, tuple[Column, ...]]) -> Iterator[Finding]:
-    """Yield the views, indexes and the like that do not fit the columns of the datasets, as far as *known*."""
+    """Yield the views, indexes and the like that do not fit the *known* columns of the datasets."""
     for fault in dry_run(config, known).errors:
         yield Finding("error", "sql", str(fault), "Correct the statement, or the columns of the dataset.")
 
 
 def state_directory(state_dir: Path) -> Iterator[Finding]:
-    """Yield what is wrong with the state directory and its disk; nothing in it is created or changed."""
+    """Yield problems of the state directory and its disk, without creating or changing anything in it."""
     about = "state directory"
     try:
         judge_state_dir(state_dir)
@@ -114,7 +114,7 @@ def state_directory(state_dir: Path) -> Iterator[Finding]:
 def _salt(file: Path) -> Iterator[Finding]:
     with suppress(FileNotFoundError):
         mode = file.lstat().st_mode
-        if stat.S_ISREG(mode) and mode & _OTHERS:  # Reading it by `load` would change that.
+        if stat.S_ISREG(mode) and mode & _OTHERS:  # Reading it with `load` would change that.
             yield Finding("warning", "keys", f"Other users may read or change {file}.", f"chmod 600 {file}")
             return
     try:
@@ -142,7 +142,7 @@ def _disk(state_dir: Path, largest: int) -> Iterator[Finding]:
 
 
 def addresses(config: RuntimeConfig, own: frozenset[int]) -> Iterator[Finding]:
-    """Yield whether the addresses of *config* can be bound; *own* are the processes of the running runtime."""
+    """Yield whether the addresses in *config* can be bound. *own* are the processes of the running runtime."""
     for setting, address, is_used in (
         ("runtime.http.bind", config.http.bind, True),
         ("runtime.flight.bind", config.flight.bind, config.flight.enabled),
@@ -170,7 +170,7 @@ def _held(setting: str, address: Address, found: frozenset[int], own: frozenset[
 
 
 def certificate(tls: TlsConfig) -> Iterator[Finding]:
-    """Yield the dates of the certificate and the rights of its key. That both match is checked with the YAML."""
+    """Yield the dates of the certificate and the permissions of its key. The YAML check verifies that both match."""
     about, renew = "certificate", "Renew the certificate, then run `querykeep reload`."
     if not tls.enabled or tls.certificate_file is None or tls.key_file is None:
         return
@@ -193,9 +193,9 @@ def certificate(tls: TlsConfig) -> Iterator[Finding]:
 
 
 def _dates(certificate_file: Path, key_file: Path) -> tuple[float, float]:
-    """Return the validity of a certificate, as a client sees it whose root it is. The handshake is in memory."""
+    """Return a certificate's validity as seen by a client that trusts it as a root. The handshake is in memory."""
     contexts = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    contexts[0].load_cert_chain(certificate_file, key_file, password="")  # never asks on the terminal
+    contexts[0].load_cert_chain(certificate_file, key_file, password="")  # never prompts on the terminal
     contexts[1].check_hostname = False
     contexts[1].load_verify_locations(certificate_file)
     contexts[1].verify_flags = _LENIENT
@@ -211,7 +211,7 @@ def _dates(certificate_file: Path, key_file: Path) -> tuple[float, float]:
 
 
 def machine(config: RuntimeConfig) -> Iterator[Finding]:
-    """Yield what *config* needs and this machine does not provide."""
+    """Yield the resources that *config* needs and this machine does not provide."""
     sentences = startup.machine_warnings(config)
     for sentence in sentences:
         yield Finding("warning", "limits", sentence, "See docs/operations.md, Sizing.")
@@ -227,5 +227,5 @@ def machine(config: RuntimeConfig) -> Iterator[Finding]:
         unknown = "The kernel says that its clock is not synchronised; the expiry of keys depends on it."
         level: Level = (
             "note" if config.snapshots is None else "warning"
-        )  # Object storage refuses a clock that is far off.
+        )  # Object storage refuses requests if the clock is far off.
         yield Finding(level, "clock", unknown, "Run chrony or systemd-timesyncd, unless the host keeps the time.")

@@ -1,4 +1,4 @@
-"""One line of `doctor`: what was found and what to do; and how a check is run that may fail or hang."""
+"""The lines that `doctor` prints, each with a finding and a remedy, and the runner for checks that may fail or hang."""
 
 import threading
 import traceback
@@ -12,7 +12,7 @@ from system.errors import StateDirectoryError
 Level = Literal["ok", "note", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
-#: Seconds for each check but that of a source.
+#: Seconds for each check except source checks.
 LIMIT_S = 30.0
 
 
@@ -23,9 +23,9 @@ class Finding:
 
     Args:
         level: `ok`, `note` (no action needed), `warning` (works now, but may stop working or is not safe) or `error`.
-        about: What was looked at, such as `disk` or `dataset orders`.
+        about: The subject of the check, such as `disk` or `dataset orders`.
         text: One sentence.
-        remedy: What to do: one sentence that names the setting or the command; empty for `ok` and most notes.
+        remedy: What to do, as one sentence that names the setting or the command. Empty for `ok` and most notes.
     """
 
     level: Level
@@ -36,9 +36,9 @@ class Finding:
 
 def run(about: str, check: Callable[[], Iterable[Finding]], limit_s: float = LIMIT_S) -> list[Finding]:
     """
-    Return the findings of *check*, which may take *limit_s* seconds; if it fails or hangs, a finding that says so.
+    Return the findings of *check*, or a finding that says that it failed or took longer than *limit_s* seconds.
 
-    A check that hangs is left behind in a thread that does not keep this process from exiting.
+    A check that hangs is left running in a thread that does not prevent this process from exiting.
     """
     found: list[Finding] = []
 
@@ -59,7 +59,7 @@ def run(about: str, check: Callable[[], Iterable[Finding]], limit_s: float = LIM
 
 
 def _described(failure: Exception) -> tuple[str, str]:
-    """Return a sentence about *failure* and a remedy. Only a message of the system is shown: others may quote data."""
+    """Return a sentence about *failure* and a remedy. Only system messages are shown, because others may quote data."""
     if isinstance(failure, OSError) and failure.strerror:
         where = f" {failure.filename}" if isinstance(failure.filename, str) else ""
         return f"This check was not possible:{where} {failure.strerror.lower()}.", "Check the rights of this user."
@@ -71,7 +71,7 @@ def _described(failure: Exception) -> tuple[str, str]:
 
 
 def size(count: float) -> str:
-    """Return *count* bytes for people."""
+    """Format *count* bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
@@ -80,7 +80,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return *seconds* for people, in their largest whole unit."""
+    """Format *seconds* for people, in the largest whole unit."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.0f} {unit}"

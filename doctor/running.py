@@ -18,14 +18,14 @@ from system.lock import SUPERVISOR_LOCK_NAME, StateLock
 from system.process_usage import STARTED, STATE, TICKS_PER_S, arguments, family, stat_fields
 
 _TIMEOUT_S = 4.0
-#: The start of a process is known to a hundredth of a second, and a YAML may be written just before.
+#: A process's start time is known to a hundredth of a second, and a YAML may be written just before.
 _TOLERANCE_S = 1.0
-#: A dataset is old if this many refreshes were missed.
+#: A dataset is outdated if this many refreshes were missed.
 _MISSED = 3
-#: A process in one of these states (proc(5)) does not run.
+#: A process in one of these states (proc(5)) is not running.
 _STOPPED = frozenset("TtZ")
 
-#: What to do about errors that are not those of a source, by a part of their text.
+#: What to do about errors that are not source errors, by a substring of their text.
 _REMEDIES = {
     NOT_WRITTEN: "Make room on the disk of the state directory, or make it writable",
     "query.memory_limit": "Raise the limit, or have the refresh_sql read less",
@@ -38,14 +38,14 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What runs on a state directory. If its processes cannot be seen from here, there are no `processes`."""
+    """The runtime that uses a state directory. If its processes are not visible from here, `processes` is empty."""
 
     is_running: bool = False
     processes: tuple[int, ...] = ()
 
 
 def find(state_dir: Path) -> Runtime:
-    """Return what runs on *state_dir*: the first of its processes started the others."""
+    """Return the runtime that uses *state_dir*. The first of its processes started the others."""
     for name in (SUPERVISOR_LOCK_NAME, "lock"):
         lock = StateLock(state_dir, name)
         if lock.is_taken():
@@ -76,7 +76,7 @@ def check(runtime: Runtime, config: RuntimeConfig) -> Iterator[Finding]:
 def _answer(config: RuntimeConfig, control: ControlClient) -> Finding:
     url = f"{'https' if config.tls.enabled else 'http'}://{config.http.bind.local}/v1/ready"
     try:
-        # As `healthcheck`: the certificate is for the names that callers use.
+        # As in `healthcheck`, the certificate is for the names that callers use.
         answer = httpx.get(url, timeout=_TIMEOUT_S, trust_env=False, verify=False)  # noqa: S501
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         remedy = "Look at its log, and whether runtime.http.bind or runtime.tls was changed without a restart."
@@ -121,13 +121,13 @@ def judged(state: DatasetState, interval_s: float | None) -> Iterator[Finding]:
 
 def _reloads(config: RuntimeConfig, first: int) -> Iterator[Finding]:
     fields = stat_fields(first)
-    if fields is None:  # It has just ended.
+    if fields is None:  # The process has just ended.
         return
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[STARTED]) / TICKS_PER_S
     started = read_at = time.time() - age_s
     report = Report.read(config.state_dir)
     asked_at = 0.0 if report is None else time.time() - (time.monotonic() - report.began)
-    # A report from before its start is about another runtime.
+    # A report from before this runtime's start is about another runtime.
     if report is not None and asked_at >= started:
         if report.state == "failed":
             text = f"Its last reload failed: {' '.join(report.errors)}"

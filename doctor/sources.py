@@ -1,4 +1,4 @@
-"""The sources of the datasets: whether they answer, and whether a load would find the columns that are served."""
+"""Checks whether the sources of the datasets respond, and whether a load would find the served columns."""
 
 import os
 import tempfile
@@ -22,15 +22,15 @@ from runtimeconf.model import MIB, DatasetConfig, RuntimeConfig
 from supervisor import parts
 from system.temporary import ensure_temporary_directory
 
-#: The memory of an engine that looks up columns, and the most bytes to download for that.
+#: The memory of an engine that looks up columns, and the maximum bytes to download for it.
 _MEMORY_BYTES = 256 * MIB
 _SCRATCH_BYTES = 256 * MIB
-#: Seconds after the time limit of a source until it is left behind.
+#: Seconds after a source's time limit until its check is abandoned.
 _GRACE_S = 1.0
 
 
 class Sources:
-    """The sources of *config*, each asked for *limit_s* seconds; `known` has the columns that were read."""
+    """The sources in *config*, each checked for up to *limit_s* seconds. `known` has the columns found."""
 
     def __init__(self, config: RuntimeConfig, limit_s: float) -> None:
         self._config = config
@@ -39,7 +39,7 @@ class Sources:
         self.known: dict[str, tuple[Column, ...]] = {}
 
     def check(self, *, offline: bool) -> Iterator[Finding]:
-        """Ask the sources, with *offline* only files of this machine, and yield what each answered."""
+        """Check the sources (with *offline*, only files on this machine), and yield the result of each."""
         if not self._config.reads_sources:
             yield Finding("note", "sources", "This node is a follower: it reads no source.")
             return
@@ -86,7 +86,7 @@ class Sources:
 
 @contextmanager
 def _environment_of_loads(config: RuntimeConfig) -> Iterator[None]:
-    """Have only the environment variables that a load has."""
+    """Keep only the environment variables that a load has."""
     before = dict(os.environ)
     kept = parts.environment("refresh", config, before)
     try:

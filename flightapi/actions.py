@@ -26,13 +26,13 @@ from flightapi.errors import MalformedMessageError, UnsupportedError
 from flightapi.protocol import messages
 from flightapi.protocol.messages import pack, parse
 
-#: The most options that one SetSessionOptions may name.
+#: The maximum number of options in one SetSessionOptions.
 MAX_OPTIONS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class CreatePrepared:
-    """Prepare the text *sql*."""
+    """Prepare the statement *sql*."""
 
     sql: str
 
@@ -46,7 +46,7 @@ class ClosePrepared:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Cancel the statement of *target*, the plan of a ticket; `action` is the form of the request."""
+    """Cancel the statement of *target*, the plan of a ticket. `action` is the form of the request."""
 
     target: Plan
     action: Literal["CancelFlightInfo", "CancelQuery"]
@@ -54,14 +54,14 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class SessionAction:
-    """Answer with the serialised Result *answer*: there are no sessions, so every session action is answered alike."""
+    """Return the serialised Result *answer*. There are no sessions, so every session action gets the same response."""
 
     answer: bytes
 
 
 ActionPlan = CreatePrepared | ClosePrepared | Cancel | SessionAction
 
-#: Actions of the protocol that are not supported, and why.
+#: Protocol actions that are not supported, with the reasons.
 _UNSUPPORTED: Final = {
     "BeginTransaction": NO_TRANSACTIONS,
     "EndTransaction": NO_TRANSACTIONS,
@@ -83,7 +83,7 @@ def plan_action(data: bytes) -> ActionPlan:
         MalformedMessageError: *data* is not an Action, or its body is not the message of its type.
         UnknownTicketError: This runtime did not issue the ticket of the FlightInfo to cancel.
         UnsupportedError: The type is unknown or not supported, or the request names a transaction.
-        FlightApiError: As `commands.plan_ticket`, for the ticket of the FlightInfo to cancel.
+        FlightApiError: See `commands.plan_ticket`, for the ticket of the FlightInfo to cancel.
     """
     action = parse(messages.Action, data)
     if action.type in _UNSUPPORTED:
@@ -95,7 +95,7 @@ def plan_action(data: bytes) -> ActionPlan:
 
 
 def action_types() -> tuple[bytes, ...]:
-    """Return the answer to ListActions: serialised ActionTypes."""
+    """Return the response to ListActions: serialised ActionTypes."""
     return tuple(
         bytes(messages.ActionType(type=name, description=description).SerializeToString())
         for name, (description, _) in _READERS.items()
@@ -117,14 +117,14 @@ def prepared_result(handle: bytes, dataset_schema: bytes, parameters: Collection
                 prepared_statement_handle=handle,
                 dataset_schema=dataset_schema,
                 parameter_schema=_parameter_schema(parameters),
-                is_update=False,  # JDBC fetches rows only if this says that it is no update.
+                is_update=False,  # JDBC fetches rows only if the schema shows that the statement is not an update.
             )
         )
     )
 
 
 def _parameter_schema(names: Collection[str]) -> bytes:
-    """Return the schema of the row that binds the parameters. Their types are unknown before the values: null."""
+    """Return the schema of the parameter row. Types are null because they are unknown until values are bound."""
     if not names:
         return b""
     numbered = all(name.isdecimal() for name in names)

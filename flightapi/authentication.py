@@ -1,8 +1,8 @@
 """
-Authentication of every RPC in one place: before its message is read, and whether or not its method exists.
+Authentication of every RPC in one place, before the message is read and even if the method does not exist.
 
-A refused call gets a handler that reads nothing and ends it. A handshake without metadata is the only call that passes
-without a key: its key is in its message, and `flightapi.handshake` asks for the decision.
+A refused call gets a handler that ends the call without reading anything. Only a handshake without metadata passes
+without a key, because its key is in the message. `flightapi.handshake` then authenticates the key.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +24,10 @@ from telemetry.trace_context import trace_of_caller
 
 HANDSHAKE = PATHS["Handshake"]
 
-#: The names of the RPCs, by the path of their method.
+#: RPC names by method path.
 RPCS = {path: name for name, path in PATHS.items()}
 
-#: The metadata that may hold a credential, in the order of the arguments of `from_metadata`.
+#: The metadata that may contain a credential, in the order of the `from_metadata` arguments.
 _CREDENTIALS = ("authorization", "x-api-key", "auth-token-bin")
 
 _SENTENCES = {
@@ -43,7 +43,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A call of *principal*. `presented` is its credential, "" without one: the answer to a handshake repeats it."""
+    """A call by *principal*. `presented` is the credential, or "". The response to a handshake repeats it."""
 
     principal: Principal
     presented: str = field(default="", repr=False)
@@ -64,7 +64,7 @@ class CallDetails(NamedTuple):
 def authenticate_call(
     access: Access, method: str, metadata: Sequence[tuple[str, str | bytes]]
 ) -> Accepted | Reason | None:
-    """Decide on a call of the path *method*; None as in `CallDetails`."""
+    """Authenticate a call to the path *method*. None means the same as in `CallDetails`."""
     authorization, x_api_key, token = _values(metadata)
     if method != HANDSHAKE:
         return authenticate(access, from_metadata(authorization, x_api_key, token))
@@ -84,9 +84,9 @@ def authenticate(access: Access, credential: Credential) -> Accepted | Reason:
 
 def accepted(access: Access, method: str, context: Any, trusted_proxies: tuple[str, ...]) -> Accepted:
     """
-    Return the decision on a call of *method* other than a handshake; refuse the call if it is not accepted.
+    Return the decision on a call to *method* (not a handshake), or refuse the call.
 
-    *trusted_proxies* are as in `refuse_call`.
+    See `refuse_call` for *trusted_proxies*.
     """
     decision = authenticate_call(access, method, context.invocation_metadata())
     if not isinstance(decision, Accepted):
@@ -95,12 +95,12 @@ def accepted(access: Access, method: str, context: Any, trusted_proxies: tuple[s
 
 
 class AuthenticationInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Refuses every call that `access` does not accept. *trusted_proxies* are as in `refuse_call`."""
+    """Refuses every call that `access` does not accept. See `refuse_call` for *trusted_proxies*."""
 
     def __init__(self, access: Access, trusted_proxies: tuple[str, ...]) -> None:
         self.access = access
         self.trusted_proxies = trusted_proxies
-        #: Called before each call is looked at. It may replace both.
+        #: Called before each call is authenticated. It may replace both.
         self.before_call: Callable[[], None] = lambda: None
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
@@ -110,7 +110,8 @@ class AuthenticationInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]
         if isinstance(decision, Reason):
             method = RPCS.get(details.method)
 
-            # A streaming handler for any method: gRPC reads no message of a stream before the handler asks for it.
+            # Use a streaming handler for any method, because gRPC does not read a stream's messages until the handler
+            # asks for them.
             def refuse(_: Any, context: Any) -> None:
                 refuse_call(context, decision, method, self.trusted_proxies)
 
@@ -142,7 +143,7 @@ def refuse_call(context: Any, reason: Reason, method: str | None, trusted_proxie
 
 
 def _values(metadata: Sequence[tuple[str, str | bytes]]) -> tuple[list[str], ...]:
-    """Return the values of each metadata key that may hold a credential."""
+    """Return the values of each metadata key that may contain a credential."""
     found: dict[str, list[str]] = {name: [] for name in _CREDENTIALS}
     for key, value in metadata or ():
         if key in found:
@@ -151,6 +152,6 @@ def _values(metadata: Sequence[tuple[str, str | bytes]]) -> tuple[list[str], ...
 
 
 def _address(peer: str) -> str:
-    """Return the address of a gRPC peer such as `ipv4:127.0.0.1:5` or `ipv6:%5B::1%5D:5`."""
+    """Return the address in a gRPC peer such as `ipv4:127.0.0.1:5` or `ipv6:%5B::1%5D:5`."""
     _, _, rest = unquote(peer).partition(":")
     return rest.rpartition(":")[0].strip("[]") or rest

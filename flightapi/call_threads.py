@@ -21,7 +21,7 @@ class CallThreads(Executor):
     Work goes to the most recently used idle thread, so a few calls per second keep only a few threads alive.
 
     Args:
-        max_threads: The limit on threads; further work waits.
+        max_threads: The maximum number of threads. Further work waits.
         idle_s: Seconds without work after which a thread ends.
     """
 
@@ -62,7 +62,7 @@ class CallThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more work and let idle threads end. It never waits: the server ends its calls itself."""
+        """Stop accepting work and let idle threads end. This never waits, because the server ends its calls itself."""
         with self._lock:
             self._is_closed = True
             for inbox in self._idle:
@@ -77,11 +77,11 @@ class CallThreads(Executor):
         work = inbox.get()
         while work is not None:
             work()
-            del work  # An idle thread must not keep objects of the last call alive.
+            del work  # An idle thread must not keep the last call's objects alive.
             work = self._next(inbox)
 
     def _next(self, inbox: SimpleQueue[Callable[[], None] | None]) -> Callable[[], None] | None:
-        """Return the next work; None ends the thread, which is no longer counted."""
+        """Return the next work item. None ends the thread, which is then no longer counted."""
         with self._lock:
             if self._waiting:
                 return self._waiting.popleft()[1]

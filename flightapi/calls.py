@@ -1,8 +1,8 @@
 """
 One RPC: its caller, its messages, its end, and its errors.
 
-gRPC waits forever for the next message of a client, and for the client to read the next answer. Here every wait has a
-limit, which one clock enforces for all calls.
+gRPC waits forever for the client's next message, and for the client to read the next response. Here every wait has a
+time limit, which one clock enforces for all calls.
 """
 
 import logging
@@ -26,19 +26,19 @@ from telemetry.trace_context import TRACEPARENT, log_fields
 
 logger = logging.getLogger(__name__)
 
-#: Trailing metadata of every call, and of an error.
+#: Trailing metadata of every call, and of errors.
 REQUEST_ID = "x-request-id"
 ERROR_CODE = "x-error-code"
-#: Trailing metadata of a call that runs a statement: the id that lists and cancels it.
+#: Trailing metadata of a call that runs a statement: the id by which the statement is listed and cancelled.
 QUERY_ID = "x-query-id"
 
-#: Seconds in which all messages of a call must arrive. Afterwards only its answer takes time.
+#: Seconds within which all messages of a call must arrive. Afterwards only the response takes time.
 IDLE_S = 30.0
-#: The same for a handshake, which anybody can start. It includes queueing; with a tick it is two seconds.
+#: The limit for a handshake, which anybody can start. It includes queueing, and is two seconds including one tick.
 HANDSHAKE_IDLE_S = 1.5
-#: The same for both once the server stops.
+#: The limit for both once the server is stopping.
 STOPPING_IDLE_S = 1.0
-#: Seconds that a client may read nothing, beyond the statement timeout. After the timeout only an error can follow.
+#: Seconds beyond the statement timeout that a client may read nothing. Only an error can follow the timeout.
 SEND_GRACE_S = 30.0
 
 #: Seconds between two checks for expired waits.
@@ -54,7 +54,7 @@ class CallEndedError(Exception):
 
 @dataclass(eq=False, slots=True)
 class _Wait:
-    """A block that must be left by `deadline`, on the monotonic clock; otherwise `end` is called."""
+    """A block that must be left by `deadline`, a monotonic time. Otherwise `end` is called."""
 
     waits: "set[_Wait]"
     deadline: float
@@ -73,8 +73,8 @@ class IdleClock:
 
     def __init__(self, tick_s: float = TICK_S) -> None:
         self._tick_s = tick_s
-        # Every message uses this set, so there is no lock: each access must be one atomic operation of the interpreter.
-        # tuple(set) is not: garbage collection may switch threads while it iterates.
+        # Every message uses this set, so there is no lock and each access must be one atomic operation of the
+        # interpreter. tuple(set) is not atomic: garbage collection may switch threads while it iterates.
         self._waits: set[_Wait] = set()
         self._stops_by = math.inf
         self._housekeeping: list[Callable[[], None]] = []
@@ -86,7 +86,7 @@ class IdleClock:
         """
         Call *end* if the block takes longer than *seconds*, plus up to one tick.
 
-        *message* marks a wait for a message of the client, which `begin_stop` shortens.
+        *message* marks a wait for a client message, which `begin_stop` shortens.
         """
         return _Wait(self._waits, time.monotonic() + seconds, end, is_for_message=message)
 
@@ -119,7 +119,7 @@ class IdleClock:
 
 
 class Call:
-    """An authenticated RPC *name*. `request_id` and `trace` are the caller's own if they are well-formed."""
+    """An authenticated RPC *name*. `request_id` and `trace` are the caller's if they are well-formed."""
 
     def __init__(  # noqa: PLR0913 (keywords)
         self,
@@ -152,7 +152,7 @@ class Call:
         self.add_trailing(REQUEST_ID, self.request_id)
 
     def open(self) -> AbstractContextManager[None]:
-        """Count this call as open during the block; raises CallsBusyError."""
+        """Count this call as open during the block. Raises CallsBusyError."""
         return self._open_calls.enter(self)
 
     def add_trailing(self, name: str, value: str) -> None:
@@ -162,7 +162,7 @@ class Call:
 
     def messages(self) -> Iterator[bytes]:
         """
-        Yield each serialised message of the client until it closes its side.
+        Yield each serialised client message until the client closes its side.
 
         Raises:
             grpc.RpcError, CallEndedError: The client disconnected, or sent nothing for too long.
@@ -172,11 +172,11 @@ class Call:
 
     def message(self) -> bytes:
         """
-        Return the single message of the client.
+        Return the client's single message.
 
         Raises:
-            MalformedMessageError: The client sent none.
-            grpc.RpcError, CallEndedError: As `messages`.
+            MalformedMessageError: The client sent no message.
+            grpc.RpcError, CallEndedError: See `messages`.
         """
         message = self._next()
         if message is None:
@@ -190,7 +190,7 @@ class Call:
             message = next(self._requests, None)
         self.waits_for = ""
         if message is None and self._is_ended:
-            # gRPC does not reliably distinguish a stream that was cancelled here from one that its client closed.
+            # gRPC does not reliably distinguish a stream cancelled here from a stream that the client closed.
             end_call(self.context, _ENDED)
         # A reload may have changed the keys while the message was on its way.
         self.principal = self._check_again(self.principal, self.context)
@@ -203,7 +203,7 @@ class Call:
 
     @contextmanager
     def sending(self, seconds: float) -> Iterator[None]:
-        """End the RPC if the block, which sends an answer, takes longer than *seconds*."""
+        """End the RPC if the block, which sends a response, takes longer than *seconds*."""
         self.waits_since = time.monotonic()
         self.waits_for = "reader"
         with self._clock.limit(seconds, self.end):
@@ -215,7 +215,7 @@ class Call:
         return self._clock.limit(seconds, self.end)
 
     def send_span(self, error: str) -> None:
-        """Send the span of this RPC, which ends with the code *error*; empty after success."""
+        """Send the span of this RPC with the code *error*, which is empty after success."""
         attributes = {
             "rpc.system.name": "grpc",
             "rpc.method": self._name,
@@ -248,7 +248,7 @@ def end_call(context: Any, refusal: Refusal) -> NoReturn:
     End the RPC of *context* with *refusal*.
 
     Raises:
-        CallEndedError: Always. gRPC requires an exception, and accepts any.
+        CallEndedError: Always. gRPC requires an exception, of any type.
     """
     try:
         context.abort(refusal.status, refusal.message)
@@ -259,7 +259,7 @@ def end_call(context: Any, refusal: Refusal) -> NoReturn:
 
 @contextmanager
 def _ending(call: Call) -> Iterator[None]:
-    """End the RPC with the status from the error table if the block fails: gRPC would show the error to the caller."""
+    """End the RPC with the status from the error table if the block fails. gRPC itself would expose the error."""
     code = "cancelled"
     try:
         yield
@@ -279,21 +279,21 @@ def _ending(call: Call) -> Iterator[None]:
 
 
 def one_answer(act: Callable[[Call], bytes], begin: Callable[[Iterator[bytes], Any], Call]) -> Any:
-    """Return the handler of an RPC with one answer. *begin* makes the call of gRPC's arguments, *act* answers it."""
+    """Return the handler of an RPC with one response. *begin* builds a call from gRPC's arguments; *act* handles it."""
 
     def behave(requests: Iterator[bytes], context: Any) -> bytes:
         call = begin(requests, context)
         with _ending(call), call.open():
             return act(call)
 
-    # A streaming handler even for a single message: gRPC allows a limited wait only on a stream.
+    # Use a streaming handler even for a single message, because gRPC allows a limited wait only on a stream.
     return grpc.stream_unary_rpc_method_handler(behave)
 
 
 def many_answers(
     act: Callable[[Call], Iterator[bytes]], begin: Callable[[Iterator[bytes], Any], Call], send_s: float
 ) -> Any:
-    """Like `one_answer`, for any number of answers. The client must read each within *send_s* seconds."""
+    """Like `one_answer`, for any number of responses. The client must read each within *send_s* seconds."""
 
     def behave(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         call = begin(requests, context)

@@ -1,9 +1,9 @@
 """
-Parses Flight SQL requests into plans and serialises answers, without side effects.
+Parses Flight SQL requests into plans and serialises responses, without side effects.
 
 A descriptor, a ticket and an upload encode the same few commands in different ways (Arrow Flight SQL,
 `FlightSql.proto`). Each becomes a small plan. A descriptor command or ticket that is not an Any is the text of a
-statement; a path names a dataset or view.
+statement. A path names a dataset or view.
 """
 
 import hashlib
@@ -27,26 +27,26 @@ from flightapi.protocol.messages import TYPE_URL_PREFIX, full_name, pack, parse
 CATALOG = "runtime"
 SCHEMA = "main"
 
-#: The size of a ticket id.
+#: The size of a ticket id in bytes.
 TICKET_ID_BYTES = 16
 
-#: Longer handles of prepared statements, and longer names or patterns in metadata commands, are refused.
+#: The maximum length of prepared statement handles, and of names and patterns in metadata commands.
 MAX_HANDLE_BYTES = 1024
 MAX_NAME_CHARACTERS = 10_000
 
-#: The limit on the numbers in GetSqlInfo and on the table types in GetTables.
+#: The maximum number of ids in GetSqlInfo and of table types in GetTables.
 MAX_ITEMS = 10_000
 
 #: A path has at most a catalog, a schema and a name.
 MAX_PATH_PARTS = 3
 
-#: A ticket: version, kind, id, checksum, then the text of the statement or the handle. The checksum detects accidental
-#: damage. It is not a signature: a ticket permits nothing that its statement does not.
+#: A ticket consists of version, kind, id, checksum, and the statement text or handle. The checksum detects accidental
+#: damage. It is not a signature, because a ticket permits nothing that its statement does not permit.
 _TICKET: Final = struct.Struct("!BB16s8s")
 _TICKET_VERSION: Final = 1
 _TEXT, _HANDLE = 1, 2
 
-#: An Any of Flight SQL begins with field 1, a length of one byte, and the prefix of the type URL.
+#: A Flight SQL Any begins with field 1, a one-byte length, and the prefix of the type URL.
 _ANY_BEGINS: Final = b"\n"
 _TYPE_URL_BEGINS: Final = b"type.goog"
 _FLIGHT_PREFIX: Final = "arrow.flight.protocol."
@@ -58,9 +58,10 @@ NO_SUBSTRAIT = "The runtime runs SQL, not Substrait plans."
 @dataclass(frozen=True, slots=True)
 class Statement:
     """
-    Run the text *sql*, which only the engine validates.
+    Run the statement *sql*, which only the engine validates.
 
-    `ticket_id` is the id of its ticket, by which CancelFlightInfo names it; b"" if it came as text or as a command.
+    `ticket_id` is the id of the statement's ticket, which CancelFlightInfo uses. It is b"" if the statement was sent as
+    text or as a command.
     """
 
     sql: str
@@ -69,7 +70,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class PreparedExecution:
-    """Run the prepared statement *handle* with its bound parameters; `ticket_id` as in `Statement`."""
+    """Run the prepared statement *handle* with its bound parameters. See `Statement` for `ticket_id`."""
 
     handle: bytes
     ticket_id: bytes = b""
@@ -110,8 +111,8 @@ def plan_ticket(data: bytes) -> Plan:
     Parse the serialised Ticket of DoGet.
 
     Raises:
-        UnknownTicketError: It has the form of a ticket of this runtime, but is damaged or from elsewhere.
-        FlightApiError: As `plan_descriptor`.
+        UnknownTicketError: The ticket has the format of this runtime, but is damaged or was issued elsewhere.
+        FlightApiError: See `plan_descriptor`.
     """
     return plan_ticket_bytes(parse(messages.Ticket, data).ticket)
 
@@ -129,11 +130,11 @@ def plan_put(data: bytes) -> bytes:
     Parse the first serialised FlightData of a DoPut. Only binding parameters is supported.
 
     Returns:
-        The handle of the prepared statement to which the row that follows is bound.
+        The handle of the prepared statement to which the next row is bound.
 
     Raises:
         MalformedMessageError: *data* is not a FlightData, or has no descriptor with a command.
-        ReadOnlyError: It would write: an update, an ingestion, or an upload to a path.
+        ReadOnlyError: The command would write (an update, an ingestion, or an upload to a path).
         UnsupportedError: The runtime does not support the command in DoPut.
     """
     first = parse(messages.FlightData, data)
@@ -153,7 +154,7 @@ def plan_put(data: bytes) -> bytes:
 
 def ticket(plan: Plan, ticket_id: bytes) -> bytes:
     """
-    Return the bytes of a self-contained ticket: any process of the runtime can answer it, for any key.
+    Return the bytes of a self-contained ticket, which any process of the runtime can redeem for any key.
 
     Args:
         plan: The request for DoGet. A metadata command is its own ticket.
@@ -176,7 +177,7 @@ def flight_info(descriptor: bytes, schema: bytes, ticket_bytes: bytes) -> bytes:
     Return a serialised FlightInfo with one endpoint. It has no location, which means this server.
 
     Args:
-        descriptor: The serialised FlightDescriptor of the request, which the answer repeats.
+        descriptor: The serialised FlightDescriptor of the request, which the response repeats.
         schema: The schema as an encapsulated IPC message; b"" if it is unknown.
         ticket_bytes: The ticket from `ticket`.
 
@@ -194,7 +195,7 @@ def flight_info(descriptor: bytes, schema: bytes, ticket_bytes: bytes) -> bytes:
 
 
 def schema_result(schema: bytes) -> bytes:
-    """Return the serialised SchemaResult of a schema, an encapsulated IPC message."""
+    """Return the serialised SchemaResult of *schema*, an encapsulated IPC message."""
     return bytes(messages.SchemaResult(schema=schema).SerializeToString())
 
 
@@ -209,7 +210,7 @@ def checked_handle(handle: bytes) -> bytes:
     Return *handle*, which names a prepared statement.
 
     Raises:
-        UnknownPreparedStatementError: It is longer than any handle of this runtime.
+        UnknownPreparedStatementError: The handle is longer than any handle of this runtime.
     """
     if len(handle) > MAX_HANDLE_BYTES:
         raise UnknownPreparedStatementError
@@ -218,10 +219,10 @@ def checked_handle(handle: bytes) -> bytes:
 
 def refuse_transaction(message: Any) -> None:
     """
-    Refuse a command or action that names a transaction; an empty id names none.
+    Refuse a command or action that names a transaction. An empty id means no transaction.
 
     Raises:
-        UnsupportedError: It names a transaction.
+        UnsupportedError: The message names a transaction.
     """
     if message.transaction_id:
         raise UnsupportedError(NO_TRANSACTIONS)
@@ -229,7 +230,7 @@ def refuse_transaction(message: Any) -> None:
 
 def unwrap(kind: Any, data: bytes) -> Any:
     """
-    Return the message of class *kind* that *data* holds inside an Any.
+    Return the message of class *kind* inside the Any in *data*.
 
     Raises:
         MalformedMessageError: *data* is not such an Any.
@@ -267,7 +268,7 @@ def _command_in(content: bytes) -> Any | None:
     The type URL decides, because text can happen to parse as an Any.
 
     Raises:
-        MalformedMessageError: It begins like a Flight SQL command but is incomplete.
+        MalformedMessageError: The content begins like a Flight SQL command but is incomplete.
     """
     try:
         wrapped = parse(messages.AnyMessage, content)

@@ -1,9 +1,9 @@
 """
-Descriptions of statements in bounded memory, each valid for a while and over the data of which it was made.
+Statement descriptions in bounded memory, each valid for a limited time and for one data version.
 
-Clients ask for a description before each execution, and it costs the engine about as much as a small result. So the
-descriptions of statements without parameters are cached. Those with the result of a speculative execution wait for the
-call that claims it (`flightapi.speculation`).
+Clients ask for a description before each execution, and a description costs the engine about as much as a small result.
+Descriptions of statements without parameters are therefore cached. A description with the result of a speculative
+execution is kept for the call that claims the result (`flightapi.speculation`).
 """
 
 import sys
@@ -18,11 +18,11 @@ from queryengine.engine import ArrowParameters, Description, Parameters
 from queryengine.manifest import Signature, manifest_path, signature
 from runtimeconf.model import Scope
 
-#: Seconds for which a cached description is valid while no new data is published. It is limited because an engine
-#: worker that cannot open the newest data at once describes the previous data.
+#: Seconds for which a cached description is valid while no new data is published. The limit exists because an engine
+#: worker that cannot immediately open the newest data describes the previous data.
 TTL_S = 10.0
 
-#: The memory limits of all descriptions, and of a cached one.
+#: The memory limits of all descriptions together, and of one cached description.
 MAX_BYTES = 16 * 1024 * 1024
 MAX_CACHED_BYTES = 256 * 1024
 
@@ -33,9 +33,9 @@ _ENTRY_BYTES = 1024
 @dataclass(frozen=True, slots=True)
 class StatementRequest:
     """
-    A statement, its parameters, the fingerprint of the key that asks for it, if it is for one key, and its scope.
+    A statement, its parameters, its scope, and the fingerprint of the requesting key if the statement is for one key.
 
-    `claim` is the ticket id or handle that will claim the result; b"" if nothing will.
+    `claim` is the ticket id or handle that will claim the result, or b"" if the result is not claimed.
     """
 
     fingerprint: str
@@ -46,7 +46,7 @@ class StatementRequest:
 
     @property
     def bound(self) -> Parameters:
-        """The parameters for the engine, where [] says that there are none."""
+        """The parameters for the engine. [] means that there are none."""
         return [] if self.parameters is None else self.parameters
 
 
@@ -75,7 +75,7 @@ class Descriptions:
 
     def of(self, sql: str, scope: Scope | None, describe: Callable[[], Description]) -> Description:
         """
-        Return the cached description of *sql* within *scope*, or that of *describe*, cached without its answer.
+        Return the cached description of *sql* within *scope*, or call *describe* and cache its result (not the answer).
 
         Errors of *describe* propagate and are not cached.
         """
@@ -92,19 +92,19 @@ class Descriptions:
         return description
 
     def keep(self, request: StatementRequest, description: Description, version: Signature) -> None:
-        """Keep *description*, made over the data *version*. The oldest ones make room."""
+        """Keep *description*, made with the data *version*. The oldest descriptions are evicted."""
         entry = _Entry(description, version, self._clock(), _size(request, description))
         with self._lock:
             self._put(request, entry)
 
     def move(self, source: StatementRequest, target: StatementRequest) -> Description | None:
-        """Let the description of *source* be that of *target*, now the newest, and return it; None as for `take`."""
+        """Move the description of *source* to *target*, as the newest. Return it, or None as in `take`."""
         version = self.data_version()
         with self._lock:
             return self._moved(source, target, version)
 
     def take(self, request: StatementRequest) -> Description | None:
-        """Remove and return a description; None if there is none, it has expired, or newer data is published."""
+        """Remove and return a description. Return None if there is none, it has expired, or newer data is published."""
         with self._lock:
             entry = self._remove(request)
         return entry.description if entry is not None and self._is_valid(entry, self.data_version()) else None

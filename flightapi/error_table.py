@@ -1,8 +1,8 @@
 """
-The table from the errors of every room to gRPC statuses.
+The table that maps the errors of every package to gRPC statuses.
 
 A test proves that every error class that can reach this endpoint has its own row. Some clients retry a call with the
-status UNKNOWN, INTERNAL, UNAVAILABLE or ABORTED, so none of these means a fault of the caller.
+status UNKNOWN, INTERNAL, UNAVAILABLE or ABORTED, so none of these statuses is used for a caller's error.
 """
 
 from bisect import bisect_left
@@ -23,9 +23,9 @@ from system import errors as system
 HIDDEN_DETAIL = "Internal error. Look up this request id in the server log."
 INTERNAL_CODE = "internal_error"
 
-#: Longer messages are cut: they are sent as trailing metadata, which clients limit to 8 or 16 KiB in total.
+#: Longer messages are cut because they are sent as trailing metadata, which clients limit to 8 or 16 KiB in total.
 MAX_MESSAGE_BYTES = 3000
-#: The same after encoding: gRPC escapes all but printable ASCII as %XX ("gRPC over HTTP2", Status-Message).
+#: The limit after encoding: gRPC escapes everything except printable ASCII as %XX ("gRPC over HTTP2", Status-Message).
 MAX_ENCODED_BYTES = 4500
 
 _CUT = "..."
@@ -70,7 +70,7 @@ STATUSES: Mapping[type[Exception], StatusCode] = {
     system.StateDirectoryError: StatusCode.INTERNAL,
 }
 
-#: Internal errors, whose messages may hold names that the caller did not write.
+#: Internal errors, whose messages may contain names that the caller did not write.
 _HIDDEN = (data.DatasetError, auth.SaltError, conf.RuntimeConfError, system.StateDirectoryError)
 
 

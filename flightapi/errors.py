@@ -17,12 +17,12 @@ The errors of Flight calls, apart from those of the engine.
     ├── ReadOnlyError                   the call would write
     └── UnsupportedError                the protocol has it, but not this runtime
 
-`error_table` maps each of them to a gRPC status. No message holds a traceback, a path or a version.
+`error_table` maps each error to a gRPC status. No message contains a traceback, a path or a version.
 """
 
 
 class FlightApiError(Exception):
-    """Base of this room's errors. `str()` is a sentence for the caller, by default `detail`; `code` is public."""
+    """Base of this package's errors. `str()` is a sentence for the caller (`detail` by default). `code` is public."""
 
     code = "flight_error"
     detail = ""
@@ -87,14 +87,14 @@ class UnknownPreparedStatementError(NotFoundError):
 
 
 class HandshakesBusyError(FlightApiError):
-    """Other handshakes that wait for their message prevent this one from being read."""
+    """This handshake cannot be read because other handshakes are waiting for their messages."""
 
     code = "handshakes_busy"
     detail = "Too many handshakes are waiting: try again, or send the metadata authorization: Bearer <key>."
 
 
 class CallsBusyError(FlightApiError):
-    """Too many calls are open, and none of them makes room for this one."""
+    """Too many calls are open, and none of them can be ended to make room for this one."""
 
     code = "calls_busy"
     detail = "Too many calls are open: close unused ones, or try again."
@@ -110,6 +110,6 @@ class ReadOnlyError(FlightApiError):
 
 
 class UnsupportedError(FlightApiError):
-    """The protocol has it, but not this runtime."""
+    """The protocol defines the feature, but this runtime does not support it."""
 
     code = "not_supported"

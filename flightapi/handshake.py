@@ -1,8 +1,8 @@
 """
-The handshake in all its forms. Its answer is the presented key, so no token ever expires.
+The handshake in all its forms. The response is the presented key, so no token ever expires.
 
 A client that sends metadata (Basic or Bearer) receives metadata, `authorization: Bearer <key>`. A classic client sends
-user and password in its first message (`BasicAuth` of `Flight.proto`) and receives the key in a message; it then sends
+user and password in its first message (`BasicAuth` in `Flight.proto`), receives the key in a message, and then sends
 the key as `auth-token-bin`.
 """
 
@@ -20,36 +20,38 @@ from flightapi.protocol import messages
 from runtimeconf.secret import Secret
 from system.process_limits import give_memory_back
 
-#: The token of a caller that presented nothing to send back, while authentication is off.
+#: The token for a caller that presented no credential while authentication is off.
 ANONYMOUS_TOKEN = "anonymous"  # noqa: S105 (not a secret)
 
-#: Longer messages are refused unread: a key has a few hundred bytes at most.
+#: Longer messages are refused unread. A key has a few hundred bytes at most.
 MAX_MESSAGE_BYTES = 64 * 1024
 
-#: Handshakes that may wait at once, and those among them that may read their message. Anybody can start one: each
-#: waiting handshake takes a thread, each reading one the memory of a message.
+#: The number of handshakes that may wait at once, and the number of these that may read their message. Anybody can
+#: start a handshake. Each waiting handshake takes a thread, and each reading handshake also takes the memory of a
+#: message.
 MAX_WAITING = 16
 MAX_READING = 2
-#: Seconds that a handshake may read while others wait. An honest client sends its message together with the call.
+#: Seconds that a handshake may read while others wait. A well-behaved client sends its message with the call.
 PATIENCE_S = 0.1
 
 
 class Handshake:
     """
-    Answers handshakes as *access* decides. *trusted_proxies* are as in `refuse_call`.
+    Authenticates handshakes with *access*. See `refuse_call` for *trusted_proxies*.
 
-    A waiting handshake makes room for newer ones, the oldest first, so silent clients cannot lock others out.
+    When there are too many handshakes, the oldest waiting one is ended, so silent clients cannot lock others out.
     """
 
     def __init__(self, access: Access, trusted_proxies: tuple[str, ...]) -> None:
         self._access = access
         self._trusted_proxies = trusted_proxies
-        # When each handshake began to read its message (infinity: not yet). Oldest first; the first `MAX_READING` read.
+        # When each handshake began to read its message (infinity: not yet), oldest first. The first `MAX_READING` may
+        # read.
         self._waiting: dict[Call, float] = {}
         self._changed = threading.Condition()
 
     def answer(self, call: Call, decision: Accepted | None) -> Iterator[bytes]:
-        """Answer one handshake."""
+        """Handle one handshake."""
         if decision is not None:
             presented = decision.presented
             can_be_sent = presented and presented.isascii() and presented.isprintable()
@@ -66,10 +68,10 @@ class Handshake:
 
     def _authenticate_by_message(self, call: Call) -> Accepted | Reason | None:
         """
-        Decide by the message of *call*; None if it has no message and needs none.
+        Authenticate by the message of *call*. Return None if there is no message and none is needed.
 
         Raises:
-            HandshakesBusyError: The handshake could not read its message in time, because others were reading.
+            HandshakesBusyError: The handshake could not read its message in time because others were reading.
             grpc.RpcError, CallEndedError: The client sent nothing in time.
         """
         deadline = time.monotonic() + HANDSHAKE_IDLE_S
@@ -112,7 +114,7 @@ class Handshake:
             return None if self._access.key_set is None else Reason.MISSING
         if len(message) > MAX_MESSAGE_BYTES:
             del message
-            give_memory_back()  # Anybody can send this; the allocator would keep the memory, once for each thread.
+            give_memory_back()  # Anybody can send this, and the allocator would keep the memory for each thread.
             return Reason.UNKNOWN
         try:
             payload = messages.parse(messages.HandshakeRequest, message).payload

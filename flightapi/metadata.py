@@ -1,8 +1,8 @@
 """
-Answers Flight SQL's metadata commands, as Arrow tables with the schemas of the protocol (`FlightSql.proto`).
+Returns the results of Flight SQL metadata commands as Arrow tables with the schemas of `FlightSql.proto`.
 
-One catalog holds the datasets (TABLE) and views (VIEW) under their names in the YAML: in the schema `main`, or in that
-before the dot of a name. As in SQL, patterns match names in any case.
+One catalog contains the datasets (TABLE) and views (VIEW) under their YAML names. They are in the schema `main`, or in
+the schema before the dot in the name. As in SQL, patterns match names case-insensitively.
 """
 
 import re
@@ -28,7 +28,7 @@ _NO_DOCUMENTATION: Final = Documentation()
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A dataset or view with its name in the YAML, and what that says about it."""
+    """A dataset or view with its YAML name and description."""
 
     name: str
     kind: Literal["TABLE", "VIEW"]
@@ -36,12 +36,12 @@ class Relation:
 
     @property
     def schema(self) -> str:
-        """The schema that it is in."""
+        """The schema that contains the relation."""
         return split_relation(self.name)[0]
 
     @property
     def table(self) -> str:
-        """Its name in that schema."""
+        """The name within the schema."""
         return split_relation(self.name)[1]
 
 
@@ -92,7 +92,7 @@ _SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 
 
 def answer_schema(command: Any) -> pa.Schema:
-    """Return the schema of the answer to a metadata command, without computing the answer."""
+    """Return the schema of a metadata command's result, without computing the result."""
     name = command.DESCRIPTOR.name
     return _TABLES_WITH_SCHEMA if name == "CommandGetTables" and command.include_schema else _SCHEMAS[name]
 
@@ -101,12 +101,12 @@ def answer(
     command: Any, relations: Iterable[Relation], table_schemas: TableSchemas, max_statement_bytes: int
 ) -> pa.Table:
     """
-    Return the answer to a metadata command, in the order of the protocol.
+    Return the result of a metadata command, in the order that the protocol defines.
 
     *table_schemas* is called at most once, and only if schemas are requested. Its errors propagate.
-    *max_statement_bytes* is the length that GetSqlInfo reports.
+    *max_statement_bytes* is the maximum statement length that GetSqlInfo reports.
     """
-    rows: list[dict[str, object]] = []  # The commands for keys have no rows: the runtime does not enforce any keys.
+    rows: list[dict[str, object]] = []  # No rows for the key commands: keys are not enforced.
     match command.DESCRIPTOR.name:
         case "CommandGetSqlInfo":
             return sql_info.answer(command.info, max_statement_bytes)
@@ -153,7 +153,7 @@ def _tables(command: Any, relations: Iterable[Relation], table_schemas: TableSch
 
 
 def _documented(schema: pa.Schema, documentation: Documentation) -> pa.Schema:
-    """Add descriptions to the metadata of schema and fields, and to fields the names of their types."""
+    """Add descriptions to the metadata of the schema and fields, and type names to the fields."""
     remarks = {column.lower(): description for column, description in documentation.columns.items()}
     for position, field in enumerate(schema):
         more = {_TYPE_NAME: xdbc_types.type_name(field.type).encode()}
@@ -169,7 +169,7 @@ def _documented(schema: pa.Schema, documentation: Documentation) -> pa.Schema:
 
 
 def _selects(command: Any, schema: str) -> bool:
-    """Return whether a command selects the one catalog and *schema*. An empty catalog selects schemas without one."""
+    """Return whether a command selects the only catalog and *schema*. An empty catalog selects schemas without one."""
     selects_catalog = not command.HasField("catalog") or command.catalog.casefold() == CATALOG
     return selects_catalog and _matcher(command, "db_schema_filter_pattern")(schema)
 
@@ -181,7 +181,7 @@ def _matcher(command: Any, field: str) -> Callable[[str], bool]:
     texts: list[list[str | None]] = [[]]  # The characters between any two `%`; None means `_`.
     for part in re.findall(r"\\.|.", getattr(command, field).casefold(), re.DOTALL):
         if part == "%":
-            if texts[-1] or len(texts) == 1:  # Several `%` in a row are as one.
+            if texts[-1] or len(texts) == 1:  # Several `%` in a row are equivalent to one.
                 texts.append([])
         else:
             texts[-1].append(None if part == "_" else part[-1])
@@ -190,9 +190,9 @@ def _matcher(command: Any, field: str) -> Callable[[str], bool]:
 
 def _is_like(name: str, texts: Sequence[Sequence[str | None]]) -> bool:
     """
-    Look for each text at its first place after the one before it.
+    Search for each text at its first occurrence after the previous text.
 
-    The time is bounded by the length of the pattern times that of the name, which `re` does not guarantee.
+    The time is bounded by the pattern length times the name length, which `re` does not guarantee.
     """
 
     def is_at(place: int, text: Sequence[str | None]) -> bool:

@@ -1,10 +1,11 @@
 """
-Bounds the calls that are open at once, so that no key can keep the others out.
+Limits the number of open calls so that no key can lock out the others.
 
-A call that waits for its client costs the client nothing: one that never sends its message, sends it byte by byte, or
-never reads its answer. So such calls make room for others. Once all calls are taken, a new one ends a waiting call of
-the key that has the most: the oldest silent one, or else the one whose client has read nothing for longest. Of one key,
-`MAX_SILENT_OF_KEY` calls may wait for a message; the oldest of more are ended.
+A call that waits for its client costs the client nothing: the client may never send its message, send it byte by byte,
+or never read the response. Such calls therefore make room for others. Once the limit is reached, a new call ends a
+waiting call of the key with the most calls. That is the oldest silent call, or else the call whose client has not read
+for the longest time. At most `MAX_SILENT_OF_KEY` calls of one key may wait for a message. If there are more, the oldest
+are ended.
 """
 
 import threading
@@ -15,15 +16,15 @@ from typing import Literal, Protocol
 
 from flightapi.errors import CallsBusyError
 
-#: The calls of one key that may wait for a message at once, for longer than `PATIENCE_S`.
+#: The number of calls of one key that may wait for a message for longer than `PATIENCE_S`.
 MAX_SILENT_OF_KEY = 32
 
-#: Seconds in which an honest client has sent its message, even on a busy machine: it sends it together with the call.
+#: Seconds within which a well-behaved client sends its message, even on a busy machine. It sends it with the call.
 PATIENCE_S = 1.0
 
 
 class OpenCall(Protocol):
-    """The part of a call that decides whether it makes room. `key` is the fingerprint of its caller."""
+    """The part of a call that decides whether it can be ended. `key` is the caller's fingerprint."""
 
     began: float
     waits_for: Literal["", "message", "reader"]
@@ -31,7 +32,7 @@ class OpenCall(Protocol):
 
     @property
     def key(self) -> str:
-        """The fingerprint of its caller."""
+        """The caller's fingerprint."""
 
     def end(self) -> None:
         """End the call because its client is silent."""
@@ -53,7 +54,7 @@ class OpenCalls:
         Count *call* as open during the block, which may end a call that waits for its client.
 
         Raises:
-            CallsBusyError: All calls are taken, and none of them makes room for this one.
+            CallsBusyError: The limit is reached, and no open call can be ended to make room for this one.
         """
         victim = None
         with self._lock:
@@ -73,7 +74,7 @@ class OpenCalls:
                 self._remove(call)
 
     def trim(self) -> None:
-        """End the oldest silent calls of each key that has too many. Call it now and then."""
+        """End the oldest silent calls of each key that has too many. Call this periodically."""
         before = self._clock() - PATIENCE_S
         with self._lock:
             victims = []
@@ -97,7 +98,7 @@ class OpenCalls:
                 del self._of_keys[call.key]
 
     def _one_to_end(self, key: str) -> OpenCall | None:
-        """Return the call that makes room for a call of *key*: of the key that has the most, if it has any to end."""
+        """Return the call to end so that *key* can have another: one of the key with the most calls, if possible."""
         by_number = sorted(self._of_keys, key=lambda one: len(self._of_keys[one]), reverse=True)
         own = len(self._of_keys.get(key, ()))
         heavy = [one for one in by_number if one == key or len(self._of_keys[one]) > own + 1]

@@ -1,8 +1,8 @@
 """
-Prepared statements, by handle, each visible only to the key that created it.
+Prepared statements by handle. Each is visible only to the key that created it.
 
-A statement consists of its text and the row that was last bound to it. Clients forget to close statements, so they are
-bounded per key and in total, and expire.
+A prepared statement consists of its text and the row last bound to it. Clients forget to close statements, so their
+number is limited per key and in total, and they expire.
 """
 
 import secrets
@@ -40,7 +40,7 @@ class Prepared:
     takes_parameters: bool
     parameters: ArrowParameters | None = None
     used_at: float = 0.0
-    #: The approximate memory in bytes. Computed once: a text grows when another library asks it for its UTF-8.
+    #: The approximate memory in bytes. Computed once, because a string grows when another library requests its UTF-8.
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,10 +59,10 @@ class PreparedStatements:
 
     def add(self, fingerprint: str, prepared: Prepared) -> bytes:
         """
-        Store *prepared* and return its handle. The least recently used statement of the key makes room.
+        Store *prepared* and return its handle. The key's least recently used statement may be evicted.
 
         Raises:
-            ResourceLimitError: It is too large to store.
+            ResourceLimitError: The statement is too large to store.
         """
         handle = secrets.token_bytes(HANDLE_BYTES)
         with self._lock:
@@ -84,8 +84,8 @@ class PreparedStatements:
         Bind *parameters* to the statement *handle*.
 
         Raises:
-            UnknownPreparedStatementError: As `get`.
-            ResourceLimitError: They are too large to store.
+            UnknownPreparedStatementError: See `get`.
+            ResourceLimitError: The parameters are too large to store.
         """
         with self._lock:
             self._put(fingerprint, handle, replace(self._find(fingerprint, handle), parameters=parameters))
@@ -96,7 +96,7 @@ class PreparedStatements:
             self._remove(fingerprint, handle)
 
     def expire(self) -> None:
-        """Remove the statements that were not used for `IDLE_S` seconds."""
+        """Remove the statements that have not been used for `IDLE_S` seconds."""
         before = self._clock() - IDLE_S
         with self._lock:
             for fingerprint in list(self._of_keys):
@@ -128,7 +128,7 @@ class PreparedStatements:
         while self._of_keys and (
             sum(map(len, self._of_keys.values())) >= MAX_STATEMENTS or sum(self._bytes.values()) + size > MAX_BYTES
         ):
-            # Evict from the largest user, so no key can evict all statements of the others.
+            # Evict from the key with the most memory, so that no key can evict all statements of the others.
             self._evict_oldest(max(self._bytes, key=self._bytes.__getitem__))
         prepared.used_at = self._clock()
         self._of_keys.setdefault(fingerprint, OrderedDict())[handle] = prepared

@@ -1,10 +1,10 @@
 """
-Counts the requests of keys with `requests_per_minute`: one per statement or metadata command, not per call.
+Counts the requests of keys with `requests_per_minute`, once per statement or metadata command, not per call.
 
-A client prepares a statement, binds its parameters, asks for its FlightInfo and fetches its rows; some clients leave
-calls out. Each call but the last gives a credit to the next one, for the same key and the same statement with the same
-parameters. A credit pays for one later call of that order, within `CREDIT_S` seconds. The request then counts at that
-call, so credits cannot be saved up. Every call without a credit counts.
+A client prepares a statement, binds its parameters, asks for its FlightInfo and fetches its rows. Some clients skip
+some of these calls. Each call except the last leaves a credit for the next one with the same key, statement and
+parameters. A credit pays for one later call in this order, within `CREDIT_S` seconds. The request is then counted at
+that call, so credits cannot be saved up. Every call without a credit is counted.
 """
 
 import hashlib
@@ -21,20 +21,20 @@ from flightapi.descriptions import StatementRequest
 from queryengine.engine import Allowance
 from queryengine.errors import RateLimitError
 
-#: Seconds for which a credit is valid, as long as the result of a speculative execution.
+#: Seconds for which a credit is valid, which is as long as the result of a speculative execution.
 CREDIT_S = 5.0
 
-#: A request counts again once its earlier call is this many seconds ago.
+#: A request is counted again once its earlier call is this many seconds old.
 _RECOUNT_S = 1.0
 
-#: The claims with credits that are remembered for each key.
+#: The maximum number of claims with credits remembered for each key.
 MAX_CLAIMS_OF_KEY = 10_000
 
 _DIGEST_BYTES = 16
 
 
 class Step(IntEnum):
-    """The calls that a statement may take, in their order."""
+    """The calls that a statement may take, in order."""
 
     PREPARE = 1
     BIND = 2
@@ -56,7 +56,7 @@ class CountsRequests(Protocol):
     """The part of the engine that counts."""
 
     def count_request(self, fingerprint: str, per_minute: int, instead_of: int | None = None) -> Allowance:
-        """As `QueryEngine.count_request`."""
+        """See `QueryEngine.count_request`."""
 
 
 class RequestCounts:
@@ -74,10 +74,10 @@ class RequestCounts:
         Count a call, unless an earlier call of the same request left a credit for *claim*.
 
         Returns:
-            What `grant` needs to leave a credit; None for a key without a limit.
+            The value that `grant` needs to leave a credit; None for a key without a limit.
 
         Raises:
-            RateLimitError: It is one too many.
+            RateLimitError: The key has exceeded its limit.
         """
         per_minute = caller.limits.requests_per_minute
         if per_minute is None:
@@ -93,7 +93,7 @@ class RequestCounts:
         return Counted(step, allowance.counted_at, now, now)
 
     def grant(self, caller: Principal, claim: bytes, counted: Counted | None) -> None:
-        """Leave a credit for the next call of the request that was *counted*."""
+        """Leave a credit for the next call of the request in *counted*."""
         if counted is None:
             return
         with self._lock:
@@ -104,7 +104,7 @@ class RequestCounts:
                 of_key.popitem(last=False)
 
     def expire(self) -> None:
-        """Drop the credits that nobody has used in time."""
+        """Drop the credits that were not used in time."""
         before = self._clock() - CREDIT_S
         with self._lock:
             for of_key in self._credits.values():
@@ -121,7 +121,7 @@ class RequestCounts:
             of_key = self._credits.get(fingerprint)
             counts = of_key.pop(claim, None) if of_key else None
             while counts:
-                # The newest first: the same as the oldest for the count, and likelier to be valid.
+                # Use the newest first. It counts the same as the oldest, and is more likely to be valid.
                 credit = counts.pop()
                 if credit.granted > before and credit.step < step:
                     if counts and of_key is not None:
@@ -131,7 +131,7 @@ class RequestCounts:
 
 
 def claim_of(request: StatementRequest) -> bytes:
-    """Return the claim of the ticket of *request*: its id, its statement and its parameters."""
+    """Return the claim of the ticket of *request*: id, statement and parameters."""
     parameters = b"" if request.parameters is None else request.parameters
     found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for part in (request.claim, request.sql.encode(errors="surrogatepass"), parameters):

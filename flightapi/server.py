@@ -1,7 +1,7 @@
 """
 The gRPC server of the Flight SQL endpoint: limits, port, start and stop.
 
-A process that has imported gRPC must not fork, so the endpoint runs in a process of its own.
+A process that has imported gRPC must not fork, so the endpoint runs in a separate process.
 """
 
 import logging
@@ -24,29 +24,29 @@ from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-#: Concurrent calls, not counting those with a running or queued statement: metadata, uploads, slow readers.
+#: Concurrent calls without a running or queued statement: metadata, uploads, slow readers.
 SPARE_CALLS = 96
-#: Threads for each open call, and calls that gRPC accepts for each. A call that makes room for another keeps its thread
-#: for a moment, and a burst waits for threads here instead of being refused, whoever sends it.
+#: Threads per open call, and calls that gRPC accepts per open call. A call that is ended to make room keeps its thread
+#: for a moment, and a burst from any client waits for threads here instead of being refused.
 THREADS_PER_CALL = 2
 ACCEPTED_PER_CALL = 16
 
 #: The limit on all metadata of one call.
 MAX_METADATA_BYTES = 16 * 1024
 
-#: A client that does not answer a ping is disconnected; its statements end within the sum of both.
+#: A client that does not respond to a ping is disconnected. Its statements end within the sum of both values.
 KEEPALIVE_MS = 20_000
 KEEPALIVE_TIMEOUT_MS = 15_000
-#: Idle connections are closed; clients reconnect by themselves.
+#: Seconds after which idle connections are closed. Clients reconnect automatically.
 CONNECTION_IDLE_MS = 900_000
-#: The time limit for setting up a connection, TLS included.
+#: The time limit for setting up a connection, including TLS.
 HANDSHAKE_MS = 15_000
 
 #: Accept uncompressed messages only: a few compressed bytes could expand up to the message limit.
 _IDENTITY_ONLY = 1
 
 
-#: gRPC logs metadata that is not UTF-8, which may be a misspelt key.
+#: gRPC logs metadata that is not UTF-8, which may be a mistyped key.
 _GRPC_LOGGER = "grpc._cython.cygrpc"
 _METADATA_LOGGED = "Invalid encoding on "
 
@@ -62,12 +62,12 @@ class _Replaceable(grpc.GenericRpcHandler):  # type: ignore[misc]
         return self.current.service(details)
 
     def expire(self) -> None:
-        """Drop what nobody has used in time."""
+        """Drop everything that was not used in time."""
         self.current.expire()
 
 
 def _is_harmless(record: logging.LogRecord) -> bool:
-    """Return whether a line of gRPC's log holds no metadata. The audit log has every refused call anyway."""
+    """Return whether a line of gRPC's log contains no metadata. The audit log has every refused call anyway."""
     return not str(record.msg).startswith(_METADATA_LOGGED)
 
 
@@ -99,7 +99,7 @@ class FlightServer:
             options=_options(max_calls, config.flight.max_message_bytes),
             maximum_concurrent_rpcs=max_calls * ACCEPTED_PER_CALL,
         )
-        #: The bound port, also if the configuration lets the system choose one.
+        #: The bound port, even if the configuration lets the system choose one.
         self.port = self._bind(config)
 
     def start(self) -> None:
@@ -111,19 +111,19 @@ class FlightServer:
         self._interceptor.before_call = act
 
     def each_tick(self, beat: Callable[[], None]) -> None:
-        """Call *beat* every half second, as long as this server can take calls and end those of silent clients."""
+        """Call *beat* every half second while this server can accept calls and end the calls of silent clients."""
 
         def tick() -> None:
-            self._server.add_generic_rpc_handlers(())  # adds nothing, but takes the lock under which calls begin
+            self._server.add_generic_rpc_handlers(())  # adds nothing, but acquires the lock under which calls begin
             beat()
 
         self._clock.each_tick(tick)
 
     def adopt(self, config: RuntimeConfig, engine: QueryEngine, access: Access) -> None:
         """
-        Answer the calls that arrive from now on with other objects; those under way continue.
+        Use other objects for the calls that arrive from now on. Calls in progress continue unchanged.
 
-        Prepared statements stay. Limits on messages and calls, and the port, stay as they are.
+        Prepared statements are kept. Limits on messages and calls, and the port, do not change.
         """
         if config.tls.enabled:
             try:
@@ -146,9 +146,9 @@ class FlightServer:
 
     def begin_stop(self, limit_s: float) -> None:
         """
-        Accept no more calls. Running calls have *limit_s* seconds to finish, and are then cancelled.
+        Stop accepting calls. Running calls have *limit_s* seconds to finish, and are then cancelled.
 
-        Calls whose client has not sent a request yet are not waited for.
+        The server does not wait for calls whose client has not yet sent a request.
         """
         self._stopped = self._server.stop(limit_s)
         self._clock.begin_stop()
@@ -187,7 +187,8 @@ def _options(max_calls: int, max_message_bytes: int) -> list[tuple[str, int]]:
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-        # Data that arrives after a ping satisfies the keepalive timeout, but not this one. Its default is a minute.
+        # Data that arrives after a ping satisfies the keepalive timeout, but not this timeout, whose default is one
+        # minute.
         ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),

@@ -1,4 +1,4 @@
-"""The RPCs of Arrow Flight. `commands` and `actions` parse requests and serialise answers; this module acts on them."""
+"""The RPCs of Arrow Flight. `commands` and `actions` parse requests and serialise responses. This module runs them."""
 
 import itertools
 import secrets
@@ -43,11 +43,11 @@ _NO_METHOD = "There is no such method."
 
 class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     """
-    Answers accepted calls.
+    Handles accepted calls.
 
-    *access* decides on handshakes, and *clock* limits how long calls wait for clients. *prepared* and *open_calls*
-    outlive the service.
-    Once *latest_access* returns another one, that decides again on each call whose message comes later.
+    *access* authenticates handshakes, and *clock* limits how long calls wait for clients. *prepared* and *open_calls*
+    outlive the service. If *latest_access* returns a newer access, it authenticates each call again whose message
+    arrives after the change.
     """
 
     def __init__(  # noqa: PLR0913 (one is optional)
@@ -91,7 +91,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._handlers = {PATHS[name]: handler for name, handler in handlers.items()}
 
     def expire(self) -> None:
-        """Drop what nobody has used or claimed in time. Call it now and then."""
+        """Drop everything that was not used or claimed in time. Call this periodically."""
         self._results.expire()
         self._prepared.expire()
         self._requests.expire()
@@ -126,7 +126,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
             return principal
         return accepted(access, method, context, self._trusted_proxies).principal
 
-    # RPCs with one answer.
+    # RPCs with one response.
 
     def _get_flight_info(self, call: Call) -> bytes:
         descriptor = call.message()
@@ -155,7 +155,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
         return commands.schema_result(self._describe(call, request, getattr(plan, "handle", b"")))
 
     def _request_of(self, call: Call, plan: Statement | PreparedExecution, ticket_id: bytes) -> StatementRequest:
-        """Return what *plan* runs; *ticket_id* is the id of its ticket, b"" without one."""
+        """Return the statement that *plan* runs. *ticket_id* is the id of its ticket, b"" without one."""
         fingerprint = call.principal.fingerprint
         if isinstance(plan, Statement):
             return StatementRequest(fingerprint, ticket_id, plan.sql, scope=call.principal.scope)
@@ -173,15 +173,15 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _plan_of_ticket(
         self, call: Call, plan: Statement | PreparedExecution, request: StatementRequest
     ) -> Statement | PreparedExecution:
-        """Return what the ticket for *request* holds: if possible the text, which outlives a handle."""
+        """Return the content of the ticket for *request*: the text if possible, because it outlives a handle."""
         if isinstance(plan, Statement) or request.parameters is not None:
             return plan
         prepared = self._prepared.get(call.principal.fingerprint, plan.handle)
         return plan if prepared.takes_parameters else Statement(prepared.sql)
 
     def _describe(self, call: Call, request: StatementRequest, handle: bytes = b"") -> bytes:
-        """Return the schema of the result of *request*; *handle* names its prepared statement, if it has one."""
-        call.principal.require("query")  # also for a description that is kept
+        """Return the result schema of *request*. *handle* is the handle of its prepared statement, if any."""
+        call.principal.require("query")  # also for a cached description
         if handle and request.claim:
             waiting = self._results.move(replace(request, claim=handle), request)
             if waiting is not None:
@@ -206,7 +206,7 @@ class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]
             self._budget.back_off(sql)
         return description
 
-    # RPCs with any number of answers.
+    # RPCs with any number of responses.
 
     def _do_get(self, call: Call) -> Iterator[bytes]:
         plan = commands.plan_ticket(call.message())

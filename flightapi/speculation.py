@@ -1,16 +1,16 @@
 """
-Speculative execution: a short statement runs while it is described, and its result waits for the call that claims it.
+Speculative execution: a short statement runs while it is described, and the result is kept for the call that claims it.
 
-A client asks GetFlightInfo, which needs the schema of the result, and then DoGet for the rows. For a short statement
-the engine does the same work for both, so GetFlightInfo runs it and keeps the result. The result is handed out once: to
-the same key, for the statement and parameters of the ticket, and only while the same data is published. A result that
-nobody claims is dropped, and a later claim runs the statement again.
+A client calls GetFlightInfo, which needs the schema of the result, and then DoGet for the rows. For a short statement
+the engine does the same work for both, so GetFlightInfo runs the statement and keeps the result. The result is handed
+out once, to the same key, for the ticket's statement and parameters, and only while the same data is published. An
+unclaimed result is dropped, and a later claim runs the statement again.
 
-Some clients prepare a statement for each execution. A deterministic one runs when it is prepared: its result first
-waits for the handle, and after GetFlightInfo for the ticket.
+Some clients prepare a statement for each execution. A deterministic statement runs when it is prepared. Its result can
+be claimed with the handle at first, and with the ticket after GetFlightInfo.
 
-Speculation stops after a few milliseconds, so it is wasted on a long statement. A statement that ran over this budget
-is not speculated on again for a while, nor is any other that differs only in its literals.
+Speculation stops after a few milliseconds, so it is wasted on a long statement. A statement that exceeded this budget
+is not speculated on again for a while. The same applies to statements that differ from it only in literals.
 """
 
 import math
@@ -23,22 +23,22 @@ from collections.abc import Callable
 #: Seconds that a statement may run speculatively.
 BUDGET_S = 0.02
 
-#: Seconds that a result waits, and that a statement over the budget is not tried again. The second is short, because a
-#: short statement may only have waited for a processor.
+#: Seconds that a result is kept, and seconds that a statement over the budget is not tried again. The second value is
+#: small because a short statement may only have waited for a CPU.
 RESULT_TTL_S = 5.0
 BACKOFF_S = 5.0
 
-#: Longer texts are not speculated on, in characters.
+#: The maximum length in characters of statements that are speculated on.
 MAX_CHARACTERS = 10_000
 
-#: Statements over the budget that are remembered.
+#: The maximum number of statements over the budget that are remembered.
 MAX_BACKOFFS = 1_000
 
 _LITERAL = re.compile(r"'[^']*'|[0-9]+")
 
 
 class SpeculationBudget:
-    """Decides for how long a statement may run speculatively. Safe from any thread."""
+    """Decides how long a statement may run speculatively. Safe from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

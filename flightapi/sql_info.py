@@ -1,5 +1,5 @@
 """
-The answer to GetSqlInfo: facts about the server and its SQL, by number (`FlightSql.proto`, enum SqlInfo).
+The result of GetSqlInfo: facts about the server and its SQL, by number (`FlightSql.proto`, enum SqlInfo).
 
 The value of a fact has one of six types. The type does not always follow the description in the protocol: ordinals are
 bigints where Arrow's own server and JDBC driver use bigints, because clients fail on any other type.
@@ -42,7 +42,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-#: The words that DuckDB accepts as names only in quotes; a test compares.
+#: The words that DuckDB accepts as names only in quotes. A test compares this list with DuckDB.
 KEYWORDS: Final = _words(
     "all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create default"
     " deferrable desc describe distinct do else end except false fetch for foreign from group having in initially"
@@ -51,7 +51,7 @@ KEYWORDS: Final = _words(
     " union unique unpivot using variadic when where window with"
 )
 
-#: Allowed functions that other databases have too; a test runs them through the gate.
+#: Allowed functions that other databases also have. A test runs them through the gate.
 NUMERIC_FUNCTIONS: Final = _words(
     "abs acos asin atan atan2 cbrt ceil ceiling cos cot degrees exp floor gamma gcd greatest lcm least ln log log10"
     " log2 mod pi pow power radians random round sign sin sqrt tan trunc"
@@ -73,7 +73,7 @@ _TEXTS: Final = ("CHAR", "LONGVARCHAR", "VARCHAR")
 _BYTES: Final = ("BINARY", "LONGVARBINARY", "VARBINARY")
 _INTERVALS: Final = ("INTERVAL_DAY_TIME", "INTERVAL_YEAR_MONTH")
 
-#: Conversions that CAST supports: from each type of the first group to each of the second.
+#: Conversions that CAST supports, from each type in the first group to each type in the second.
 CASTS: Final = (
     (_NUMBERS, (*_NUMBERS, *_TEXTS, "BIT")),
     (("BIT",), ("BIT", *_NUMBERS, *_TEXTS)),
@@ -95,7 +95,7 @@ def _conversions() -> list[tuple[int, list[int]]]:
     ]
 
 
-#: Limits that do not exist, or are not known: their value is 0.
+#: Limits that do not exist or are unknown. Their value is 0.
 _NO_LIMITS: Final = _words(
     "SQL_MAX_BINARY_LITERAL_LENGTH SQL_MAX_CHAR_LITERAL_LENGTH SQL_MAX_COLUMN_NAME_LENGTH"
     " SQL_MAX_COLUMNS_IN_GROUP_BY SQL_MAX_COLUMNS_IN_INDEX SQL_MAX_COLUMNS_IN_ORDER_BY SQL_MAX_COLUMNS_IN_SELECT"
@@ -104,14 +104,14 @@ _NO_LIMITS: Final = _words(
     " SQL_MAX_STATEMENTS SQL_MAX_TABLE_NAME_LENGTH SQL_MAX_TABLES_IN_SELECT SQL_MAX_USERNAME_LENGTH"
 )
 
-#: Facts that hold.
+#: Facts that are true.
 _TRUE: Final = _words(
     "FLIGHT_SQL_SERVER_READ_ONLY FLIGHT_SQL_SERVER_SQL FLIGHT_SQL_SERVER_CANCEL SQL_ALL_TABLES_ARE_SELECTABLE"
     " SQL_SUPPORTS_COLUMN_ALIASING SQL_NULL_PLUS_NULL_IS_NULL SQL_SUPPORTS_TABLE_CORRELATION_NAMES"
     " SQL_SUPPORTS_EXPRESSIONS_IN_ORDER_BY SQL_SUPPORTS_ORDER_BY_UNRELATED SQL_SUPPORTS_LIKE_ESCAPE_CLAUSE"
     " SQL_CATALOG_AT_START SQL_CORRELATED_SUBQUERIES_SUPPORTED SQL_MAX_ROW_SIZE_INCLUDES_BLOBS"
 )
-#: Facts that do not hold; the parameters are those of stored procedures.
+#: Facts that are false. The parameters are the parameters of stored procedures.
 _FALSE: Final = _words(
     "FLIGHT_SQL_SERVER_SUBSTRAIT FLIGHT_SQL_SERVER_BULK_INGESTION FLIGHT_SQL_SERVER_INGEST_TRANSACTIONS_SUPPORTED"
     " SQL_DDL_CATALOG SQL_DDL_SCHEMA SQL_DDL_TABLE SQL_SUPPORTS_DIFFERENT_TABLE_CORRELATION_NAMES"
@@ -122,7 +122,7 @@ _FALSE: Final = _words(
     " SQL_STORED_FUNCTIONS_USING_CALL_SYNTAX_SUPPORTED"
 )
 
-#: The facts that are the same for every server, by name: the type of the value, and the value.
+#: The facts that are the same for every server: the type and value by name.
 _CONSTANT_FACTS: Final[dict[str, tuple[int, object]]] = {
     **dict.fromkeys(_TRUE, (_BOOL, True)),
     **dict.fromkeys(_FALSE, (_BOOL, False)),
@@ -168,7 +168,7 @@ _CONSTANT_FACTS: Final[dict[str, tuple[int, object]]] = {
 
 
 def answer(ids: Sequence[int], max_statement_bytes: int) -> pa.Table:
-    """Return the facts with these numbers, or all without numbers, in ascending order. Unknown ones are ignored."""
+    """Return the facts with these numbers in ascending order, or all facts if *ids* is empty. Skip unknown numbers."""
     named = _CONSTANT_FACTS | {"SQL_MAX_STATEMENT_LENGTH": (_BIGINT, max_statement_bytes)}
     known = {_NUMBERS_OF[name]: fact for name, fact in named.items()}
     wanted = sorted(known.keys() & set(ids) if ids else known)

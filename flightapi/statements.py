@@ -27,29 +27,29 @@ from telemetry.trace_context import trace_id
 
 logger = logging.getLogger("flightapi.queries")
 
-#: The number of cancelled tickets that are remembered, newest first.
+#: The number of recently cancelled tickets that are remembered.
 MAX_CANCELLED = 10_000
 
 
 class Statements:
-    """Runs the statements of calls on *engine*. Those that take *slow_s* seconds are logged as slow."""
+    """Runs the statements of calls on *engine*. Statements that take *slow_s* seconds or more are logged as slow."""
 
     def __init__(self, engine: QueryEngine, slow_s: float | None = None) -> None:
         self._engine = engine
         self._slow_s = slow_s
         self._lock = threading.Lock()
         self._cancelled: OrderedDict[tuple[str, bytes], None] = OrderedDict()
-        # By key and ticket id; several calls may run the same ticket at once.
+        # By key and ticket id, because several calls may run the same ticket at once.
         self._running: dict[tuple[str, bytes], list[CancelSource]] = {}
 
     def describe(self, call: Call, sql: str, parameters: Parameters | None, budget_s: float = 0.0) -> Description:
         """
         Describe *sql* for *call*, and run it speculatively for at most *budget_s* seconds.
 
-        A failure is logged here, because the caller will not run the statement.
+        A failure is logged here because the caller will not run the statement.
 
         Raises:
-            QueryError: It is not allowed, cannot be bound, or fails while it runs.
+            QueryError: The statement is not allowed, cannot be bound, or fails while it runs.
         """
         query = _query(call, sql, parameters, new_id())
         record = self._record(query, call)
@@ -66,10 +66,10 @@ class Statements:
         self, call: Call, sql: str, parameters: Parameters | None, ticket_id: bytes, answer: Answer | None
     ) -> Iterator[bytes]:
         """
-        Return the result of *sql* as serialised FlightData: *answer* if given, else from the engine.
+        Return the result of *sql* as serialised FlightData: *answer* if given, otherwise the engine's result.
 
         Raises:
-            QueryError: At once or while the result streams; a truncated result never looks complete.
+            QueryError: Raised immediately or while the result streams. A truncated result never looks complete.
         """
         cancel = CancelSource()
         query_id = self._enter(call, ticket_id, cancel) if ticket_id else new_id()
@@ -80,9 +80,9 @@ class Statements:
 
     def cancel(self, call: Call, ticket_id: bytes) -> None:
         """
-        Cancel the statements that the caller's key runs with this ticket, now and in the future.
+        Cancel the current and future statements that the caller's key runs with this ticket.
 
-        Only this process answers tickets, so no other process needs to know.
+        Only this process redeems tickets, so no other process needs to know.
         """
         key = call.principal.fingerprint, ticket_id
         with self._lock:
@@ -102,7 +102,7 @@ class Statements:
         Register *cancel* for the ticket until *call* ends.
 
         Returns:
-            The id of the statement: the ticket's, unless a statement with that id is running.
+            The id of the statement, which is the ticket's id unless a statement with that id is running.
 
         Raises:
             QueryCancelledError: The ticket was cancelled before.
@@ -141,10 +141,10 @@ def _query(call: Call, sql: str, parameters: Parameters | None, query_id: str) -
 
 
 class _RunningStatement:
-    """An iterator over the result of a statement. It ends with its call, even if gRPC still holds it."""
+    """An iterator over the result of a statement. It ends with its call, even if gRPC still references it."""
 
     def __init__(self, begin: Callable[[], QueryResult], record: QueryRecord, call: Call, cancel: CancelSource) -> None:
-        """Call *begin* to start the statement of *record*; *cancel* stops it."""
+        """Call *begin* to start the statement of *record*. *cancel* stops the statement."""
         self._record = record
         self._lock = threading.Lock()
         self._ended = False

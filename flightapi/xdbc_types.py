@@ -1,4 +1,4 @@
-"""The types of DuckDB in the terms of ODBC and JDBC (`FlightSql.proto`): for GetXdbcTypeInfo and for columns."""
+"""DuckDB's types in ODBC and JDBC terms (`FlightSql.proto`), for GetXdbcTypeInfo and for columns."""
 
 import re
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ _Row = dict[str, Any]
 
 
 def _type(name: str, kind: str, **columns: object) -> _Row:
-    """Return one row; columns that are not given are null."""
+    """Return one row. Omitted columns are null."""
     return {
         "type_name": name,
         "data_type": _TYPES[kind],
@@ -63,7 +63,7 @@ def _type(name: str, kind: str, **columns: object) -> _Row:
 
 
 def _number(name: str, kind: str, size: int, *, unsigned: bool = False, radix: int = 10, **columns: object) -> _Row:
-    """Return a numeric type of *size* digits to the base *radix*."""
+    """Return a numeric type of *size* digits in base *radix*."""
     return _type(
         name,
         kind,
@@ -97,7 +97,7 @@ def _prefixed(name: str, kind: str, **columns: object) -> _Row:
 
 
 def _datetime(name: str, kind: str, subcode: str, characters: int, digits: int) -> _Row:
-    """Return a date or time type with values of *characters* length and *digits* fractional digits of seconds."""
+    """Return a date or time type with values of *characters* characters and *digits* fractional second digits."""
     return _prefixed(
         name,
         kind,
@@ -165,7 +165,7 @@ _PLAIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return the name of the type in which a column of *kind* arrives: all text is VARCHAR."""
+    """Return the type name of a column of *kind* as clients receive it. All text is VARCHAR."""
     if kind in _NAMES:
         return _NAMES[kind]
     if pa.types.is_decimal(kind):
@@ -192,7 +192,7 @@ def _quoted(name: str) -> str:
 
 
 def answer(data_type: int | None) -> pa.Table:
-    """Return the rows of the types with *data_type*, a number of XdbcDataType; of all types for None."""
+    """Return the rows of the types with the XdbcDataType number *data_type*, or of all types if it is None."""
     rows = [row for row in _ROWS if data_type is None or row["data_type"] == data_type]
     rows.sort(key=lambda row: (row["data_type"], row["type_name"]))
     return pa.Table.from_pylist(rows, schema=ANSWER)

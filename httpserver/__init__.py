@@ -1,1 +1,1 @@
-"""The HTTP server: gunicorn workers, connections, and what the server refuses before the application runs."""
+"""The HTTP server: gunicorn workers, connections, and the requests refused before the application runs."""

@@ -1,7 +1,7 @@
 """
 A client connection under gevent, in the form that gunicorn's parser and response use.
 
-Reads have a deadline, writes a stall time-out, and closing never loses data that was already sent to the client.
+Reads have a deadline, writes have a stall timeout, and closing never loses data already sent to the client.
 """
 
 import socket
@@ -13,12 +13,12 @@ import gevent
 
 from httpserver.truncation_guard import reset
 
-#: Seconds for a TLS handshake, from the opening of the connection.
+#: Seconds for a TLS handshake, counted from the opening of the connection.
 HANDSHAKE_TIMEOUT_S = 10.0
-#: Seconds in which a client must accept at least some of the data sent to it.
+#: Seconds within which a client must accept at least some of the data sent to it.
 SEND_TIMEOUT_S = 60.0
-#: Seconds and bytes that a client may still send after the last answer, while it may still be reading it. A proxy that
-#: cannot send the rest of a body answers 502 in place of our answer, so the seconds should be what ends it.
+#: Seconds and bytes that a client may still send after the last response, which it may still be reading. A proxy that
+#: cannot send the rest of a body returns 502 instead of our response, so the time limit should be reached first.
 LINGER_S = 2.0
 LINGER_BYTES = 64 * 1024 * 1024
 
@@ -27,10 +27,10 @@ _READ_BYTES = 64 * 1024
 
 class ClientConnection:
     """
-    A connection to a client over a socket of gevent.
+    A client connection over a gevent socket.
 
-    `recv` raises `TimeoutError` at the deadline that `allow` sets, even if bytes keep trickling in. Meanwhile the
-    connection is in *waiting*, which is in the order in which the waits began.
+    `recv` raises `TimeoutError` at the deadline that `allow` sets, even if bytes keep trickling in. While it waits, the
+    connection is in *waiting*, which is ordered by the start of the wait.
     """
 
     __slots__ = ("_deadline", "_gives_way", "_held", "_socket", "_waiting")
@@ -53,7 +53,7 @@ class ClientConnection:
 
         Raises:
             ssl.SSLError: The handshake failed.
-            TimeoutError: It took longer than `HANDSHAKE_TIMEOUT_S`.
+            TimeoutError: The handshake took longer than `HANDSHAKE_TIMEOUT_S`.
         """
         with gevent.Timeout(HANDSHAKE_TIMEOUT_S, TimeoutError("no TLS handshake in time")):
             secured = context.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
@@ -62,7 +62,7 @@ class ClientConnection:
 
     def recv(self, size: int) -> bytes:
         """
-        Return at most *size* bytes from the client; none at the end of its data.
+        Return at most *size* bytes from the client, or b"" at the end of the data.
 
         Raises:
             TimeoutError: The deadline has passed.
@@ -87,7 +87,7 @@ class ClientConnection:
                 try:
                     return self._socket.recv(size)
                 except ValueError:
-                    return b""  # `stop_reading` has ended TLS, because the client had as well.
+                    return b""  # `stop_reading` has ended TLS because the client had ended it.
         self._socket.settimeout(left_s)
         try:
             return self._socket.recv(size)
@@ -95,11 +95,11 @@ class ClientConnection:
             self._socket.settimeout(SEND_TIMEOUT_S)
 
     def send(self, data: bytes) -> int:
-        """Send a part of *data* and return its length."""
+        """Send part of *data* and return the number of bytes sent."""
         return self._socket.send(data)
 
     def hold(self) -> None:
-        """Buffer the next `sendall` until more data follows, or `release`: head and body leave in one packet."""
+        """Buffer the next `sendall` until more data or `release` follows, so that headers and body share a packet."""
         self._held = b""
 
     def release(self) -> None:
@@ -113,14 +113,14 @@ class ClientConnection:
         Send all of *data*.
 
         Raises:
-            TimeoutError: The client accepted nothing for `SEND_TIMEOUT_S`. The connection is then reset: data in
-                flight must not look complete to a client that resumes reading.
+            TimeoutError: The client accepted nothing for `SEND_TIMEOUT_S`. The connection is then reset, because data
+                in flight must not look complete to a client that resumes reading.
         """
         if self._held == b"":
             self._held = data
             return
         if self._held is not None:
-            data, self._held = self._held + data, None  # Copying a few bytes is cheaper than sending two parts.
+            data, self._held = self._held + data, None  # Copying a few bytes is cheaper than two sends.
         self._send_all([memoryview(data)] if data else [])
 
     def send_parts(self, *parts: bytes) -> None:
@@ -128,7 +128,7 @@ class ClientConnection:
         Send buffered data, then all of *parts* in order, without a copy except under TLS.
 
         Raises:
-            TimeoutError: As `sendall`.
+            TimeoutError: See `sendall`.
         """
         if isinstance(self._socket, ssl.SSLSocket):
             self.sendall(b"".join(parts))
@@ -149,11 +149,11 @@ class ClientConnection:
             raise
 
     def stop_reading(self) -> None:
-        """End reads, from any greenlet: the reader gets the data that has arrived, then the end of the stream."""
+        """End reads, from any greenlet. The reader gets the data that has arrived, then the end of the stream."""
         self._notify_close()
-        # On a second object: gevent's shutdown would raise in the reader, and a TLS shutdown would end TLS. It has the
-        # same descriptor, because this makes room when none is left.
-        with suppress(OSError, ValueError):  # It may be closed.
+        # Use a second socket object, because gevent's shutdown would raise in the reader, and a TLS shutdown would end
+        # TLS. It has the same descriptor, because this method is also called when no descriptor is left.
+        with suppress(OSError, ValueError):  # The socket may be closed.
             twin = socket.socket(fileno=self.fileno())
             try:
                 twin.shutdown(socket.SHUT_RD)
@@ -161,22 +161,22 @@ class ClientConnection:
                 twin.detach()
 
     def give_way(self) -> None:
-        """End the current read, from any greenlet, as if its deadline had passed; `finish` then does not wait."""
+        """End the current read, from any greenlet, as if its deadline had passed. `finish` then does not wait."""
         self._gives_way = True
         self.stop_reading()
 
     def finish(self) -> None:
         """
-        Close after an answer, so that all of it reaches a client that is still sending.
+        Close the connection after a response such that all of it reaches a client that is still sending.
 
-        Closing with unread input sends a reset, which may overtake the answer (RFC 9112, 9.6).
+        Closing a connection with unread input sends a reset, which may overtake the response (RFC 9112, 9.6).
         """
         if self._gives_way:
             self.close()
             return
         self.allow(LINGER_S)
         if isinstance(self._socket, ssl.SSLSocket):
-            # This sends the close_notify, and fails if the client is still sending instead of answering it.
+            # This sends the close_notify, and fails if the client keeps sending data instead of replying to it.
             with suppress(OSError, ValueError), gevent.Timeout(LINGER_S, TimeoutError()):
                 self._socket.unwrap()
         with suppress(OSError):
@@ -187,7 +187,7 @@ class ClientConnection:
         self.close()
 
     def reset(self) -> None:
-        """Reset the connection, so that no answer on it looks complete."""
+        """Reset the connection so that no response on it looks complete."""
         self._held = None
         with suppress(OSError):
             reset(self)
@@ -198,21 +198,21 @@ class ClientConnection:
         self._socket.close()
 
     def fileno(self) -> int:
-        """Return the file descriptor, -1 when closed."""
+        """Return the file descriptor, or -1 if closed."""
         return self._socket.fileno()
 
     def setsockopt(self, level: int, name: int, value: bytes) -> None:
-        """Set an option of the socket."""
+        """Set a socket option."""
         self._socket.setsockopt(level, name, value)
 
     def detach(self) -> int:
-        """Give up the file descriptor and return it."""
+        """Detach the file descriptor and return it."""
         return self._socket.detach()
 
     def _notify_close(self) -> None:
         """Under TLS, send a `close_notify` without waiting for the client's."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.fileno() >= 0:
             self._socket.settimeout(0.0)
-            with suppress(OSError, ValueError):  # The client's own has not arrived, or the socket is closed.
+            with suppress(OSError, ValueError):  # The client's close_notify has not arrived, or the socket is closed.
                 self._socket.unwrap()
             self._socket.settimeout(SEND_TIMEOUT_S)

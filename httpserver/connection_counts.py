@@ -1,8 +1,8 @@
 """
-The number of connections of each worker, in memory that all workers share.
+The number of connections of each worker, in memory shared by all workers.
 
-The first worker to wake up accepts all pending connections, so one worker may get nearly all of a burst. Their
-clients would then wait for that process and its share of the engine while the other workers are idle.
+The first worker to wake up accepts all pending connections, so one worker may get nearly all connections of a burst.
+Their clients would then wait for that process and its share of the engine while the other workers are idle.
 """
 
 import mmap
@@ -27,7 +27,7 @@ class ConnectionCounts:
         self._write()
 
     def leave(self) -> None:
-        """Stop counting: other workers no longer leave connections to this one."""
+        """Stop counting. Other workers no longer leave connections to this one."""
         self._pid = 0
         self._write()
 

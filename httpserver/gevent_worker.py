@@ -1,8 +1,9 @@
 """
 The worker class of the web tier: gunicorn's gevent worker with its own connection loop.
 
-gunicorn's loop waits forever for the rest of a request head, reuses a connection whose answer was truncated by the end
-of the worker, and checks only once a second whether it may stop. This one sets a deadline for each step of a client.
+gunicorn's loop waits forever for the rest of the request headers, reuses a connection whose response was truncated when
+the worker ended, and checks only once a second whether it may stop. This loop sets a deadline for each step of a
+client.
 """
 
 import errno
@@ -35,21 +36,21 @@ from system.process_limits import die_with_parent, raise_soft_limit
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for a complete request head, from the opening of the connection or from the first byte of a later request.
+#: Seconds for complete request headers, from the opening of the connection or the first byte of a later request.
 HEAD_TIMEOUT_S = 15.0
-#: Seconds for the whole body, from the end of the head.
+#: Seconds for the whole body, from the end of the headers.
 BODY_TIMEOUT_S = 30.0
 
 #: Seconds between checks for a stop, between heartbeats, and between checks for a free connection slot.
 _POLL_S = 0.1
-#: Seconds that a stopping worker waits for incomplete heads, and for requests on idle connections: a client may be
-#: sending one already, and learns from the answer (`Connection: close`) that it was the last.
+#: Seconds that a stopping worker waits for incomplete headers, and for requests on idle connections. A client may
+#: already be sending a request, and learns from the response (`Connection: close`) that it was the last one.
 _STOP_HEAD_S = 1.0
 #: A stopping worker aborts unfinished requests this many seconds before the arbiter's SIGKILL.
 _STOP_MARGIN_S = 1.0
-#: Seconds until the next attempt when accept fails for lack of descriptors or memory.
+#: Seconds until the next attempt if accept fails for lack of descriptors or memory.
 _ACCEPT_PAUSE_S = 0.2
-#: The same if a connection is being closed to make room.
+#: The delay if a connection is being closed to make room.
 _ROOM_PAUSE_S = 0.01
 #: Seconds that a worker leaves a pending connection to workers with fewer connections.
 _YIELD_S = 0.005
@@ -63,9 +64,9 @@ _COUNTS = ConnectionCounts()
 
 class _Settings:
     """
-    gunicorn's settings as plain attributes; anything else comes from gunicorn's own object.
+    gunicorn's settings as plain attributes. Everything else comes from gunicorn's own object.
 
-    The settings are final in a worker, but gunicorn's object searches for them by name, several times per request.
+    The settings do not change in a worker, but gunicorn's object looks them up by name several times per request.
     """
 
     def __init__(self, cfg: Any) -> None:
@@ -78,23 +79,23 @@ class _Settings:
 
 
 class _Parser(RequestParser):
-    """The requests of one connection. `loop_iteration` is that of the event loop in which the last of them began."""
+    """The requests of one connection. `loop_iteration` is the event loop iteration in which the last request began."""
 
     mesg_class = WebRequest
     loop_iteration = -1
 
     def __next__(self) -> Any:
-        """Read a head. The caller has made sure that the last body is read and that another request may follow."""
+        """Read request headers. The caller has made sure that the last body is read and another request may follow."""
         self.req_count += 1
         self.mesg = self.mesg_class(self.cfg, self.unreader, self.source_addr, self.req_count)
         return self.mesg
 
 
 class _Response(http_wsgi.Response):
-    """A response that formats its date once a second."""
+    """A response that formats the date only once a second."""
 
     def default_headers(self) -> list[str]:
-        """Return the status line and the headers about server and connection."""
+        """Return the status line and the `Server`, `Date` and connection headers."""
         major, minor = self.req.version
         lines = [
             f"HTTP/{major}.{minor} {self.status}\r\n",
@@ -118,7 +119,7 @@ def _date(second: int) -> str:
 
 
 def _log_exception(_context: object, kind: Any, error: Any, traceback: Any) -> None:
-    """Log the exception that ended a greenlet, in place of gevent, which would print it."""
+    """Log the exception that ended a greenlet. gevent itself would print it."""
     logger.error("an exception ended a greenlet", exc_info=(kind, error, traceback))
 
 
@@ -128,17 +129,17 @@ class GeventWebWorker(GeventWorker):
     wsgi: Any
 
     def init_process(self) -> None:
-        """Serve, and die when the arbiter does."""
-        # Until gunicorn sets its own handler, a new worker has that of the arbiter, which would lose a SIGTERM.
+        """Serve, and exit when the arbiter exits."""
+        # Until gunicorn sets its own handler, a new worker has the arbiter's handler, which would lose a SIGTERM.
         signal.signal(signal.SIGTERM, self.handle_exit)
         die_with_parent(self.ppid)
         raise_soft_limit()
         self._settings = _Settings(self.cfg)
-        # Connections that wait for a request, longest first. They may be closed at any time.
+        # Connections waiting for a request, longest wait first. They may be closed at any time.
         self._idle: dict[ClientConnection, None] = {}
-        # Connections with an incomplete request head, or without a request yet.
+        # Connections with incomplete request headers, or without a request yet.
         self._heads: set[ClientConnection] = set()
-        # Connections that wait for bytes of their client, longest first.
+        # Connections waiting for bytes from their client, longest wait first.
         self._waiting: dict[ClientConnection, None] = {}
         self._pool = Pool(self.cfg.worker_connections)
         self._tls: ssl.SSLContext | None = None
@@ -152,13 +153,13 @@ class GeventWebWorker(GeventWorker):
             signal.signal(number, signal.SIG_IGN)
 
     def load_wsgi(self) -> None:
-        """Load the application and guard its answers."""
+        """Load the application and guard its responses."""
         super().load_wsgi()
         self.application = checked(self.wsgi)
         self.wsgi = guarded(self.application, lambda: not self.alive)
 
     def run(self) -> None:
-        """Serve until SIGTERM, then finish the requests under way."""
+        """Serve until SIGTERM, then finish the requests in progress."""
         hub = gevent.get_hub()
         hub.print_exception = _log_exception
         self._loop = hub.loop
@@ -179,7 +180,7 @@ class GeventWebWorker(GeventWorker):
         self._drain()
 
     def _tls_context(self) -> ssl.SSLContext | None:
-        """Read the certificate of the configuration in force; None without TLS."""
+        """Read the certificate of the current configuration; None without TLS."""
         self._config = get_config()
         self.cfg.set("graceful_timeout", graceful_timeout(self._config))
         if not self.cfg.is_ssl:
@@ -190,7 +191,7 @@ class GeventWebWorker(GeventWorker):
         return context
 
     def _follow(self) -> None:
-        """Use the certificate and the time-out of another configuration, once that is in force."""
+        """Use the certificate and the timeout of a new configuration once it takes effect."""
         if get_config() is not self._config:
             try:
                 self._tls = self._tls_context()
@@ -198,9 +199,9 @@ class GeventWebWorker(GeventWorker):
                 logger.error("the certificate of runtime.tls cannot be read, and the previous one is used: %s", error)  # noqa: TRY400
 
     def _drain(self) -> None:
-        """Let requests under way finish within `graceful_timeout`; close every other connection."""
+        """Let requests in progress finish within `graceful_timeout`, and close every other connection."""
         began = time.monotonic()
-        # The arbiter kills the worker at `graceful_timeout`, and its answers would simply end.
+        # The arbiter kills the worker at `graceful_timeout`, which would simply cut off its responses.
         limit_s = max(self.cfg.graceful_timeout - _STOP_MARGIN_S, self.cfg.graceful_timeout / 2)
         stopped: set[ClientConnection] = set()
         while not self._pool.join(timeout=_POLL_S):
@@ -212,7 +213,7 @@ class GeventWebWorker(GeventWorker):
                     stopped.add(connection)
             if waited_s > limit_s:
                 logger.warning("requests were cut off: they did not end in %g s", limit_s)
-                self.application.cancel_all()  # Those that have not begun to answer get an error.
+                self.application.cancel_all()  # Requests without a response so far get an error.
                 self._pool.join(timeout=_STOP_MARGIN_S / 2)
                 self._pool.kill(timeout=_STOP_MARGIN_S / 4)
                 return
@@ -227,7 +228,7 @@ class GeventWebWorker(GeventWorker):
                 gevent.sleep(_ACCEPT_PAUSE_S)
 
     def _accept_one(self, listener: Any) -> None:
-        """Wait for a connection, and serve it as soon as a slot is free."""
+        """Wait for a connection, and serve it when a slot is free."""
         gevent.socket.wait_read(listener.fileno())
         if _COUNTS.others_have_fewer():
             gevent.sleep(_YIELD_S)
@@ -246,9 +247,10 @@ class GeventWebWorker(GeventWorker):
 
     def _make_room(self) -> bool:
         """
-        Close the connection that has been idle longest, or else the one that has waited longest for its client.
+        Close the connection that has been idle longest, or else the one that has waited longest for client data.
 
-        The second has sent a part of a request only, which anybody can do. Return whether there was one.
+        A connection of the second kind has sent only part of a request, which anybody can do. Return whether a
+        connection was closed.
         """
         if (connection := next(iter(self._idle), None)) is not None:
             del self._idle[connection]
@@ -265,7 +267,7 @@ class GeventWebWorker(GeventWorker):
             logger.warning(message, *values, exc_info=exc_info)
 
     def _converse(self, server: Any, client: Any, address: Any) -> None:
-        """Answer the requests of one connection."""
+        """Handle the requests of one connection."""
         connection = ClientConnection(client, self._waiting)
         try:
             self._idle[connection] = None
@@ -293,23 +295,23 @@ class GeventWebWorker(GeventWorker):
             _COUNTS.add(-1)
 
     def _finish(self, connection: ClientConnection) -> None:
-        """Close a connection after its last answer. A stop waits for it, to not reset it while the client reads."""
+        """Close a connection after its last response. A stop waits for this, so that the client can read all of it."""
         if self.alive:
             self._idle[connection] = None
         connection.finish()
 
     def _next_request(self, connection: ClientConnection, parser: Any) -> Any:
         """
-        Wait for a request and read its head; return None if no request follows.
+        Wait for a request and read its headers. Return None if no request follows.
 
         Raises:
-            HeadTimeoutError: The head was not complete in time.
-            ParseException: It is not well-formed.
-            OSError: The client left before the head was complete.
+            HeadTimeoutError: The headers were not complete in time.
+            ParseException: The headers are malformed.
+            OSError: The client disconnected before the headers were complete.
         """
         self._idle[connection] = None
         try:
-            # Skip the unread rest of the last body, then read the first bytes of the next head.
+            # Skip the unread rest of the last body, then read the first bytes of the next headers.
             first = parser.unreader.read() if parser.finish_body() else b""
         except (OSError, ParseException):
             return None
@@ -337,7 +339,7 @@ class GeventWebWorker(GeventWorker):
         return request
 
     def _answer(self, request: Any, connection: ClientConnection, address: Any, server: Any) -> bool:
-        """Answer *request*; return whether the connection may be reused."""
+        """Respond to *request*, and return whether the connection may be reused."""
         response, environ = http_wsgi.create(request, connection, address, server, self._settings, _Response)
         environ["wsgi.multithread"] = True
         connection.hold()
@@ -346,7 +348,7 @@ class GeventWebWorker(GeventWorker):
             try:
                 for number, chunk in enumerate(chunks):
                     if number:
-                        gevent.sleep(0)  # A long answer to a fast reader must not starve them either.
+                        gevent.sleep(0)  # A long response to a fast reader must not starve other clients either.
                     response.write(chunk)
                 response.close()
                 connection.release()

@@ -1,9 +1,9 @@
 """
-gunicorn as the HTTP server: its settings from the runtime YAML, its threaded worker class and its log.
+gunicorn as the HTTP server: its settings from the runtime YAML, its threaded worker class and its logging.
 
 The worker differs from gunicorn's threaded one in four ways: requests that gunicorn itself refuses get a problem body
-like any other refusal, a truncated answer never looks complete, a connection with an unread body is closed, and one
-that never sends anything is closed sooner than an idle one. The worker class of the web tier is in
+like any other refusal, a truncated response never looks complete, a connection with an unread body is closed, and a
+connection that never sends anything is closed sooner than an idle one. The worker class of the web tier is in
 `httpserver.gevent_worker`.
 """
 
@@ -29,22 +29,23 @@ from system.addresses import Address, bound_address
 from system.heartbeat import HUNG_S, HangDetector, is_stopped
 from system.process_limits import connection_limit
 
-#: Seconds in which a new connection must send its first bytes, beyond those in which a thread waits for them.
+#: Seconds within which a new connection must send its first bytes, in addition to the time that a thread waits for
+#: them.
 HEAD_TIMEOUT_S = 15.0
-#: Threads beyond those that run or await a statement: for health checks, status, refusals and incoming bodies.
+#: Threads in addition to those that run or await a statement, for health checks, status, refusals and incoming bodies.
 SPARE_THREADS = 32
-#: Connections of a worker with threads, unless it has many threads.
+#: Connections of a threaded worker, unless it has many threads.
 MAX_CONNECTIONS = 1000
 #: Seconds between the cancellation of a stopping worker's statements and the arbiter's SIGKILL.
 STOP_MARGIN_S = 2.0
 #: Seconds without a heartbeat after which the arbiter kills a worker that runs statements itself.
 HEARTBEAT_TIMEOUT_S = 120
-#: Bytes of a body that a web worker checks in a second, on a busy machine. Meanwhile it sends no heartbeat.
+#: Bytes of a body that a web worker checks per second on a busy machine. It sends no heartbeat while checking.
 _CHECKED_BYTES_PER_S = MIB
 
 
 def web_workers() -> int:
-    """Return the number of processes that answer HTTP: one per core."""
+    """Return the number of processes that serve HTTP, one per core."""
     return len(os.sched_getaffinity(0))
 
 
@@ -55,7 +56,8 @@ def options(config: RuntimeConfig) -> dict[str, Any]:
         "worker_class": "httpserver.gunicorn_server.WebWorker",
         "workers": 1,
         "threads": threads,
-        # gunicorn keeps at most the difference to `threads` idle: further answers announce that they are the last.
+        # gunicorn keeps at most `worker_connections - threads` connections idle. Further responses close their
+        # connection.
         "worker_connections": max(MAX_CONNECTIONS, 2 * threads),
         "timeout": HEARTBEAT_TIMEOUT_S,
     }
@@ -66,7 +68,7 @@ def web_options(config: RuntimeConfig) -> dict[str, Any]:
     return _common(config) | {
         "worker_class": "httpserver.gevent_worker.GeventWebWorker",
         "workers": web_workers(),
-        # The number of engine workers limits the sockets of statements, in all processes together.
+        # The number of engine workers limits the statement sockets of all processes together.
         "worker_connections": connection_limit(config.query.workers),
         "timeout": heartbeat_timeout(config),
     }
@@ -78,7 +80,7 @@ def addresses(bound: Iterable[Any], environ: Mapping[str, str]) -> Iterator[Addr
 
     Args:
         bound: The `bind` settings, parsed by gunicorn: pairs, paths of Unix sockets and descriptors.
-        environ: Its environment, with the sockets that systemd or a former gunicorn passes in their place.
+        environ: Its environment, which may contain sockets that systemd or a previous gunicorn passes instead.
     """
     passed = [int(one) for one in environ.get("GUNICORN_FD", "").split(",") if one.isdecimal()]
     if environ.get("LISTEN_PID") == str(os.getpid()):
@@ -96,7 +98,7 @@ def heartbeat_timeout(config: RuntimeConfig) -> int:
 
 
 def graceful_timeout(config: RuntimeConfig) -> int:
-    """Return the seconds that requests under way have when a worker is told to stop."""
+    """Return the seconds that requests in progress have to finish when a worker is told to stop."""
     return max(1, round(config.shutdown_timeout_s))
 
 
@@ -108,9 +110,10 @@ def _common(config: RuntimeConfig) -> dict[str, Any]:
         "logger_class": "system.gunicorn_log.ServerLogger",
         "proc_name": "web",
         "control_socket_disable": True,
-        # Not "auto", which depends on what is installed; docs/internals/decisions/0010-web-server.md says why this one.
+        # Not "auto", which depends on the installed packages. See docs/internals/decisions/0010-web-server.md for the
+        # reasons.
         "http_parser": "python",
-        # No request header may change the path, the peer or the scheme, even if a proxy is trusted by mistake.
+        # Request headers must not change the path, the peer or the scheme, even if a proxy is trusted by mistake.
         "forwarder_headers": "",
         "secure_scheme_headers": {},
         "forwarded_allow_ips": "",
@@ -124,8 +127,8 @@ class WebArbiter(Arbiter):
     """
     gunicorn's arbiter for the web tier, as one part of a supervised runtime.
 
-    It ignores the signals that would reload the configuration (SIGHUP), change the number of workers (SIGTTIN and
-    SIGTTOU) or start a second arbiter (SIGUSR2).
+    The arbiter ignores the signals that would reload the configuration (SIGHUP), change the number of workers (SIGTTIN
+    and SIGTTOU) or start a second arbiter (SIGUSR2).
     """
 
     WORKERS: dict[int, Any]
@@ -142,12 +145,12 @@ class WebArbiter(Arbiter):
     handle_ttin = handle_ttou = handle_usr2 = handle_hup
 
     def stop(self, graceful: bool = True) -> None:
-        """End the workers, within the time that the configuration gives them now."""
+        """Stop the workers within the time that the current configuration allows."""
         self.app.limit_stop()
         super().stop(graceful)
 
     def reap_workers(self) -> None:
-        """Send a heartbeat, because this runs in the loop and while the workers end, and record those that have."""
+        """Send a heartbeat and record the workers that have ended. This runs in the loop and while the workers stop."""
         self._beat()
         super().reap_workers()
 
@@ -165,24 +168,24 @@ class WebArbiter(Arbiter):
 
 
 class WebWorker(ThreadWorker):
-    """A threaded worker that answers refusals with problem bodies and never lets a truncated answer look complete."""
+    """A threaded worker that sends problem bodies for refusals and never lets a truncated response look complete."""
 
     wsgi: Any
     application: Application
 
     def init_process(self) -> None:
-        """Serve until SIGTERM. gunicorn hardcodes the parser of a connection, so change the requests it makes."""
+        """Serve until SIGTERM. gunicorn hardcodes the parser of a connection, so change the parser's request class."""
         RequestParser.mesg_class = WebRequest
         super().init_process()
 
     def load_wsgi(self) -> None:
-        """Load the application and guard its answers."""
+        """Load the application and guard its responses."""
         super().load_wsgi()
         self.application = checked(self.wsgi)
         self.wsgi = guarded(self.application, lambda: not self.alive)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begin a graceful stop (SIGTERM). Statements that still run shortly before its end get a typed error."""
+        """Begin a graceful stop (SIGTERM). Statements still running shortly before its end get a typed error."""
         super().handle_exit(sig, frame)
         delay_s = max(self.cfg.graceful_timeout - STOP_MARGIN_S, self.cfg.graceful_timeout / 2)
         timer = threading.Timer(delay_s, self._cancel_all)
@@ -190,15 +193,15 @@ class WebWorker(ThreadWorker):
         timer.start()
 
     def _cancel_all(self) -> None:
-        if hasattr(self, "application"):  # SIGTERM may arrive while it is loaded.
+        if hasattr(self, "application"):  # SIGTERM may arrive while the application is being loaded.
             self.application.cancel_all()
 
     def finish_request(self, conn: Any, fs: Any) -> None:
-        """Go on with a connection after a request. One that has sent nothing yet has less time than an idle one."""
+        """Continue with a connection after a request. One that has sent nothing has less time than an idle one."""
         super().finish_request(conn, fs)
         if self.pending_conns and self.pending_conns[-1] is conn:
             conn.timeout = time.monotonic() + min(HEAD_TIMEOUT_S, self.cfg.keepalive)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
-        """Answer a request that failed outside the application."""
+        """Respond to a request that failed outside the application."""
         refuse(self.application, client, addr, exc)

@@ -1,7 +1,7 @@
 """
-gunicorn's request parser, made stricter: malformed input is refused early, and 100 Continue is sent only when due.
+A stricter version of gunicorn's request parser: refuses malformed input early, and sends 100 Continue only when due.
 
-gunicorn itself waits for the end of a line or chunk even if it has received garbage, and sends 100 Continue before the
+gunicorn waits for the end of a line or chunk even after receiving garbage, and sends 100 Continue before the
 application has authenticated the request.
 """
 
@@ -27,17 +27,18 @@ _SIZE_BEGINS = re.compile(rb"(?:[0-9a-fA-F]+[ \t]*(?:;[^\r\n]*)?\r?)?")
 
 
 class WebRequest(Request):
-    """A request that is refused as soon as it cannot become well-formed."""
+    """A request that is refused as soon as it cannot be well-formed."""
 
-    #: Whether the client waits for 100 Continue before it sends the body. The connection then closes with the answer,
+    #: Whether the client waits for 100 Continue before it sends the body. The connection then closes after the response
     #: because the client may or may not send the body.
     awaits_continue = False
     body: Any
-    #: gunicorn's, and private: while it is true, gunicorn sends 100 Continue as soon as it has read the head.
+    #: A private attribute of gunicorn. While it is true, gunicorn sends 100 Continue as soon as it has read the
+    #: headers.
     _expected_100_continue = False
 
     def read_into(self, unreader: Any, buf: bytearray, stop: bool = False) -> None:
-        """Read more of the head, and refuse one that cannot become well-formed."""
+        """Read more of the headers, and refuse headers that cannot be well-formed."""
         super().read_into(unreader, buf, stop=stop)
         if b"\r\n\r\n" in buf:
             return
@@ -57,12 +58,12 @@ class WebRequest(Request):
         self.body = Body(_AwaitedReader(reader, self) if self.awaits_continue else reader)
 
     def should_close(self) -> bool:
-        """Return whether the connection closes after the answer."""
+        """Return whether the connection closes after the response."""
         return self.awaits_continue or bool(super().should_close())
 
 
 class _AwaitedReader:
-    """Reads a body, and sends 100 Continue when the application first asks for it."""
+    """Reads a body, and sends 100 Continue when the application first asks for the body."""
 
     def __init__(self, reader: Any, request: WebRequest) -> None:
         self._reader = reader
@@ -83,7 +84,7 @@ class _Chunks(ChunkedReader):
         Read a chunk-size line.
 
         Raises:
-            InvalidChunkSize: It is malformed.
+            InvalidChunkSize: The line is malformed.
             OSError: The chunk is larger than any allowed body (EMSGSIZE).
         """
         line = bytearray(data or b"")
@@ -101,10 +102,10 @@ logger = logging.getLogger(__name__)
 
 
 class HeadTimeoutError(Exception):
-    """The head of a request was not complete in time."""
+    """The request headers were not complete in time."""
 
 
-#: Exception class, status, code, sentence. The first matching class counts.
+#: Exception class, status, code, sentence. The first matching class is used.
 REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (HeadTimeoutError, 408, "request_timeout", "The headers were not complete in time: send them without long pauses."),
     (http_errors.LimitRequestLine, 414, "uri_too_long", "The request line is too long."),
@@ -117,13 +118,13 @@ REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
 
 def refuse(application: Application, client: Any, address: Any, error: BaseException) -> None:
     """
-    Answer a request that failed outside *application* as the application would, except on a failed TLS connection.
+    Respond to a request that failed outside *application* as the application would, unless TLS has failed.
 
-    Only the peer is logged, nothing else of the request: a malformed header may hold a key.
+    Only the peer is logged, because a malformed header may contain a key.
     """
     peer = address[0] if isinstance(address, tuple) and address else ""
     if isinstance(error, ssl.SSLError):
-        # The peer caused it (plain HTTP, an untrusted certificate), and cannot read an answer.
+        # The peer caused the failure (plain HTTP, an untrusted certificate) and cannot read a response.
         logger.info("a TLS connection failed", extra={"fields": {"peer": peer, "reason": error.reason}})
         return
     found = (row[1:] for row in REFUSALS if isinstance(error, row[0]))

@@ -1,4 +1,4 @@
-"""WSGI middleware that makes every truncated answer look truncated, and closes connections that must not be reused."""
+"""WSGI middleware that makes truncated responses look truncated, and closes connections that must not be reused."""
 
 import socket
 import struct
@@ -10,14 +10,14 @@ from httpserver.application import Application
 
 def guarded(application: Application, is_stopping: Callable[[], bool]) -> Any:
     """
-    Return *application* with guarded answers, for gunicorn.
+    Return *application* with guarded responses, for gunicorn.
 
-    A connection closes after its answer when the application says that it must, or when *is_stopping* is true as the
-    answer begins.
+    A connection closes after its response if the application requires it, or if *is_stopping* is true when the response
+    begins.
     """
 
     def call(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        response = start_response.__self__  # gunicorn passes a bound method of its response
+        response = start_response.__self__  # gunicorn passes a bound method of its response object
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
             if application.must_close(environ) or is_stopping():
@@ -34,11 +34,11 @@ def guarded(application: Application, is_stopping: Callable[[], bool]) -> Any:
 
 class GuardedChunks:
     """
-    The chunks of one answer, whose connection is reset if they end with an error.
+    The chunks of one response. The connection is reset if they end with an error.
 
-    With chunked coding the client notices the missing last chunk. An answer that *ends_by_closing* the connection, as
-    in HTTP/1.0, needs the reset: until it is complete the connection can end in no other way, even if the process is
-    killed. *ends_by_closing* is asked when the first chunk is there.
+    With chunked coding the client notices the missing last chunk. A response that *ends_by_closing* the connection, as
+    in HTTP/1.0, needs the reset. Until such a response is complete, the connection can only end with a reset, even if
+    the process is killed. *ends_by_closing* is called when the first chunk is available.
     """
 
     def __init__(self, chunks: Iterable[bytes], connection: Any, ends_by_closing: Callable[[], bool]) -> None:
@@ -50,16 +50,16 @@ class GuardedChunks:
         must_reset = False
         try:
             for number, chunk in enumerate(self._chunks):
-                # Not sooner: a failure before the first byte gets an ordinary error response.
+                # Not earlier, because a failure before the first byte gets an ordinary error response.
                 if number == 0 and self._ends_by_closing():
                     must_reset = True
                     reset_on_close(self._connection, wanted=True)
                 yield chunk
         except GeneratorExit:
-            raise  # The server stopped iterating: the connection is closed.
+            raise  # The server stopped iterating because the connection is closed.
         except BaseException:
             if must_reset:
-                reset(self._connection)  # The server might close it gracefully.
+                reset(self._connection)  # The server might close the connection gracefully.
             raise
         if must_reset:
             reset_on_close(self._connection, wanted=False)
@@ -73,10 +73,10 @@ class GuardedChunks:
 
 def reset_on_close(connection: Any, *, wanted: bool) -> None:
     """
-    Make every close of a socket a reset (RST), even when the system closes it because the process died.
+    Make every close of a socket a reset (RST), even if the system closes it because the process died.
 
-    No peer can take a reset for the end of a complete answer. With *wanted* false, closing is graceful again:
-    everything written until then reaches the peer.
+    No peer can mistake a reset for the end of a complete response. If *wanted* is false, closing is graceful again and
+    everything written so far reaches the peer.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", wanted, 0))
 
@@ -84,5 +84,6 @@ def reset_on_close(connection: Any, *, wanted: bool) -> None:
 def reset(connection: Any) -> None:
     """Reset *connection* now. Other holders of the socket object find it closed."""
     reset_on_close(connection, wanted=True)
-    # Not connection.close(): files made from the socket would keep it open, and a later shutdown would be graceful.
+    # Do not use connection.close(): files made from the socket would keep it open, and a later shutdown would be
+    # graceful.
     socket.close(connection.detach())

@@ -1,1 +1,1 @@
-"""Share snapshots between nodes through object storage: one node publishes them, the others serve the same."""
+"""Shares snapshots between nodes through object storage. One node publishes the snapshots that all nodes serve."""

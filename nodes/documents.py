@@ -1,5 +1,5 @@
 """
-The documents that nodes share. What is read was written by another node, perhaps of another release.
+The documents that nodes share. Another node, perhaps with another release, may have written them.
 
 ::
 
@@ -28,24 +28,24 @@ from system.wallclock import seconds_since
 MANIFEST, LEASE, STATE = "manifest.json", "lease.json", "state.json"
 NODES, REQUESTS, SNAPSHOTS = "nodes", "requests", "snapshots"
 
-#: A number that can count something, with room for more.
+#: A non-negative counter with room for more.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of the documents."""
+    """The base of all documents."""
 
     _NAME: ClassVar[str] = ""  # for people
 
     format_version: int = FORMAT_VERSION
 
     def encode(self) -> bytes:
-        """Return the document. Texts may be names of files, which JSON escapes and UTF-8 cannot have."""
+        """Return the encoded document. Strings may be file names that are not valid UTF-8, which JSON escapes."""
         return json.dumps(msgspec.to_builtins(self), separators=(",", ":")).encode("ascii")
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Return what is in a document. Raises SharedStorageError."""
+        """Decode a document. Raises SharedStorageError."""
         try:
             fields = json.loads(content)
             if fields["format_version"] == FORMAT_VERSION:
@@ -63,7 +63,7 @@ class SharedManifest(_Document, frozen=True, kw_only=True):
     """
     The published snapshots.
 
-    `node` wrote it, under the lease with this `epoch`; `generation` grows with each version.
+    `node` wrote the manifest under the lease with this `epoch`. `generation` increases with each version.
     """
 
     _NAME = MANIFEST
@@ -74,7 +74,7 @@ class SharedManifest(_Document, frozen=True, kw_only=True):
     snapshots: tuple[Snapshot, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what is no snapshot. The file becomes a part of what this node does with files."""
+        """Refuse invalid snapshots, because this node uses their file names in its file operations."""
         for one in self.snapshots:
             if SNAPSHOT_FILE.fullmatch(one.file) is None or not (0 < one.size_bytes < 2**62 and 0 <= one.rows < 2**62):
                 raise ValueError("not a snapshot")
@@ -88,7 +88,7 @@ NOTHING_PUBLISHED = SharedManifest(epoch=0, node="", generation=0, snapshots=())
 
 
 class Holder(_Document, frozen=True, kw_only=True):
-    """Who publishes: the *node* with the lease, none if it is empty. `beat` grows while that node is alive."""
+    """The publisher: the *node* with the lease, or none if empty. `beat` increases while that node is alive."""
 
     _NAME = LEASE
 
@@ -98,7 +98,7 @@ class Holder(_Document, frozen=True, kw_only=True):
 
 
 class SharedState(_Document, frozen=True, kw_only=True, dict=True):
-    """What the node with the lease *epoch* says about datasets, and about refreshes by the names of datasets."""
+    """The datasets, and the refreshes by dataset name, as reported by the node with the lease *epoch*."""
 
     _NAME = STATE
 
@@ -107,7 +107,7 @@ class SharedState(_Document, frozen=True, kw_only=True, dict=True):
     runs: Mapping[str, tuple[RefreshRun, ...]]
 
     def __post_init__(self) -> None:
-        """Refuse what is no time, from which the age of data is computed."""
+        """Refuse invalid times, because the age of data is computed from them."""
         checked = [state.checked_at for state in self.datasets]
         finished = [run.finished_at for runs in self.runs.values() for run in runs]
         for time in (*checked, *finished):
@@ -121,7 +121,7 @@ class SharedState(_Document, frozen=True, kw_only=True, dict=True):
 
 
 class Presence(_Document, frozen=True, kw_only=True):
-    """That a node is alive: `beat` grows. `reads` are the files of snapshots that it is about to load."""
+    """Shows that a node is alive: `beat` increases. `reads` are the snapshot files that the node is about to load."""
 
     _NAME = NODES
 
@@ -131,9 +131,9 @@ class Presence(_Document, frozen=True, kw_only=True):
 
 class RefreshRequest(_Document, frozen=True, kw_only=True):
     """
-    A refresh of *dataset* that was requested of a node; see `DatasetControl.request_refresh`.
+    A refresh of *dataset* that a node was asked for; see `DatasetControl.request_refresh`.
 
-    The process that runs *sql* checks it again: whoever can write to the storage could have put it there.
+    The process that runs *sql* checks it again because anybody who can write to the storage could have put it there.
     """
 
     _NAME = REQUESTS

@@ -1,9 +1,9 @@
 """
-Serve the snapshots that another node publishes.
+Serves the snapshots that another node publishes.
 
-A follower reads no source. It asks the shared storage what is published, loads what it does not have yet, checks it,
-and publishes it in its own state directory, from where the engine reads it as always. Without the storage it serves
-what it has.
+A follower reads no source. It looks up the published snapshots in the shared storage, downloads and checks the missing
+ones, and publishes them in its own state directory, where the engine reads them as usual. If the storage is
+unavailable, the follower serves the snapshots that it has.
 """
 
 import logging
@@ -37,14 +37,14 @@ from runtimeconf.model import DatasetConfig, RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a snapshot that was damaged, or could not be written, is loaded again.
+#: Seconds until a snapshot that was damaged or could not be written is loaded again.
 _RETRY_S = 30.0
 
 _NOTHING = SharedState(epoch=0, datasets=(), runs={})
 
 
 def _of_declared_names(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]) -> list[Snapshot]:
-    """Return the snapshots of declared datasets, whatever they were built from."""
+    """Return the snapshots of declared datasets, regardless of what they were built from."""
     names = {dataset.name for dataset in datasets}
     return [one for one in snapshots if one.dataset in names]
 
@@ -54,12 +54,12 @@ class Follower:
     The `DatasetControl` of a node that does not publish. `sync` is for one thread, everything else for any.
 
     Args:
-        config: The runtime's configuration, whose sources are not read.
+        config: The runtime's configuration. Its sources are not read.
         storage: The shared storage.
-        announce: Called with the files of the snapshots that are about to be loaded.
+        announce: Called with the files of snapshots that are about to be loaded.
         stop: Ends the loading of a snapshot.
-        own_runs: The runs of this node from when it published, by the names of datasets. None is unfinished. Those that
-            the others do not know, because the storage did not answer, stay in its list.
+        own_runs: The finished runs from the time when this node published, by dataset name. Runs that the other nodes
+            do not know, because the storage did not respond, stay in this node's list.
 
     Raises:
         StateDirectoryError: The state directory cannot be written.
@@ -82,25 +82,25 @@ class Follower:
         self._snapshots = SnapshotDirectory(config.state_dir, config.loaded_datasets, _of_declared_names)
         self._verifier = Verifier(config.state_dir)
         self._requests = Requests(storage)
-        self._lock = threading.Lock()  # held to replace what was last read
+        self._lock = threading.Lock()  # held while replacing what was last read
         self._manifest, self._manifest_tag = NOTHING_PUBLISHED, ""
         self._state, self._state_tag = _NOTHING, ""
         self.state_error: str | None = None  # why the state in the storage cannot be read
         self._applied = _NOTHING  # the state whose data is served here
-        self._pending: dict[str, tuple[str, RefreshRun]] = {}  # what was requested, and the names of the datasets
+        self._pending: dict[str, tuple[str, RefreshRun]] = {}  # the requested runs and their dataset names
         self._errors: dict[str, str] = {}  # why the newest snapshot of a dataset is not served
         self._failed: dict[str, float] = {}  # when a file could not be used
         self._was_tried = False
 
     def sync(self, manifest: SharedManifest | None = None) -> None:
         """
-        Serve what is published now; *manifest*, if the caller has just read it.
+        Serve the published snapshots. *manifest* is given if the caller has just read it.
 
         Raises:
-            SharedStorageError: The storage does not answer, or refuses, or something else writes there.
+            SharedStorageError: The storage does not respond or refuses the request, or something else writes there.
         """
         try:
-            # In this order: the data of every run that has finished by this state is in the manifest.
+            # Keep this order, so that the data of every run that is finished in this state is in the manifest.
             state = self._look_at_state()
             if manifest is not None:
                 self._manifest, self._manifest_tag = manifest, ""
@@ -111,7 +111,7 @@ class Follower:
             declared = [snapshot for snapshot in self._manifest.snapshots if snapshot.dataset.lower() in names]
             served = [self._snapshots.snapshot(snapshot.dataset) for snapshot in declared]
             missing = [snapshot for snapshot, one in zip(declared, served, strict=True) if one != snapshot]
-            # A cluster reads what is served here in the storage.
+            # A cluster reads the data that is served here from the storage.
             kept = served if self._config.engine is not None else ()
             self._announce({snapshot.file for snapshot in (*missing, *kept) if snapshot is not None})
             self._failed = {one.file: self._failed[one.file] for one in missing if one.file in self._failed}
@@ -122,7 +122,7 @@ class Follower:
             self._verifier.close()
 
     def look(self) -> None:
-        """Read the requests and the state, so that `history` is complete. Raises SharedStorageError."""
+        """Read the requests and the state so that `history` is complete. Raises SharedStorageError."""
         known = set(self._pending)
         ids = self._requests.ids()
         for run_id in ids - known:
@@ -130,13 +130,13 @@ class Follower:
             if request is not None:
                 run = RefreshRun(id=run_id, status="queued", requested_at=request.requested_at)
                 self._pending[run_id] = request.dataset, run
-        # After the requests: once one is gone, the state has its run.
+        # Read this after the requests: once a request is gone, the state has its run.
         self._look_at_state()
         for run_id in known - ids:
             self._pending.pop(run_id, None)
 
     def sharing(self) -> None:
-        """As `DatasetControl.sharing`: its `Node` knows."""
+        """See `DatasetControl.sharing`. The `Node` reports it instead."""
 
     @property
     def publisher(self) -> str:
@@ -144,21 +144,21 @@ class Follower:
         return self._manifest.node
 
     def datasets(self) -> tuple[DatasetState, ...]:
-        """As `DatasetControl.datasets`: the data is that of this node, the rest what the publisher says."""
+        """See `DatasetControl.datasets`. The data is this node's; the publisher reports the rest."""
         return tuple(map(self._state_of, self._datasets.values()))
 
     def waiting_for(self) -> tuple[str, ...]:
-        """As `DatasetControl.waiting_for`."""
+        """See `DatasetControl.waiting_for`."""
         return tuple(dataset.name for dataset in self._datasets.values() if self._holds_up(dataset))
 
     def is_loaded(self) -> bool:
-        """As `DatasetControl.is_loaded`."""
+        """See `DatasetControl.is_loaded`."""
         return not self.waiting_for()
 
     def request_refresh(
         self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
-        """As `DatasetControl.request_refresh`: pass it on to the node that publishes."""
+        """See `DatasetControl.request_refresh`. The request is passed on to the publisher."""
         dataset = self._dataset(name)
         check_refresh(dataset, options.get("mode"))
         try:
@@ -169,7 +169,7 @@ class Follower:
         return run
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
-        """As `DatasetControl.history`. A run has succeeded once its data is served here."""
+        """See `DatasetControl.history`. A run has succeeded once its data is served here."""
         dataset = self._dataset(name)
         served = {run.id for run in self._applied.runs.get(dataset.name, ()) if run.status == "succeeded"}
         runs = [
@@ -183,7 +183,7 @@ class Follower:
         return self._with_own(dataset.name, (*reversed(pending), *runs))
 
     def _with_own(self, dataset: str, runs: tuple[RefreshRun, ...]) -> tuple[RefreshRun, ...]:
-        """Add the runs of this node that nobody else has listed."""
+        """Add the runs of this node that no other node has listed."""
         listed = {run.id for run in runs} | self._pending.keys()
         if own := [run for run in self._own_runs.get(dataset, ()) if run.id not in listed]:
             runs = tuple(sorted((*runs, *own), key=lambda run: str(run.requested_at), reverse=True))
@@ -195,24 +195,24 @@ class Follower:
         return self
 
     def stop(self, timeout_s: float) -> bool:
-        """As `DatasetManager.stop`: nothing runs."""
+        """See `DatasetManager.stop`. Nothing is running."""
         return True
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> None:
-        """Go by another configuration; see `DatasetManager.replace`."""
+        """Use another configuration; see `DatasetManager.replace`."""
         self._snapshots.redeclare(config.loaded_datasets)
         self._datasets = {dataset.name.lower(): dataset for dataset in config.datasets}
         self._config = config
 
     def commit(self) -> None:
-        """As `DatasetManager.commit`."""
+        """See `DatasetManager.commit`."""
         self._snapshots.drop_undeclared()
 
     def runs_to_adopt(self) -> dict[str, tuple[RefreshRun, ...]]:
         """
-        Return the runs that a node lists once it publishes itself, as of the last `look`, by the names of datasets.
+        Return the runs that this node lists once it publishes itself, as of the last `look`, by dataset name.
 
-        A request that has not been carried out to its end is left out: it begins again.
+        A request that was not completed is left out because it begins again.
         """
         names = self._state.runs.keys() | self._own_runs.keys()
         shared = {
@@ -256,10 +256,10 @@ class Follower:
                 try:
                     state = SharedState.decode(found.content)
                 except SharedStorageError as exc:
-                    # It only tells of refreshes, and the next node that publishes replaces it.
+                    # The state only reports refreshes, and the next publisher replaces it.
                     self.state_error = str(exc)
                     return self._state
-                # A node that has lost the lease, and does not know it yet, may still write its state.
+                # A node that has lost the lease and does not know it yet may still write its state.
                 if state.epoch >= self._manifest.epoch:
                     self._state = state
             return self._state
@@ -270,7 +270,7 @@ class Follower:
             self._manifest, self._manifest_tag = SharedManifest.decode(found.content), found.tag
 
     def _repair(self) -> None:
-        """Withdraw what has been damaged or lost on this disk, so that it is loaded again."""
+        """Withdraw snapshots that are damaged or lost on this disk, so that they are loaded again."""
         try:
             for fault in self._snapshots.withdraw_damaged().values():
                 logger.warning("%s It is loaded from the shared storage again.", fault)
@@ -285,7 +285,7 @@ class Follower:
             return False
         path = snapshot_path(self._config.state_dir, snapshot)
         served = self._snapshots.snapshot(snapshot.dataset)
-        if served is not None and served.file == snapshot.file:  # A name is never used again.
+        if served is not None and served.file == snapshot.file:  # Names are never reused.
             what = f"changes a snapshot of {snapshot.dataset}"
             raise SharedStorageError(f"The manifest of runtime.snapshots {what}: something else writes there.")
         try:
@@ -310,7 +310,7 @@ class Follower:
         return True
 
     def _load(self, snapshot: Snapshot, path: Path) -> bool:
-        """Write the file of a snapshot; return False if the storage does not have it any more."""
+        """Write the file of a snapshot. Return False if the storage no longer has the file."""
         dataset = self._dataset(snapshot.dataset)
         temporary = path.with_name(f"{path.name}.part")
         try:
@@ -321,7 +321,7 @@ class Follower:
                 self._look_at_manifest()
                 if snapshot in self._manifest.snapshots:
                     raise SnapshotError(f"The snapshot of {snapshot.dataset} is missing in the shared storage.")
-                return False  # It has been superseded.
+                return False  # The snapshot has been superseded.
             if checksum != snapshot.sha256:
                 raise SnapshotError(f"The snapshot of {snapshot.dataset} is damaged in the shared storage.")
             temporary.replace(path)

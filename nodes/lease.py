@@ -1,10 +1,10 @@
 """
-The lease: which node publishes.
+The lease, which determines the node that publishes.
 
-No two clocks are compared. A lease is free once an observer has seen the same version of it for `EXPIRY_S` seconds of
-its own monotonic clock: its holder would have renewed it. Each new holder has a higher epoch. A holder that wakes late
-may still believe that it has the lease; the epoch in the manifest then refuses what it publishes
-(`nodes.manifest_writer`).
+Clocks of different machines are never compared. A lease is free once an observer has seen the same version for
+`EXPIRY_S` seconds on its own monotonic clock, because a live holder would have renewed it. Each new holder has a higher
+epoch than the previous one. A holder that wakes up late may still believe that it has the lease, but the epoch in the
+manifest prevents it from publishing (`nodes.manifest_writer`).
 """
 
 import time
@@ -17,35 +17,35 @@ from system.wallclock import since_boot
 
 #: Seconds between two renewals.
 RENEWAL_S = 3.0
-#: Seconds without a renewal after which another node may take the lease: some renewals may fail.
+#: Seconds without a renewal after which another node may take the lease. Some renewals may fail within this time.
 EXPIRY_S = 15.0
 
 
 class LastSeen:
-    """Tells since when, by the clock *now*, the versions of objects have not changed."""
+    """Tracks how long the versions of objects have been unchanged on the clock *now*."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._seen: dict[str, tuple[str, float]] = {}
 
     def unchanged_s(self, name: str, tag: str) -> float:
-        """Return how long the object *name* has been seen with the version *tag*, which it has now."""
+        """Return how long the object *name* has been seen with its current version *tag*."""
         known = self._seen.get(name)
         if known is None or known[0] != tag:
             known = self._seen[name] = tag, self._now()
         return self._now() - known[1]
 
     def forget_others(self, names: Collection[str]) -> None:
-        """Forget every object that is not among *names*."""
+        """Forget every object not in *names*."""
         self._seen = {name: seen for name, seen in self._seen.items() if name in names}
 
 
 class Lease:
     """
-    The lease as the node *node* sees it. For one thread at a time, but for `epoch` and `valid_s`.
+    The lease as the node *node* sees it. For one thread at a time, except for `epoch` and `valid_s`.
 
-    `epoch` is that of this node while it has the lease, else None. `holder` is the node that was last seen with it; if
-    empty, none.
+    `epoch` is this node's epoch while it has the lease, otherwise None. `holder` is the node last seen with the lease,
+    or empty if there is none.
     """
 
     def __init__(
@@ -67,16 +67,17 @@ class Lease:
 
     @property
     def valid_s(self) -> float:
-        """Seconds for which no other node can take the lease; 0 if another one may have it."""
+        """Seconds for which no other node can take the lease; 0 if another node may have it."""
         return 0.0 if self.epoch is None else max(0.0, self._renewed_at + EXPIRY_S - self._own_now())
 
     def acquire(self) -> None:
         """
-        Take the lease if it is free. Call this every few seconds: the calls observe whether it is.
+        Take the lease if it is free. Call this every few seconds, because the calls observe whether it is free.
 
         Raises:
-            SharedStorageError: The storage does not answer. The lease may be taken nevertheless, and expires then. Or
-                something else has written the lease; it is free once nobody has changed it for `EXPIRY_S` seconds.
+            SharedStorageError: The storage does not respond. The lease may have been taken nevertheless, and then
+                expires. Or something else has written the lease, which is free once nobody has changed it for
+                `EXPIRY_S` seconds.
         """
         found = self._storage.read(LEASE)
         if found is None or found == "unchanged":
@@ -87,7 +88,7 @@ class Lease:
         except SharedStorageError:
             if self._seen.unchanged_s(LEASE, found.tag) < EXPIRY_S:
                 raise
-            # Nobody renews it. If the epoch is too low, the manifest tells, as after a lease that was deleted.
+            # Nobody renews the lease. If the epoch is too low, as after the lease was deleted, the manifest shows it.
             self._take(1, found.tag)
             return
         self.holder = current.node
@@ -96,16 +97,17 @@ class Lease:
 
     def renew(self, epoch: int | None = None) -> None:
         """
-        Renew the lease, with a higher *epoch* if given. If another node has taken it, `epoch` is None afterwards.
+        Renew the lease, with a higher *epoch* if given. If another node has taken the lease, `epoch` becomes None.
 
         Raises:
-            SharedStorageError: The storage does not answer; or something else has written the lease, which is lost.
+            SharedStorageError: The storage does not respond, or something else has written the lease, which is then
+                lost.
         """
         if self.epoch is not None and not self._write(epoch or self.epoch, self._node, self._tag):
             self._look_again(self.epoch)
 
     def release(self) -> None:
-        """Give the lease up, so that another node need not wait until it expires. Raises SharedStorageError."""
+        """Release the lease, so that another node does not have to wait until it expires. Raises SharedStorageError."""
         epoch, self.epoch = self.epoch, None
         if epoch is not None:
             self._storage.write(LEASE, Holder(epoch=epoch, node="", beat=self._beat + 1).encode(), self._tag)
@@ -124,7 +126,7 @@ class Lease:
         return True
 
     def _look_again(self, epoch: int) -> None:
-        """Find out who replaced the version of this node: another node, or a write whose answer was lost."""
+        """Find out what replaced this node's version: another node, or a write whose response was lost."""
         found = self._storage.read(LEASE)
         if found is not None and found != "unchanged":
             try:

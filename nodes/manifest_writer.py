@@ -1,9 +1,9 @@
 """
-Publish snapshots for all nodes, as the node that holds the lease.
+Publishes snapshots for all nodes, on the node that holds the lease.
 
-Every version of the manifest replaces exactly the one that this publisher last wrote or read. It begins by writing its
-epoch into the manifest; from then on, no earlier holder of the lease can write. Snapshots are uploaded after that,
-under names that are never used again, so that nothing that an earlier holder still does can harm them.
+Every version of the manifest replaces exactly the version that this publisher last wrote or read. The publisher first
+writes its epoch into the manifest. From then on, no earlier lease holder can write the manifest. Snapshots are uploaded
+after that, under names that are never reused, so that an earlier holder cannot damage them.
 """
 
 import threading
@@ -18,10 +18,10 @@ from nodes.documents import MANIFEST, NOTHING_PUBLISHED, SNAPSHOTS, SharedManife
 from nodes.object_storage import ObjectStorage, within
 from queryengine.manifest import Snapshot, parquet_file, snapshot_path
 
-#: Attempts to replace the manifest: a former holder of the lease may publish a last time meanwhile.
+#: Attempts to replace the manifest. A previous lease holder may publish one last time in between.
 _ATTEMPTS = 5
 
-#: How often a publication is tried if the storage does not answer, and the seconds between.
+#: The number of attempts to publish if the storage does not respond, and the seconds between them.
 _TRIES, _PAUSE_S = 5, 1.0
 
 _NO_TAG = '"0"'
@@ -34,9 +34,9 @@ class ManifestWriter:
     """
     A `Share` of *node* under the lease with this *epoch*. Thread-safe. Call `take_over` first.
 
-    Once another holder of the lease has written the manifest, `fenced_by` is the epoch of that. *state_dir* has the
-    files. With an *exporter*, their rows are uploaded as Parquet too; it writes the Parquet files that are missing.
-    Snapshots are deleted once they have been unused for *linger_s* seconds: statements on a cluster read them.
+    Once another lease holder has written the manifest, `fenced_by` is that holder's epoch. *state_dir* contains the
+    files. With an *exporter*, their rows are also uploaded as Parquet, and it writes missing Parquet files. Snapshots
+    are deleted once they have been unused for *linger_s* seconds, because statements on a cluster may read them.
     """
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -54,7 +54,7 @@ class ManifestWriter:
         self._node = node
         self._storage = storage
         self._state_dir = state_dir
-        self._lock = threading.RLock()  # held to replace the manifest
+        self._lock = threading.RLock()  # held while replacing the manifest
         self._tag: str | None = None
         self._manifest = NOTHING_PUBLISHED
         self._generation = 0  # of the last version that was sent
@@ -69,7 +69,7 @@ class ManifestWriter:
         Write the epoch into the manifest, and return it.
 
         Raises:
-            SharedStorageError: The storage does not answer, or a later holder of the lease was faster.
+            SharedStorageError: The storage does not respond, or a later lease holder was faster.
         """
         with self._lock:
             for _ in range(_ATTEMPTS):
@@ -80,7 +80,7 @@ class ManifestWriter:
         raise SharedStorageError(_CONTENDED)
 
     def publish(self, snapshot: Snapshot, deadline: Deadline) -> None:
-        """As `Share.publish`: upload the file, then name it in the manifest."""
+        """Upload the file, then add it to the manifest; see `Share.publish`."""
         self._uploading.add(snapshot.file)
         try:
             self.upload(snapshot, deadline)
@@ -96,7 +96,7 @@ class ManifestWriter:
             return
         path = parquet_path(self._state_dir, snapshot)
         try:
-            if not path.exists():  # It was loaded before there was a cluster, or somebody has deleted the object.
+            if not path.exists():  # loaded before there was a cluster, or deleted by somebody
                 self._exporter(snapshot, deadline)
             self._storage.upload(f"{SNAPSHOTS}/{parquet_file(snapshot.file)}", path, deadline)
         finally:
@@ -104,10 +104,10 @@ class ManifestWriter:
 
     def align(self, names: Collection[str], served: Collection[Snapshot], deadline: Deadline) -> None:
         """
-        Withdraw datasets that are not among *names*, and publish what is *served* here and not published yet.
+        Withdraw datasets that are not in *names*, and publish the *served* snapshots that are not yet published.
 
         Raises:
-            SnapshotError: As `publish`.
+            SnapshotError: See `publish`.
         """
         with self._lock:
             kept = tuple(one for one in self._manifest.snapshots if one.dataset in names)
@@ -120,10 +120,10 @@ class ManifestWriter:
 
     def settle(self) -> None:
         """
-        Replace the manifest again if it is unknown whether the last attempt did: from then on, that attempt cannot.
+        Replace the manifest again if the outcome of the last attempt is unknown, so that it can no longer succeed.
 
         Raises:
-            SharedStorageError: As `take_over`.
+            SharedStorageError: See `take_over`.
         """
         with self._lock:
             if not self._is_certain:
@@ -131,17 +131,17 @@ class ManifestWriter:
 
     def remove_unused(self, in_use: Collection[str]) -> list[Snapshot]:
         """
-        Delete the snapshots that neither the manifest nor *in_use* names, once they have lingered.
+        Delete snapshots that are in neither the manifest nor *in_use*, after the linger time.
 
         Returns:
-            Those whose files are missing: somebody else has deleted them.
+            The snapshots whose files are missing because somebody else has deleted them.
 
         Raises:
-            SharedStorageError: As `take_over`.
+            SharedStorageError: See `take_over`.
         """
         with self._lock:
             self.settle()
-            # In this order: what is listed was uploaded before the manifest was found to be ours.
+            # Keep this order, so that everything listed was uploaded before the manifest was found to be ours.
             listed = self._storage.tags(SNAPSHOTS)
             self._verify()
             used = {one.file for one in self._manifest.snapshots} | self._uploading | set(in_use)
@@ -152,11 +152,11 @@ class ManifestWriter:
             return [one for one in self._manifest.snapshots if not self._objects({one.file}) <= listed.keys()]
 
     def _objects(self, files: Collection[str]) -> set[str]:
-        """Return the names of the objects for the snapshots with these *files*."""
+        """Return the object names for the snapshots with these *files*."""
         return {*files, *(map(parquet_file, files) if self._exporter is not None else ())}
 
     def _name(self, snapshot: Snapshot, deadline: Deadline) -> None:
-        """Name an uploaded snapshot in the manifest. Its outcome should be known, so this is tried for some seconds."""
+        """Add an uploaded snapshot to the manifest. Retries for some seconds, because the outcome should be known."""
         for left in reversed(range(_TRIES)):
             try:
                 self._replace((*(one for one in self._manifest.snapshots if one.dataset != snapshot.dataset), snapshot))
@@ -168,7 +168,7 @@ class ManifestWriter:
                 return
 
     def _check_conditions(self) -> None:
-        """Make sure that the server minds conditions: a write in place of a version that never was must be refused."""
+        """Make sure that the server checks conditions: it must refuse to replace a version that never existed."""
         if self._storage.write(MANIFEST, self._manifest.encode(), _NO_TAG) is not None:
             raise SharedStorageError(
                 "The server of runtime.snapshots ignores conditions on writes (If-Match): it cannot be used."
@@ -188,7 +188,7 @@ class ManifestWriter:
         for _ in range(_ATTEMPTS):
             if self._write(snapshots):
                 return
-            # An attempt whose answer was lost has replaced it, or something that has no lease, or a later holder.
+            # It was replaced by an attempt whose response was lost, by something without a lease, or by a later holder.
             self._read()
             self._manifest = own
         raise SharedStorageError(_CONTENDED)

@@ -1,8 +1,8 @@
 """
-One node of several that share snapshots: it publishes while it holds the lease, and else serves what another publishes.
+A node that shares snapshots: publishes while it holds the lease, and otherwise serves another node's snapshots.
 
-One thread keeps the lease, so that nothing else delays a renewal. Another one does the rest: it looks at the storage
-every few seconds, and changes between a `Follower` and a `Publisher`.
+One thread keeps the lease, so that nothing else delays a renewal. Another thread checks the storage every few seconds,
+and switches between a `Follower` and a `Publisher`.
 """
 
 import logging
@@ -32,9 +32,9 @@ from runtimeconf.model import DatasetConfig, RuntimeConfig, SnapshotsConfig
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that an interrupted load has to end before the log tells that it does not.
+#: Seconds that an interrupted load has to end before a log message reports that it is still running.
 _END_S = 5.0
-#: Seconds that a superseded snapshot stays for statements on a cluster, beside their time limit.
+#: Seconds that a superseded snapshot stays for statements on a cluster, in addition to their time limit.
 _LINGER_S = 60.0
 
 
@@ -44,8 +44,8 @@ class Node:
 
     Args:
         config: The runtime's configuration.
-        shared: Its `snapshots`.
-        builders: The builders to load with, while this node publishes.
+        shared: The `snapshots` of *config*.
+        builders: The builders to load with while this node publishes.
 
     Raises:
         StateDirectoryError: The state directory cannot be written.
@@ -61,7 +61,7 @@ class Node:
         self._lease = Lease(self._storage, self._id)
         self._least_epoch = 0
         self._stop = threading.Event()
-        self._change = threading.RLock()  # held to change between the two
+        self._change = threading.RLock()  # held while switching between the two
         self._role: Follower | Publisher = self._new_follower(history.ended_runs(config.state_dir))
         self._error: str | None = None
         self._lease_error: str | None = None
@@ -71,12 +71,12 @@ class Node:
             self._threads.append(threading.Thread(target=self._keep_lease, name="node-lease", daemon=True))
 
     def start(self) -> None:
-        """Begin to look at the storage."""
+        """Start checking the storage."""
         for thread in reversed(self._threads):
             thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Interrupt what runs, and leave the other nodes; return False if a load runs after *timeout_s* seconds."""
+        """Interrupt loads and leave the other nodes. Return False if a load is running after *timeout_s* seconds."""
         self._stop.set()
         end = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -91,21 +91,21 @@ class Node:
         return has_ended
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> "Node":
-        """As `DatasetManager.replace`, for a configuration with the same `snapshots`."""
+        """See `DatasetManager.replace`. The configuration must have the same `snapshots`."""
         with self._change:
             self._role.replace(config, builders, timeout_s)
             self._config, self._builders, self.generation = config, builders, config.generation
         return self
 
     def commit(self) -> None:
-        """As `DatasetManager.commit`."""
+        """See `DatasetManager.commit`."""
         with self._change:
             self._role.commit()
 
     def sharing(self) -> SharingState:
         """Return how this node shares snapshots."""
         role, epoch, answered_s = self._role, self._lease.epoch, self._storage.answered_s
-        # Without the storage, this node cannot know whether another one publishes by now.
+        # Without the storage, this node cannot know whether another node has become the publisher.
         valid_s = self._lease.valid_s if isinstance(role, Publisher) else 0.0
         return SharingState(
             node=self._id,
@@ -117,25 +117,25 @@ class Node:
         )
 
     def datasets(self) -> tuple[DatasetState, ...]:
-        """As `DatasetControl.datasets`."""
+        """See `DatasetControl.datasets`."""
         return self._role.control.datasets()
 
     def waiting_for(self) -> tuple[str, ...]:
-        """As `DatasetControl.waiting_for`."""
+        """See `DatasetControl.waiting_for`."""
         return self._role.control.waiting_for()
 
     def is_loaded(self) -> bool:
-        """As `DatasetControl.is_loaded`."""
+        """See `DatasetControl.is_loaded`."""
         return not self.waiting_for()
 
     def request_refresh(
         self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
-        """As `DatasetControl.request_refresh`."""
+        """See `DatasetControl.request_refresh`."""
         return self._role.control.request_refresh(name, sql, **options)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
-        """As `DatasetControl.history`. It has every run that any node has accepted, unless the storage is slow."""
+        """See `DatasetControl.history`. Includes every run that any node has accepted, unless the storage is slow."""
         role = self._role
         if self._storage.is_quick:
             with suppress(SharedStorageError):
@@ -194,7 +194,7 @@ class Node:
             role.step(self._stop)
 
     def _step_up(self, follower: Follower, epoch: int) -> None:
-        """Begin to publish, from what is published now."""
+        """Start publishing, based on what is published now."""
         state_dir, query = self._config.state_dir, self._config.query
         exporter, linger_s = None, 0.0
         if self._config.engine is not None:
@@ -203,14 +203,14 @@ class Node:
         try:
             published = manifest.take_over()
         except SharedStorageError:
-            # The lease was deleted by somebody, or another node has taken it: a renewal with a later epoch tells.
+            # Somebody has deleted the lease, or another node has taken it. A renewal with a later epoch shows which.
             self._least_epoch = max(self._least_epoch, (manifest.fenced_by or -1) + 1)
             raise
         follower.look()
         follower.sync(published)
         with self._change:
             if runs := follower.runs_to_adopt():
-                with suppress(OSError):  # It is a list of what happened.
+                with suppress(OSError):  # It is only a record of past runs.
                     history.adopt(self._config.state_dir, runs)
             refresher = Refresher(self._config, builders=self._builders, share=manifest)
             self._role = publisher = Publisher(self._config, self._storage, self._nodes, manifest, refresher)
@@ -220,7 +220,7 @@ class Node:
         logger.info("This node now publishes", extra={"fields": {"node": self._id, "epoch": epoch}})
 
     def _step_down(self, publisher: Publisher) -> None:
-        """Publish no more, and serve what the node publishes that has the lease now."""
+        """Stop publishing, and serve the snapshots of the node that has the lease now."""
         logger.warning("Another node publishes now; this one serves what it publishes.")
         with self._change:
             while not publisher.stop(_END_S) and not self._stop.is_set():
@@ -241,6 +241,6 @@ def _export(config: RuntimeConfig, snapshot: Snapshot, deadline: Deadline) -> No
     """Write the Parquet file of a snapshot that has none. Raises SnapshotError."""
     dataset = DatasetConfig(name=snapshot.dataset, from_="")
     order = Order(dataset, served=snapshot, file=f"{snapshot.file}.parquet", exports=True)
-    # A process ends with the thread that started it, so no other thread may use this one.
+    # A process ends with the thread that started it, so no other thread may use this process.
     with closing(LoaderProcess(SnapshotBuilder.of(config))) as loader:
         loader.build(order, deadline)

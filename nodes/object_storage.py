@@ -1,7 +1,7 @@
 """
-The object storage that nodes share: small documents, written on condition, and the files of snapshots.
+The object storage that nodes share: small documents with conditional writes, and snapshot files.
 
-Every write that matters names the version that it replaces, so of two nodes that write at once one is refused.
+Every important write names the version that it replaces, so if two nodes write at once, one is refused.
 """
 
 import hashlib
@@ -34,17 +34,17 @@ from system.files import UnreadableFileError, read_regular_file
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for a request about a document: others wait for the answer.
+#: Timeout in seconds for a document request, because others wait for the response.
 QUICK_S = 5.0
 _CONNECT_S = 4.0
-#: An answer within these seconds is fast.
+#: A response within this many seconds is fast.
 _FAST_S = 1.0
 
 _PART_BYTES = 8 * 1024 * 1024
 _MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 _MAX_PEM_BYTES = 1024 * 1024
 
-#: What reading a document gives if it is the version that the caller knows.
+#: The result of reading a document if the caller already knows the version.
 Unchanged = Literal["unchanged"]
 
 
@@ -73,12 +73,12 @@ class ObjectStorage:
 
     @property
     def is_quick(self) -> bool:
-        """Whether a caller who waits may be made to wait for the storage: it has just answered, and fast."""
+        """Whether a waiting caller can be made to wait for the storage, because it has just responded quickly."""
         return self._answers and self._last_s < _FAST_S
 
     @property
     def answered_s(self) -> float | None:
-        """Seconds since it last answered; None if it never did."""
+        """Seconds since the storage last responded; None if it never did."""
         return None if self._answered is None else time.monotonic() - self._answered
 
     def read(self, name: str, known_tag: str | None = None) -> Document | Unchanged | None:
@@ -86,7 +86,7 @@ class ObjectStorage:
         Return the document *name*; None if there is none.
 
         Raises:
-            SharedStorageError: The storage does not answer, or refuses.
+            SharedStorageError: The storage does not respond or refuses the request.
         """
         began, self._answers = time.monotonic(), True
         try:
@@ -110,13 +110,13 @@ class ObjectStorage:
 
     def write(self, name: str, content: bytes, replaces: str | None) -> str | None:
         """
-        Write a document if its version is the one with the tag *replaces*, or, with None, if there is none yet.
+        Write a document if its current version has the tag *replaces*, or if none exists and *replaces* is None.
 
         Returns:
-            The tag of the new version; None if the condition does not hold.
+            The tag of the new version; None if the condition is not met.
 
         Raises:
-            SharedStorageError: As `read`. The document may have been written nevertheless.
+            SharedStorageError: See `read`. The document may have been written nevertheless.
         """
         try:
             mode: Literal["create"] | obstore.UpdateVersion = "create" if replaces is None else {"e_tag": replaces}
@@ -131,14 +131,14 @@ class ObjectStorage:
             raise _refusal(exc) from exc
 
     def put(self, name: str, content: bytes) -> None:
-        """Write a document, whatever is there. Raises as `write`."""
+        """Write a document unconditionally. Raises the errors of `write`."""
         try:
             obstore.put(self._documents, name, content, use_multipart=False)
         except (BaseError, FileNotFoundError) as exc:
             raise _refusal(exc) from exc
 
     def tags(self, directory: str) -> dict[str, str]:
-        """Return the tag of each object below *directory*, by its name there. Raises SharedStorageError."""
+        """Return the tag of each object below *directory*, by relative name. Raises SharedStorageError."""
         try:
             pages = obstore.list(self._documents, directory, chunk_size=1000)
             return {one["path"].removeprefix(f"{directory}/"): one["e_tag"] or "" for page in pages for one in page}
@@ -156,10 +156,10 @@ class ObjectStorage:
 
     def upload(self, name: str, path: Path, deadline: Deadline) -> None:
         """
-        Write the file *path* to an object, which nobody sees before it is complete.
+        Write the file *path* to an object, which is not visible before it is complete.
 
         Raises:
-            SnapshotError: The storage does not take it, the file cannot be read, or *deadline* passed.
+            SnapshotError: The storage does not accept it, the file cannot be read, or *deadline* has passed.
         """
         try:
             file = path.open("rb", buffering=0)
@@ -177,13 +177,13 @@ class ObjectStorage:
 
     def download(self, name: str, path: Path, size: int, deadline: Deadline) -> str | None:
         """
-        Write an object of *size* bytes to the new file *path*, and have the disk confirm it.
+        Write an object of *size* bytes to the new file *path*, and sync it to disk.
 
         Returns:
-            The SHA-256 of its content, "" if it has another size; None if the object does not exist.
+            The SHA-256 of the content, "" if the size differs, or None if the object does not exist.
 
         Raises:
-            SnapshotError: The storage does not give it, or *deadline* passed.
+            SnapshotError: The storage does not return it, or *deadline* has passed.
             OSError: The file cannot be written.
         """
         try:
@@ -227,7 +227,7 @@ def _store(config: SnapshotsConfig, timeout_s: float, retries: int) -> S3Store:
         except UnreadableFileError as exc:
             raise SharedStorageError(f"The s3_tls_root_certificate_file of runtime.snapshots {exc}.") from exc
     keys: dict[str, Any] = {}
-    if params.s3_key is not None:  # Otherwise those of the machine are used.
+    if params.s3_key is not None:  # Otherwise the machine's credentials are used.
         keys = {"access_key_id": params.s3_key, "secret_access_key": params.s3_secret}
         if params.s3_session_token is not None:
             keys["session_token"] = params.s3_session_token
@@ -244,7 +244,7 @@ def _store(config: SnapshotsConfig, timeout_s: float, retries: int) -> S3Store:
 
 
 def _refusal(error: Exception) -> SharedStorageError:
-    """Return a sentence for *error*, whose own text names addresses and quotes the server."""
+    """Return a sentence for *error*. Its own text contains addresses and quotes the server."""
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         reason = "refuses access: see the params of runtime.snapshots"
     elif isinstance(error, FileNotFoundError):
@@ -255,5 +255,5 @@ def _refusal(error: Exception) -> SharedStorageError:
 
 
 def within(directory: str, names: Collection[str]) -> list[str]:
-    """Return *names* with the *directory* that they are in."""
+    """Return *names* prefixed with *directory*."""
     return [f"{directory}/{name}" for name in names]

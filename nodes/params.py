@@ -1,4 +1,4 @@
-"""How the storage of shared snapshots is written: a bucket of S3 or of a compatible server."""
+"""The parameters of the shared snapshot storage: a bucket on S3 or a compatible server."""
 
 import re
 
@@ -6,7 +6,7 @@ from runtimeconf.connector import Package, SnapshotStore
 from runtimeconf.fields import InvalidValueError
 from runtimeconf.s3 import S3Params, parse_location
 
-#: A part of the prefix. It is also a part of URLs, in which clusters read other characters in their own ways.
+#: A segment of the prefix. It also becomes part of URLs, where clusters interpret other characters differently.
 _PART = re.compile(r"[A-Za-z0-9._=-]+")
 
 
@@ -19,10 +19,10 @@ def _locate(text: str) -> str:
 
 
 class NodeParams(S3Params):
-    """Those of a bucket that every node writes to."""
+    """The parameters of a bucket that every node writes to."""
 
     def problem(self, location: str) -> str | None:
-        """Refuse what the connector refuses, and requests without credentials; see `Params.problem`."""
+        """Refuse what the connector refuses, and missing credentials; see `Params.problem`."""
         problem = super().problem(location)
         if problem is None and self.s3_key is None and self.s3_auth != "iam_role":
             return "lacks credentials, because every node writes there: s3_key and s3_secret, or s3_auth: iam_role"
@@ -33,6 +33,6 @@ S3 = SnapshotStore(
     locate=_locate,
     params=NodeParams,
     node="nodes.node:Node",
-    # It is imported only by the process that refreshes.
+    # Only the refresh process imports it.
     packages=(Package("obstore", "obstore~=0.12"),),
 )

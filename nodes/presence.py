@@ -1,8 +1,8 @@
 """
-Which nodes are alive, and which snapshots they still load.
+Tracks which nodes are alive, and which snapshots they are still loading.
 
-As for the lease, no clocks are compared: a node is gone once its document has not changed for `GONE_S` seconds of the
-clock of the node that looks. A node that comes back writes its document again.
+As with the lease, no clocks are compared. A node is gone once its document has not changed for `GONE_S` seconds on the
+observing node's clock. A node that comes back writes its document again.
 """
 
 import time
@@ -28,18 +28,18 @@ class Nodes:
         self._name = f"{node}.json"
         self._now = now
         self._seen = LastSeen(now)
-        self._reads: dict[str, tuple[str, tuple[str, ...]]] = {}  # of each node, and the tag that it was read with
+        self._reads: dict[str, tuple[str, tuple[str, ...]]] = {}  # of each node, with the tag that it was read with
         self._written = Presence(beat=0, reads=())
         self._due = 0.0
 
     def announce(self, reads: Collection[str]) -> None:
         """
-        Tell that this node is alive, and is about to load the snapshots with the files *reads*.
+        Announce that this node is alive and is about to load the snapshots with the files *reads*.
 
-        It is written only if it is due or *reads* has changed.
+        The document is written only if it is due or *reads* has changed.
 
         Raises:
-            SharedStorageError: The storage does not answer.
+            SharedStorageError: The storage does not respond.
         """
         files = tuple(sorted(reads))
         if files != self._written.reads or self._now() >= self._due:
@@ -48,15 +48,15 @@ class Nodes:
             self._due = self._now() + RENEWAL_S
 
     def leave(self) -> None:
-        """Tell that this node ends. Raises SharedStorageError."""
+        """Announce that this node is ending. Raises SharedStorageError."""
         self._storage.delete([f"{NODES}/{self._name}"])
 
     def reads(self) -> set[str]:
         """
-        Return the files of snapshots that nodes are about to load, and forget nodes that are gone.
+        Return the snapshot files that nodes are about to load, and forget nodes that are gone.
 
         Raises:
-            SharedStorageError: The storage does not answer, or something else writes there.
+            SharedStorageError: The storage does not respond, or something else writes there.
         """
         tags = self._storage.tags(NODES)
         gone = {name for name, tag in tags.items() if self._seen.unchanged_s(name, tag) >= GONE_S}
@@ -69,7 +69,7 @@ class Nodes:
                 found = self._storage.read(f"{NODES}/{name}")
                 if found is None or found == "unchanged":
                     continue
-                with suppress(SharedStorageError):  # Something else wrote it: nobody waits for its files.
+                with suppress(SharedStorageError):  # Something else wrote the document, so nobody waits for its files.
                     known = found.tag, Presence.decode(found.content).reads
             if known is None:
                 continue

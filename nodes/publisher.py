@@ -1,4 +1,4 @@
-"""Keep the shared storage up to date, as the node that publishes."""
+"""Keeps the shared storage up to date, on the node that publishes."""
 
 import logging
 import threading
@@ -21,18 +21,19 @@ from runtimeconf.model import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two versions of the state, even if nothing but the ages has changed.
+#: Seconds between two versions of the state, even if only ages have changed.
 _STATE_S = 10.0
-#: The runs in the state, of all datasets together, but at least so many of each: it is written whenever one changes.
+#: The maximum number of runs in the state for all datasets together, and the minimum per dataset. The state is written
+#: whenever a run changes.
 _MAX_RUNS, _LEAST_RUNS = 5_000, 5
-#: Seconds between two removals of snapshots that nobody needs.
+#: Seconds between two removals of unused snapshots.
 _REMOVAL_S = 10.0
-#: Seconds in which the data of this node must be uploaded when it begins to publish.
+#: Seconds within which this node's data must be uploaded when it starts publishing.
 _UPLOAD_S = 3600.0
 
 
 class Publisher:
-    """What a node does while it holds the lease, beside its *refresher*. `step` is for one thread, the rest for any."""
+    """The work of a node that holds the lease, next to its *refresher*. Call `step` in one thread, the rest in any."""
 
     state_error: None = None
 
@@ -48,21 +49,21 @@ class Publisher:
         self._is_aligned = False
         self._config, self._storage, self._nodes = config, storage, nodes
         self._requests = Requests(storage)
-        self._lock = threading.Lock()  # held to take up requests
+        self._lock = threading.Lock()  # held while taking up requests
         self._taken: set[str] = set()  # the ids of the requests
         self._told: object = None
         self._state_due = self._removal_due = 0.0
 
     def stop(self, timeout_s: float) -> bool:
-        """As `DatasetManager.stop`."""
+        """See `DatasetManager.stop`."""
         return self.control.stop(timeout_s)
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> None:
-        """Go by another configuration; see `DatasetManager.replace`."""
+        """Use another configuration; see `DatasetManager.replace`."""
         self._config, self.control = config, self.control.replace(config, builders, timeout_s)
 
     def commit(self) -> None:
-        """As `DatasetManager.commit`, for all nodes."""
+        """See `DatasetManager.commit`. Applies to all nodes."""
         self.control.commit()
         self._is_aligned = False
 
@@ -71,7 +72,7 @@ class Publisher:
         Bring the storage up to date.
 
         Raises:
-            SnapshotError: The storage does not answer, or another node publishes.
+            SnapshotError: The storage does not respond, or another node publishes.
         """
         self._nodes.announce(())
         self.manifest.settle()
@@ -96,13 +97,13 @@ class Publisher:
                 self.manifest.upload(snapshot, Deadline(_UPLOAD_S, stop))
 
     def look(self) -> None:
-        """Begin the refreshes that were requested of other nodes. Raises SharedStorageError."""
+        """Start the refreshes that were requested on other nodes. Raises SharedStorageError."""
         with self._lock:
             for run_id in self._requests.ids() - self._taken:
                 request = self._requests.get(run_id)
                 if request is None:
                     continue
-                sql = None if request.sql is None else AdmittedSql(request.sql)  # The loader checks it.
+                sql = None if request.sql is None else AdmittedSql(request.sql)  # The loader checks the SQL.
                 try:
                     self.control.request_refresh(
                         request.dataset,
@@ -119,7 +120,7 @@ class Publisher:
                     self._taken.add(run_id)
 
     def _tell(self) -> None:
-        """Write the state, and remove the requests whose runs have ended by it."""
+        """Write the state, and remove the requests whose runs have ended in it."""
         with self._lock:
             taken = set(self._taken)
         datasets = self._config.datasets

@@ -1,4 +1,4 @@
-"""Refreshes that were requested of a node that does not publish: objects, which the publisher takes up."""
+"""Refresh requests made to a node that does not publish, stored as objects for the publisher."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Requests:
-    """The requests in *storage*, each by the id of its run. A request stays until its run has finished. Thread-safe."""
+    """The requests in *storage* by run id. A request stays until its run has finished. Thread-safe."""
 
     def __init__(self, storage: ObjectStorage) -> None:
         self._storage = storage
@@ -36,7 +36,7 @@ class Requests:
         return {one for one in ids if _ID.fullmatch(one)}
 
     def get(self, run_id: str) -> RefreshRequest | None:
-        """Return a request; None if it has gone, or something else wrote it. Raises SharedStorageError."""
+        """Return a request; None if it is gone or something else wrote it. Raises SharedStorageError."""
         found = self._storage.read(f"{REQUESTS}/{run_id}{_SUFFIX}")
         if found is None or found == "unchanged":
             return None

@@ -1,5 +1,5 @@
 """
-`apikey`: make an API key, list the keys of a configuration, or find out which of them a key is.
+`apikey`: create an API key, list a configuration's keys, or find out which of them a key is.
 
 It reads the YAML and the state directory with the runtime's own code.
 """
@@ -31,7 +31,7 @@ from runtimeconf.state import config_path
 from runtimeconf.yaml_reader import Scalar
 from system.wallclock import utc_at
 
-#: The options of `create` alone.
+#: The options that only `create` has.
 _OF_CREATE = ("expires", "datasets", "rows", "rights", "requests_per_minute", "concurrent", "timeout")
 
 _COLUMNS = ("name", "fingerprint", "expires", "expired", "datasets", "rules", "rights", "limits", "last_use")
@@ -70,7 +70,7 @@ def _create(invocation: Invocation) -> None:
         entry.append(f"  rights: [{', '.join(_converted(right, word, 'Each of --rights must be') for word in rights)}]")
     if limits := _limits(options):
         entry.append(f"  limits: {{{', '.join(f'{name}: {value}' for name, value in limits.items())}}}")
-    # The entry first: whoever cannot read it has not been shown a key yet.
+    # Print the entry first, so that no key has been shown if the output fails.
     reload = f"{invocation.prog} reload"
     head = f"Add this to runtime.auth.api-key.named_keys, and run {reload}. The key is shown only now:"
     for line in (head, *entry):
@@ -140,7 +140,7 @@ def _configured(invocation: Invocation) -> RuntimeConfig:
 
 
 def _keys(config: RuntimeConfig) -> Iterator[tuple[str, Principal]]:
-    """Yield each key with its name, or its place in `keys`."""
+    """Yield each key with its name or its position in `keys`."""
     salt = _salt(config)
     for index, key in enumerate(config.auth.keys):
         yield f"keys[{index}]", KeySet([key], salt).principals()[0]
@@ -149,7 +149,7 @@ def _keys(config: RuntimeConfig) -> Iterator[tuple[str, Principal]]:
 
 
 def _salt(config: RuntimeConfig) -> bytes:
-    """Return the salt of the state directory; before the first start there is none, and no fingerprint is in use."""
+    """Return the salt in the state directory. Before the first start there is none, and no fingerprint is in use."""
     try:
         return salt.load(config.state_dir) or bytes(salt.SALT_BYTES)
     except AuthKeysError as error:
@@ -176,7 +176,7 @@ def _limits_text(limits: KeyLimits) -> str | None:
 
 
 def _limits(options: argparse.Namespace) -> dict[str, str]:
-    """Return the limits that were given, as the YAML writes them."""
+    """Return the given limits in YAML format."""
     given = {name: getattr(options, name) for name in LIMITS if getattr(options, name) is not None}
     for name, text in given.items():
         _converted(LIMITS[name], text, f"--{name.replace('_', '-')} must be")
@@ -209,7 +209,7 @@ def _rule_text(rule: dict[str, Any]) -> str:
 
 def _words(text: str | None, option: str) -> list[str]:
     words = [word.strip() for word in (text or "").split(",") if word.strip()]
-    if text is not None and not words:  # An unset variable of a script must not widen the key.
+    if text is not None and not words:  # An unset variable in a script must not widen the key's permissions.
         raise UsageError(f"{option} is empty: leave it out for the default.")
     return words
 

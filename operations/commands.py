@@ -1,4 +1,4 @@
-"""How `init` and `apikey` look on the command line. What they do is imported when they are called."""
+"""The command-line interface of `init` and `apikey`. The implementation is imported when they are called."""
 
 import argparse
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from runtimeclient.commands.base import Command, Invocation, add_list_format
 
 
 def _later(module: str) -> Callable[[Invocation], None]:
-    """Return a function that imports *module*, and the YAML reader with it, when it is called: the help is fast."""
+    """Return a function that imports *module* and the YAML reader when called. This keeps the help fast."""
 
     def call(invocation: Invocation) -> None:
         import_module(module).call(invocation)

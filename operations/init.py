@@ -68,7 +68,7 @@ class _Dataset:
     @property
     def entry(self) -> str:
         """The item of `datasets`."""
-        # After file:, two slashes would mean a URL.
+        # Two slashes after file: would mean a URL.
         path = f"/{str(self.file).lstrip('/')}" if self.file.is_absolute() else self.file
         fields = [{"from": f"file:{path}", "name": self.name}]
         return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=float("inf")) + _REFRESH
@@ -80,7 +80,7 @@ class _Dataset:
 
 
 def call(invocation: Invocation) -> None:
-    """Write a configuration and a key, or add data files to the configuration that exists."""
+    """Write a configuration and a key, or add data files to the existing configuration."""
     config, files = Path(DEFAULT_FILE), [_data_file(text) for text in invocation.options.files]
     named = invocation.environ.get(ENVIRONMENT_VARIABLE)
     if named and Path(named).absolute() != config.absolute():
@@ -119,7 +119,7 @@ def _write(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
 
 
 def _add(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
-    """Add datasets to a configuration. It is replaced once the new one is known to be valid."""
+    """Add datasets to a configuration. The file is replaced once the new configuration is known to be valid."""
     before = _loaded(config, config, invocation, f"{config} exists, but datasets cannot be added to it")
     known = {
         Path(dataset.location).resolve(): dataset.name for dataset in before.datasets if dataset.connector == "file"
@@ -160,7 +160,7 @@ def _messages(invocation: Invocation) -> Callable[[str], object]:
 
 
 def _program(invocation: Invocation) -> str:
-    """Return the program as a shell here finds it: by its path, if PATH does not lead to it."""
+    """Return the program as a shell here finds it, or its path if it is not in PATH."""
     program, found = Path(sys.argv[0]), shutil.which(invocation.prog)
     if program.name != invocation.prog or (found and program.samefile(found)):
         return invocation.prog
@@ -184,7 +184,7 @@ def _data_file(text: str) -> Path:
 
 
 def _stem(file: Path) -> str:
-    """Return the name of a data file without its extension. Raises UsageError if that does not tell the format."""
+    """Return the name of a data file without its extension. Raises UsageError if the extension shows no format."""
     endings = rf"\.(?:{'|'.join(KINDS)})(?:\.(?:{'|'.join(COMPRESSIONS)}))?"
     parts = re.fullmatch(rf"(.+){endings}", file.name, re.IGNORECASE | re.DOTALL)
     if parts is None:
@@ -194,7 +194,7 @@ def _stem(file: Path) -> str:
 
 
 def _named(files: Sequence[Path], taken: AbstractSet[str]) -> list[_Dataset]:
-    """Name the datasets of *files*, each different from the others and from those *taken*, in lower case."""
+    """Name the datasets of *files* with unique lower-case names that are not in *taken*."""
     datasets: list[_Dataset] = []
     used = set(taken)
     for file in files:
@@ -211,7 +211,7 @@ def _named(files: Sequence[Path], taken: AbstractSet[str]) -> list[_Dataset]:
 
 
 def _relation_name(text: str) -> str:
-    """Return a valid name of a dataset that resembles *text*."""
+    """Return a valid dataset name that resembles *text*."""
     letters = "".join(filterfalse(unicodedata.combining, unicodedata.normalize("NFKD", text.replace("ß", "ss"))))
     name = re.sub(r"\W+", "_", letters, flags=re.ASCII).strip("_")[:63]
     try:
@@ -233,7 +233,7 @@ def _create(file: Path, content: str) -> None:
 
 
 def _check(config: Path, invocation: Invocation) -> None:
-    """Remove *config* and raise UsageError if it is not valid: the path of the data may hold what a YAML must not."""
+    """Remove *config* and raise UsageError if it is not valid. The data path may contain text that a YAML must not."""
     try:
         _loaded(config, config, invocation, "Nothing was written, because the runtime would refuse it")
     except UsageError:
@@ -242,7 +242,7 @@ def _check(config: Path, invocation: Invocation) -> None:
 
 
 def _loaded(file: Path, shown: Path, invocation: Invocation, problem: str) -> RuntimeConfig:
-    """Load a configuration; errors name it *shown*. Raises UsageError, which begins with *problem*."""
+    """Load a configuration. Errors name it *shown*. Raises UsageError, which begins with *problem*."""
     try:
         return load(file, invocation.environ, needs_libraries=False)
     except RuntimeConfError as error:

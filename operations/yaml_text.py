@@ -1,4 +1,4 @@
-"""Add items to a list in a YAML file. Everything else stays as it was written, comments included."""
+"""Adds items to a list in a YAML file. Everything else, including comments, stays as it was written."""
 
 from collections.abc import Sequence
 from textwrap import indent
@@ -21,10 +21,10 @@ def append_items(text: str, name: str, items: str) -> str:
         items: The new items in block style, without indentation; each line ends with a line feed.
 
     Raises:
-        NotEditableError: The text is not YAML, or has a structure for which there is no obvious place.
+        NotEditableError: The text is not YAML, or its structure has no obvious place for the items.
     """
     try:
-        # Their types leave marks out that yaml.parse always sets.
+        # The event types omit marks that yaml.parse always sets.
         events: list[Any] = list(yaml.parse(text, Loader=yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as exc:
         raise NotEditableError("it is not valid YAML") from exc
@@ -50,7 +50,7 @@ def append_items(text: str, name: str, items: str) -> str:
 
 
 def _value_of(content: Sequence[Any], name: str) -> Sequence[Any]:
-    """Return the events of the value with that name in the mapping that *content* is; none if it has no such name."""
+    """Return the events of the value called *name* in the mapping *content*; none if there is no such name."""
     depth, start, is_key, is_found = 0, 1, True, False
     for index, event in enumerate(content[1:-1], 1):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -67,7 +67,7 @@ def _value_of(content: Sequence[Any], name: str) -> Sequence[Any]:
 
 
 def _end(text: str, value: Sequence[Any]) -> int:
-    """Return where the line after the last one of *value* begins. The mark of its own end is after later comments."""
+    """Return the position of the line after *value*. The value's own end mark is after later comments."""
     spans = ((event.start_mark, event.end_mark, event) for event in reversed(value))
     mark = next(
         end
@@ -84,5 +84,5 @@ def _inserted(text: str, at: int, added: str) -> str:
     if before and not before.endswith("\n"):
         before += "\n"
     result = before + added + after
-    # In the style of the file: Windows ends lines with two characters.
+    # Use the file's line endings: Windows ends lines with two characters.
     return result.replace("\r\n", "\n").replace("\n", "\r\n") if "\r\n" in text else result

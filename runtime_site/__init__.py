@@ -1,3 +1,3 @@
-"""The Django project: settings, URLs, WSGI, start-up and the commands of the server."""
+"""The Django project: settings, URLs, WSGI, startup and the server commands."""
 
 import queryengine  # noqa: F401 - before anything imports DuckDB: see there

@@ -1,4 +1,4 @@
-"""The Django app of the project. It adds the SQL of the YAML to Django's system checks."""
+"""The project's Django app, which adds the SQL in the YAML to Django's system checks."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ class RuntimeSiteConfig(AppConfig):
         """
         Register the check, without importing or starting anything yet.
 
-        A server starts the runtime before it answers. In the tests of a project or in a shell, the first request that
-        needs the runtime starts it. A part of a supervised runtime uses the engine of another part.
+        A server starts the runtime before it serves requests. In a project's tests or in a shell, the first request
+        that needs the runtime starts it. A process of a supervised runtime uses the engine of another process.
         """
         checks.register(check_statements)
         if handover.received() is None:
@@ -43,7 +43,7 @@ def check_statements(*_: Any, **__: Any) -> list[checks.CheckMessage]:
     try:
         config = runtimeconf.state.get_config()
     except ConfigError:
-        return []  # runtimeconf's own check says why.
+        return []  # runtimeconf's own check reports the reason.
     try:
         startup.with_checked_statements(config)
     except ConfigError as error:

@@ -28,5 +28,5 @@ def settings_fault() -> str | None:
 
 
 def unloadable(origin: str, error: Exception) -> str:
-    """Return a sentence about settings that cannot be loaded; *origin* is the option or variable that names them."""
+    """Return a sentence about settings that cannot be loaded. *origin* is the option or variable that names them."""
     return f"{origin} names {os.environ[VARIABLE]}, which cannot be loaded ({type(error).__name__}: {error})."

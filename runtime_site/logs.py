@@ -18,7 +18,7 @@ from json import JSONEncoder
 from math import isfinite
 from typing import Any
 
-#: The values of `LOG_FORMAT`; the first is the default.
+#: The values of `LOG_FORMAT`. The first is the default.
 LOG_FORMATS = ("text", "json")
 
 #: The maximum length of a value, message and traceback, in characters. Longer ones lose their middle.
@@ -41,9 +41,9 @@ _NUMBERS = frozenset({int, float, bool})
 
 def skip_unused_values() -> None:
     """
-    Skip the values that no line of ours shows, which the manual of `logging` describes under "Optimization".
+    Skip record values that our lines do not show, as described under "Optimization" in the `logging` manual.
 
-    It holds for all of the process: call it only where no other program logs. gunicorn shows the process id.
+    This affects the whole process, so call it only where no other program logs. gunicorn shows the process id.
     """
     logging.logThreads = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001 (documented there, despite its name)
@@ -57,7 +57,7 @@ def escaped(text: str) -> str:
 
 
 def bounded(text: str, limit: int) -> str:
-    """Return *text*; if it has more than *limit* characters, its beginning, the number omitted, and its end."""
+    """Return *text*, or if it is longer than *limit*, its beginning, the number of omitted characters, and its end."""
     if len(text) <= limit:
         return text
     return f"{text[: limit // 2]}...({len(text) - limit // 2 * 2} characters)...{text[-(limit // 2) :]}"
@@ -117,7 +117,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line for *record*."""
-        # Twice as fast as json.dumps of a whole object: every value is a scalar.
+        # Twice as fast as json.dumps of a whole object, because every value is a scalar.
         message = _json(bounded(record.getMessage(), MAX_MESSAGE_CHARACTERS))
         line = (
             f'{{"time": "{_time(record.created)}", "level": "{record.levelname}"'
@@ -163,8 +163,8 @@ class StandardErrorHandler(logging.Handler):
     """
     Writes each line to standard error with one system call, so that lines of different processes do not mix.
 
-    It never raises and takes no lock: a closed pipe or full disk loses lines, not answers, and a record that cannot be
-    formatted leaves a line that says so. *notice* is logged as a warning before the first line.
+    It never raises and takes no lock. A closed pipe or full disk loses log lines but not responses, and a record that
+    cannot be formatted produces a line that says so. *notice* is logged as a warning before the first line.
     """
 
     def __init__(self, notice: str | None = None) -> None:
@@ -175,7 +175,7 @@ class StandardErrorHandler(logging.Handler):
         super().__init__()
 
     def createLock(self) -> None:  # noqa: N802 (its name in the base class)
-        """Create no lock: a line is one write."""
+        """Create no lock, because a line is one write."""
         self.lock = None
 
     def handle(self, record: logging.LogRecord) -> bool:
@@ -213,8 +213,8 @@ def logging_config(environ: Mapping[str, str]) -> dict[str, Any]:
     """
     Return the `LOGGING` setting: everything from INFO up goes to standard error in the format of `LOG_FORMAT`.
 
-    For an unknown format the log is text and begins with a warning. Django's request and server loggers are silenced:
-    they would log raw paths, and the access log has every request already.
+    For an unknown format, the log is text and begins with a warning. Django's request and server loggers are silenced
+    because they would log raw paths, and the access log already has every request.
     """
     asked = environ.get("LOG_FORMAT", "").strip().lower() or LOG_FORMATS[0]
     notice = None

@@ -1,7 +1,7 @@
 """
 Django settings. Users configure the runtime in its YAML, not here.
 
-They enable only what an API without database, sessions, templates and static files needs.
+They enable only the features needed by an API without database, sessions, templates and static files.
 """
 
 import os
@@ -10,9 +10,9 @@ import secrets
 from runtime_site.logs import logging_config
 
 DEBUG = False
-# Nothing is signed and no processes share it: a new key per process is the safest.
+# Nothing is signed and processes do not share the key, so a new key per process is safest.
 SECRET_KEY = secrets.token_urlsafe(50)
-# Applies while authentication is off and the YAML has no list of its own: prevents DNS rebinding.
+# Applies while authentication is off and the YAML has no list of hosts. Prevents DNS rebinding.
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]
 APPEND_SLASH = False
 ROOT_URLCONF = "runtime_site.urls"

@@ -1,4 +1,4 @@
-"""Logs what Python would print to standard error in a format of its own: warnings, and exceptions nobody catches."""
+"""Logs warnings and uncaught exceptions, which Python would print to standard error in its own format."""
 
 import logging.config
 import sys
@@ -16,13 +16,13 @@ logger = logging.getLogger(__name__)
 
 def begin_logging() -> None:
     """Set up logging as Django would, for a process without Django's apps, and `capture`."""
-    if settings.LOGGING:  # A user's own settings may have none.
+    if settings.LOGGING:  # A user's own settings may have no logging.
         logging.config.dictConfig(settings.LOGGING)
     capture()
 
 
 def capture() -> None:
-    """Log the warnings of Python and the exceptions that nobody catches, in this process and in its forks."""
+    """Log Python's warnings and uncaught exceptions in this process and its forks."""
     skip_unused_values()
     warnings.showwarning = _warn  # type: ignore[assignment]  # `warnings` passes no keywords
     sys.excepthook = _log

@@ -1,4 +1,4 @@
-"""The client of a running runtime. It imports no other room: it knows only the wire."""
+"""The client of a running runtime. It imports no other package and knows only the wire protocol."""
 
 _MODULES = {
     "runtimeclient.commands.sql": ("sql",),
@@ -7,16 +7,16 @@ _MODULES = {
     "runtimeclient.commands.queries": ("queries", "cancel", "history"),
     "runtimeclient.commands.login": ("login", "logout"),
 }
-#: Commands that `manage.py` has too, and the modules whose `COMMANDS` declare them.
+#: Commands that `manage.py` also has, and the modules whose `COMMANDS` declare them.
 CLIENT_COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
-#: All commands of `querykeep`, in the order of its help; those of `operations` are a plug-in's.
+#: All commands of `querykeep` in the order of its help. The commands in `operations` belong to a plug-in.
 COMMANDS = CLIENT_COMMANDS | {
     "apikey": "operations.commands",
     "init": "operations.commands",
     "completion": "runtimeclient.commands.completion",
 }
 
-#: The commands of the extra `server`, with a summary for the help; `runtime_site.management.commands` has them.
+#: The commands of the extra `server`, with a summary for the help. They are in `runtime_site.management.commands`.
 SERVER_COMMANDS = {
     "serve": "start the runtime",
     "check": "check the configuration, its data and the machine; nothing is started",

@@ -2,7 +2,7 @@
 Prepare a process: hide API keys in its command line, and replace closed streams.
 
 Every user of a machine can read every command line (`ps`, `/proc/PID/cmdline`). Linux shows the memory to which it
-copied the arguments at the start. The process may overwrite that memory; Python's copy, `sys.argv`, is not affected.
+copied the arguments at startup. A process can overwrite that memory without affecting Python's copy, `sys.argv`.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _PROC = Path("/proc/self")
-# proc(5): the address of the arguments is field 48 of stat; the name, field 2, may contain spaces.
+# proc(5): the address of the arguments is field 48 of stat. The name, field 2, may contain spaces.
 _ARG_START = 48 - 3
 
 
@@ -20,8 +20,8 @@ def prepare_process() -> None:
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # Files would get its number, and child processes would take them for a stream.
-            # Standard input stays one that cannot be read.
+        except OSError:  # Otherwise files would get its number, and child processes would use them as a stream.
+            # Standard input stays unreadable.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR if descriptor else os.O_WRONLY), True)
     is_hidden = hide_api_keys()
     for name in ("stdout", "stderr"):

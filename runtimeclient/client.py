@@ -41,7 +41,7 @@ from runtimeclient.http.resources import (
 )
 from runtimeclient.http.results import JSON, JsonValue, SqlResult, as_json
 
-# The specification's type for rows, which a runtime sends unless it is asked for another type.
+# The specification's type for rows, which a runtime sends unless another type is requested.
 _PLAIN_TEXT = "text/plain"
 _ACTIVE_QUERIES = "/v1/sql/active"
 _PROBLEM = "application/problem+json"
@@ -100,7 +100,7 @@ class RuntimeClient:
         self._timeouts = timeouts
         self.api_key = None if api_key is None else check_api_key(api_key, "of the client")
         self._key_header = {} if api_key is None else {"X-API-Key": api_key}
-        # Loading the roots takes longer than the rest of the startup; skip it without TLS.
+        # Loading the roots takes longer than the rest of startup, so skip it without TLS.
         verify = (
             tls_context(tls_root_certificate_file) if self.endpoint.is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         )
@@ -133,7 +133,7 @@ class RuntimeClient:
         """
         Check that the endpoint responds within `connect_s`. The key is not sent.
 
-        A query may take a long time to respond; this detects a server that never responds.
+        A query may take a long time to respond. This detects a server that never responds.
 
         Raises:
             ConnectionFailedError: There is no response.
@@ -159,7 +159,7 @@ class RuntimeClient:
         parameters: Mapping[str, JsonValue] | Sequence[JsonValue] = (),
     ) -> SqlResult:
         """
-        Run one statement. The answer is returned open and streams; the caller closes it.
+        Run one statement. The result is returned open and streams. The caller closes it.
 
         Args:
             statement: SQL text, sent unchanged.
@@ -189,38 +189,38 @@ class RuntimeClient:
         return SqlResult(response, self._timeouts.silence_s)
 
     def status(self) -> tuple[ComponentStatus, ...]:
-        """Return the status of each component. Raises what `sql` raises."""
+        """Return the status of each component. Raises the errors of `sql`."""
         return tuple(map(ComponentStatus.from_json, self._items("/v1/status")))
 
     def datasets(self) -> tuple[DatasetStatus, ...]:
-        """Return all datasets, in the order of the configuration. Raises what `sql` raises."""
+        """Return all datasets, in the order of the configuration. Raises the errors of `sql`."""
         # Spice.ai omits the status unless asked.
         return tuple(map(DatasetStatus.from_json, self._items("/v1/datasets?status=true")))
 
     def active_queries(self) -> tuple[ActiveQuery, ...]:
-        """Return the queued and running statements of this key, oldest first. Raises what `sql` raises."""
+        """Return the queued and running statements of this key, oldest first. Raises the errors of `sql`."""
         return tuple(map(ActiveQuery.from_json, self._items(_ACTIVE_QUERIES)))
 
     def history(self, limit: int = 100) -> tuple[FinishedQuery, ...]:
-        """Return the last statements of this key that have ended, newest first. Raises what `sql` raises."""
+        """Return the most recently finished statements of this key, newest first. Raises the errors of `sql`."""
         return tuple(map(FinishedQuery.from_json, self._items(f"/v1/sql/history?limit={limit}")))
 
     def statistics(self, limit: int = 100) -> Statistics:
-        """Return the statistics of the statements of this key. Raises what `sql` raises."""
+        """Return the statistics of the statements of this key. Raises the errors of `sql`."""
         return Statistics.from_json(self._object("GET", f"/v1/sql/statistics?limit={limit}", 200))
 
     def key_name(self) -> str | None:
-        """Return the name of this key; None if it has none. Raises what `sql` raises."""
+        """Return the name of this key; None if it has none. Raises the errors of `sql`."""
         name = self._object("GET", "/v1/key", 200).get("name")
         return name if isinstance(name, str) else None
 
     def cancel_query(self, query_id: str) -> str:
         """
-        Cancel a statement of this key; return the runtime's message.
+        Cancel a statement of this key and return the runtime's message.
 
         Raises:
             UsageError: *query_id* is empty or cannot be encoded.
-            NotAuthorisedError, RequestRefusedError, ConnectionFailedError: As `sql` raises them.
+            NotAuthorisedError, RequestRefusedError, ConnectionFailedError: See `sql`.
         """
         if not query_id:
             raise UsageError("Give the id of the query to cancel: `queries` lists them.")
@@ -246,7 +246,7 @@ class RuntimeClient:
 
         Raises:
             UsageError: *name* is empty, or *refresh_sql* cannot be encoded.
-            NotAuthorisedError, RequestRefusedError, ConnectionFailedError: As `sql` raises them.
+            NotAuthorisedError, RequestRefusedError, ConnectionFailedError: See `sql`.
         """
         fields = {"refresh_sql": refresh_sql, "refresh_mode": refresh_mode, "refresh_jitter_max": refresh_jitter_max}
         given = {name: value for name, value in fields.items() if value is not None}
@@ -254,7 +254,7 @@ class RuntimeClient:
         return RequestedRefresh.from_json(self._object("POST", _refresh_path(name), 201, content))
 
     def refreshes(self, name: str) -> tuple[RefreshRun, ...]:
-        """Return the last runs of a dataset, newest first. Raises what `request_refresh` raises."""
+        """Return the last runs of a dataset, newest first. Raises the errors of `request_refresh`."""
         return tuple(map(RefreshRun.from_json, self._items(_refresh_path(name))))
 
     def wait_for_refresh(
@@ -265,7 +265,7 @@ class RuntimeClient:
 
         Raises:
             RefreshFailedError: The run failed, or the runtime no longer lists it.
-            NotAuthorisedError, RequestRefusedError, ConnectionFailedError: As `sql` raises them; the run continues.
+            NotAuthorisedError, RequestRefusedError, ConnectionFailedError: See `sql`. The run continues.
         """
         pause_s = _FIRST_POLL_S
         while True:
@@ -315,7 +315,7 @@ class RuntimeClient:
             raise self._no_connection(exc, read_s) from exc
 
     def _body(self, response: httpx.Response) -> bytes:
-        """Read the body of a response other than rows."""
+        """Read the body of a response without rows."""
         body = bytearray()
         try:
             for chunk in response.iter_raw():

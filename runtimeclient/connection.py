@@ -18,7 +18,7 @@ from runtimeclient.profiles import PROFILE_VARIABLE, Profile, find_profile, read
 KEY_VARIABLE = "RUNTIME_API_KEY"
 ENDPOINT_VARIABLE = "RUNTIME_HTTP_ENDPOINT"
 STANDARD_INPUT = "-"
-#: The file in which `init` stores a key, and the line for a shell that makes this key known to the client.
+#: The file in which `init` stores a key, and the shell line that sets this key for the client.
 KEY_FILE = "api_key"
 KEY_FILE_HINT = f'export {KEY_VARIABLE}="$(cat {KEY_FILE})"'
 
@@ -40,9 +40,9 @@ def find_credential(
     flag: str | None, file: str | None, environ: Mapping[str, str], profile: Profile | None = None
 ) -> Credential:
     """
-    Take the key from the flag, else the file (`-` is standard input), else `RUNTIME_API_KEY`, else the *profile*.
+    Return the key from the flag, else the file (`-` is standard input), else `RUNTIME_API_KEY`, else the *profile*.
 
-    One trailing line break of a file is not part of the key. An empty variable counts as absent; an empty flag or file
+    One trailing line break in a file is not part of the key. An empty variable counts as absent. An empty flag or file
     is an error, because the call would silently be anonymous.
 
     Raises:
@@ -156,7 +156,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 
 def connect(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[RuntimeClient, str | None]:
     """
-    Create a client, and return it with a warning about the source of its key if there is one.
+    Create a client, and return it with any warning about the source of its key.
 
     An option wins over the environment, and the environment over the profile. The key of a profile is only sent to the
     endpoint of that profile. If the endpoint comes from elsewhere, a named profile is an error, and the default profile
@@ -195,7 +195,7 @@ def seconds(text: str) -> float:
 
 
 def _profile(options: argparse.Namespace, environ: Mapping[str, str]) -> Profile | None:
-    """Return the profile, unless everything it could supply is given."""
+    """Return the profile, unless all values that it could supply are given."""
     has_key = options.api_key is not None or options.api_key_file is not None or environ.get(KEY_VARIABLE)
     has_endpoint = options.http_endpoint is not None or environ.get(ENDPOINT_VARIABLE)
     is_named = options.profile is not None or environ.get(PROFILE_VARIABLE)

@@ -1,4 +1,4 @@
-"""The version of this project, its extras, and how they are installed."""
+"""The version of this project, its extras, and the commands to install them."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def version() -> str:
     return found.version if found is not None else _declared().get("version", "")
 
 
-#: The file that marks an environment as made by a tool, and the tool's command to install a program.
+#: The file that shows that a tool created an environment, and the tool's command to install a program.
 _TOOLS = {"uv-receipt.toml": "uv tool install", "pipx_metadata.json": "pipx install --force"}
 
 
@@ -31,7 +31,7 @@ def install_command(extra: str) -> str:
     """
     Return the command that installs the requirements of *extra*.
 
-    In a clone it names only these requirements, because an index may have another package of our name.
+    In a clone it names only these requirements, because an index may have another package with our name.
     """
     found = _distribution()
     if found is None:
@@ -39,20 +39,21 @@ def install_command(extra: str) -> str:
     ours = f"{PROJECT}[{extra}]"
     for marker, command in _TOOLS.items():
         if Path(sys.prefix, marker).exists():
-            # These resolve anew, so what was not installed from an index has to come from the same place again.
+            # These tools resolve everything again, so packages not installed from an index must come from the same
+            # place.
             origin = _origin(found)
             return f"{command} {shlex.quote(f'{ours} @ {origin}' if origin else f'{ours}=={found.version}')}"
     return f"python -m pip install {shlex.quote(f'{ours}=={found.version}')}"
 
 
 def is_installed(extra: str) -> bool:
-    """Return whether all that *extra* requires is installed, in any version."""
+    """Return whether all requirements of *extra* are installed, in any version."""
     names = ((_NAME.match(requirement) or [requirement])[0] for requirement in requirements_of(extra))
     return all(_find(name) is not None for name in names)
 
 
 def requirements_of(extra: str) -> list[str]:
-    """Return the requirements of *extra*: those of the installed distribution, else those of the clone."""
+    """Return the requirements of *extra*, from the installed distribution or else from the clone."""
     found = _distribution()
     if found is None:
         requirements: list[str] = _declared().get("optional-dependencies", {}).get(extra, [])
@@ -62,7 +63,7 @@ def requirements_of(extra: str) -> list[str]:
 
 
 def _distribution() -> "Distribution | None":
-    """Return the distribution that this module was installed from; another one may have the same name."""
+    """Return the distribution that this module was installed from. Another one may have the same name."""
     if (found := _find(PROJECT)) is None:
         return None
     own = Path(str(found.locate_file(f"{PROJECT}/runtimeclient/distribution.py")))
@@ -79,7 +80,7 @@ def _find(name: str) -> "Distribution | None":
 
 
 def _origin(found: "Distribution") -> str | None:
-    """Return the URL that *found* was installed from (PEP 610), as pip takes it; None for an index."""
+    """Return the URL that *found* was installed from (PEP 610), in pip's format; None for an index."""
     direct = json.loads(found.read_text("direct_url.json") or "{}")
     vcs = direct.get("vcs_info")
     return f"{vcs['vcs']}+{direct['url']}@{vcs['commit_id']}" if vcs else direct.get("url")

@@ -39,7 +39,7 @@ class ClientError(Exception):
 
 
 class UsageError(ClientError):
-    """The command or its arguments are invalid; nothing was sent."""
+    """The command or its arguments are invalid. Nothing was sent."""
 
     exit_status = 2
 
@@ -55,24 +55,24 @@ class NotARuntimeError(ConnectionFailedError):
 
 
 class IncompleteResultError(ConnectionFailedError):
-    """The response ended before it was complete; what was read must not be taken for the whole result."""
+    """The response ended before it was complete. The data read must not be mistaken for the whole result."""
 
 
 class NotAuthorisedError(ClientError):
-    """The runtime answered 401: it requires an API key, or a different one."""
+    """The runtime returned 401 because it requires an API key, or a different one."""
 
     exit_status = 4
 
 
 class RequestRefusedError(ClientError):
     """
-    The runtime answered with a problem body.
+    The runtime returned a problem body.
 
     Attributes:
         status: The HTTP status.
         code: The stable code of the problem, for programs.
-        detail: The sentence, for people.
-        request_id: Identifies the request in the runtime's log; empty if the runtime gave none.
+        detail: The sentence for people.
+        request_id: Identifies the request in the runtime's log; empty if the runtime sent none.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class RequestRefusedError(ClientError):
         self.detail = detail
         self.request_id = request_id
         self.position = position
-        # The request id is for failures inside the runtime; a caller's own mistake needs no look at the log.
+        # The request id is for failures inside the runtime. A caller's own mistake does not require the log.
         reference = f", request {request_id}" if status >= 500 and request_id else ""
         super().__init__(f"{detail} [{code}{reference}]")
 

@@ -27,7 +27,7 @@ def parse_path(text: str) -> Path:
 
 def xdg_directory(environ: Mapping[str, str], variable: str, default: str) -> Path:
     """
-    Return our directory in the one that *variable* names, else in *default*.
+    Return our directory within the directory named by *variable*, else within *default*.
 
     https://specifications.freedesktop.org/basedir-spec: a relative path is ignored.
 
@@ -39,7 +39,7 @@ def xdg_directory(environ: Mapping[str, str], variable: str, default: str) -> Pa
 
 @contextmanager
 def output_errors(name: object) -> Iterator[None]:
-    """Raise OutputError if the block raises OSError, except for BrokenPipeError: its reader closed the pipe."""
+    """Raise OutputError if the block raises OSError, except BrokenPipeError, when the reader has closed the pipe."""
     try:
         yield
     except BrokenPipeError:
@@ -52,8 +52,8 @@ def replace_file(file: Path, content: bytes, check: Callable[[Path], object] | N
     """
     Replace *file* atomically by a file of mode 0600. Its directory is created.
 
-    Symbolic links are not followed: one could redirect the key to any location. With *check* the file exists, keeps its
-    mode and group, and is not replaced if *check* raises an error about the new file.
+    Symbolic links are not followed because they could redirect the key to any location. With *check* the file exists,
+    keeps its mode and group, and is not replaced if *check* raises an error about the new file.
 
     Raises:
         OutputError: The file cannot be written, is a symbolic link, or it or its directory belongs to another user.
@@ -82,7 +82,7 @@ def replace_file(file: Path, content: bytes, check: Callable[[Path], object] | N
 
 
 def check_replaceable(file: Path) -> None:
-    """Create the directory of *file*, and raise what `replace_file` would raise if the file must not be replaced."""
+    """Create the directory of *file*. If the file must not be replaced, raise the error of `replace_file`."""
     with output_errors(file):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if file.parent.stat().st_uid != os.geteuid():

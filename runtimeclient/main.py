@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def run(prog: str, arguments: Sequence[str]) -> int:
-    """Run the command that *arguments* start with on the streams of this process; return its exit status."""
+    """Run the command at the start of *arguments* on this process's streams, and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # UTF-8 in every locale.
@@ -42,7 +42,7 @@ def run(prog: str, arguments: Sequence[str]) -> int:
 
 def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: Sequence[str]) -> int:
     """
-    Run the command that *arguments* start with; return its exit status.
+    Run the command at the start of *arguments*, and return its exit status.
 
     Raises:
         SystemExit: For `--help` and `--version`, which write to the standard output of the process.
@@ -73,7 +73,7 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
 
 
 def _flush_or_discard(stream: TextIO) -> None:
-    """Flush a stream. If that fails, discard the buffer: Python would retry at exit and change the exit status."""
+    """Flush a stream. If that fails, discard the buffer, or Python would retry at exit and change the exit status."""
     try:
         stream.flush()
     except OSError:

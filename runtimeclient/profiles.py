@@ -8,8 +8,8 @@ Profiles: named endpoints and their keys, in `querykeep/config.toml` in the user
     tls_root_certificate_file = "root.pem"
     api_key_file = "production.key"
 
-The key of a profile is given by one of `api_key_file`, `api_key_variable` (an environment variable),
-`api_key_keyring = true` and `api_key`. It is only sent to the endpoint of its profile.
+A profile's key is set with one of `api_key_file`, `api_key_variable` (an environment variable), `api_key_keyring =
+true` and `api_key`. It is only sent to the endpoint of its profile.
 """
 
 import importlib
@@ -28,12 +28,12 @@ from runtimeclient.files import parse_path, xdg_directory
 from runtimeclient.http.endpoint import Endpoint, parse_endpoint
 
 PROFILE_VARIABLE = "QUERYKEEP_PROFILE"
-#: The profile that applies when none is named, if it exists.
+#: The profile that is used by default, if it exists.
 DEFAULT_PROFILE = "default"
 
 _MAX_CONFIG_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
-#: The fields that give a key; a profile has at most one of them.
+#: The fields that set a key. A profile has at most one of them.
 KEY_SOURCES = ("api_key", "api_key_file", "api_key_variable", "api_key_keyring")
 #: The fields of a profile and their types.
 FIELDS: Mapping[str, type] = {
@@ -44,7 +44,7 @@ FIELDS: Mapping[str, type] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Profile:
-    """A named endpoint, and where its key is."""
+    """A named endpoint and the location of its key."""
 
     name: str
     endpoint: Endpoint
@@ -60,7 +60,7 @@ class Profile:
 
     @property
     def keyring_user(self) -> str:
-        """The user name of the keyring entry. It includes the endpoint, so that the key only goes there."""
+        """The user name of the keyring entry. It includes the endpoint, so that the key is sent only to it."""
         return f"{self.name}@{self.endpoint.origin}"
 
 
@@ -70,7 +70,7 @@ def config_directory(environ: Mapping[str, str]) -> Path:
 
 
 def check_profile_name(name: str) -> str:
-    """Return a name that is valid for a profile and as a file name. Raises UsageError."""
+    """Return *name* if it is valid as a profile name and a file name. Raises UsageError."""
     if not _NAME.fullmatch(name):
         raise UsageError("A profile name consists of at most 64 letters, digits, hyphens, underscores and dots.")
     return name
@@ -78,7 +78,7 @@ def check_profile_name(name: str) -> str:
 
 def find_profile(named: str | None, environ: Mapping[str, str]) -> Profile | None:
     """
-    Return the profile *named*, else that of QUERYKEEP_PROFILE, else `default` if it exists, else None.
+    Return the profile *named*, else the one in QUERYKEEP_PROFILE, else `default` if it exists, else None.
 
     Raises:
         UsageError: There is no such profile, or the file cannot be used.

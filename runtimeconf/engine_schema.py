@@ -41,25 +41,20 @@ class _EngineField(Field[EngineConfig]):
             yield from list(engine.section.walk(path))[1:]
 
 
-class _SourceField(ParsedField[EngineConfig]):
-    """`from:` without an engine that could read it. It may hold a password or a token, so no fault shows it."""
+def _refuse(_text: str) -> EngineConfig:
+    raise InvalidValueError
 
-    def __init__(self) -> None:
-        known = [engine.section.field_of("from") for engine in ENGINES.built_in.values()]
-        shown = " or ".join(field.expected for field in known if field is not None)
-        super().__init__(shown or "the address of an engine, and none is installed", self._refuse)
 
-    def read(self, node: Node, path: YamlPath) -> None:
-        super().read(replace(node, may_be_shown=False) if isinstance(node, Scalar) else node, path)
-
-    @staticmethod
-    def _refuse(_text: str) -> EngineConfig:
-        raise InvalidValueError
+def _source() -> ParsedField[EngineConfig]:
+    """Return the field for a `from:` that names no engine. It may contain a password or a token."""
+    known = [engine.section.field_of("from") for engine in ENGINES.built_in.values()]
+    shown = " or ".join(field.expected for field in known if field is not None)
+    return ParsedField(shown or "the address of an engine, and none is installed", _refuse, is_hidden=True)
 
 
 _UNKNOWN: Final = Section[EngineConfig](
     lambda _values, _node, _path: None,
-    Setting("from", _SourceField(), is_required=True),
+    Setting("from", _source(), is_required=True),
     may_be_empty=False,
     refuses_unknown=False,
 )

@@ -8,7 +8,7 @@ fault. `expected` is the description that faults and the documentation show.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -26,6 +26,8 @@ class Field(ABC, Generic[T]):
 
     #: A noun phrase that describes valid values: "a duration such as 30s".
     expected: str
+    #: Whether an invalid value may contain a secret, so that no fault shows it.
+    is_hidden: bool = False
 
     @abstractmethod
     def read(self, node: Node, path: YamlPath) -> T | None:
@@ -38,6 +40,8 @@ class Field(ABC, Generic[T]):
     def refuse(self, node: Node, path: YamlPath, *, expected: str = "", hint: str = "") -> None:
         """Record that *node* is null or has an invalid value. *expected* replaces the description of the field."""
         expected = expected or self.expected
+        if isinstance(node, Scalar) and self.is_hidden:
+            node = replace(node, may_be_shown=False)
         if isinstance(node, Scalar) and node.is_null:
             path.fault(node.line, f"is empty: it must be {expected}, or be left out")
         else:
@@ -78,8 +82,9 @@ class ScalarField(Field[T]):
 class ParsedField(ScalarField[T]):
     """A value that the function *parse* makes from its text. It raises `InvalidValueError` for an invalid text."""
 
-    def __init__(self, expected: str, parse: Callable[[str], T]) -> None:
+    def __init__(self, expected: str, parse: Callable[[str], T], *, is_hidden: bool = False) -> None:
         self.expected = expected
+        self.is_hidden = is_hidden
         self._parse = parse
 
     def convert(self, node: Scalar) -> T:

@@ -1,6 +1,5 @@
 """`runtime.snapshots`: the storage through which nodes share their snapshots."""
 
-from dataclasses import replace
 from typing import Any
 
 from runtimeconf.dataset_schema import params_section
@@ -8,7 +7,7 @@ from runtimeconf.fields import ChoiceField, DurationField, Field, InvalidValueEr
 from runtimeconf.model import SnapshotsConfig
 from runtimeconf.plugins import SNAPSHOT_STORES, PluginError
 from runtimeconf.validation import YamlPath
-from runtimeconf.yaml_reader import Mapping, Node, Scalar
+from runtimeconf.yaml_reader import Mapping, Scalar
 
 
 def _locate(text: str) -> str:
@@ -22,15 +21,8 @@ def _locate(text: str) -> str:
         raise InvalidValueError(f"the snapshot store {name} cannot be used: {exc}") from exc
 
 
-class _LocationField(ParsedField[str]):
-    """The storage and the place in it. An invalid one may hold a password, so no fault shows it."""
-
-    def __init__(self) -> None:
-        super().__init__("a place for these nodes alone, such as s3://lake/querykeep", _locate)
-
-    def read(self, node: Node, path: YamlPath) -> str | None:
-        """Read it."""
-        return super().read(replace(node, may_be_shown=False) if isinstance(node, Scalar) else node, path)
+#: The storage and the place in it. An invalid location may contain a password.
+_LOCATION = ParsedField("a place for these nodes alone, such as s3://lake/querykeep", _locate, is_hidden=True)
 
 
 class _SnapshotsSection(Section[SnapshotsConfig]):
@@ -71,7 +63,7 @@ _PARAMS = [param for store in SNAPSHOT_STORES.built_in.values() for param in sto
 #: `runtime.snapshots`
 SNAPSHOTS = _SnapshotsSection(
     _build,
-    Setting("location", _LocationField(), is_required=True),
+    Setting("location", _LOCATION, is_required=True),
     Setting("role", ChoiceField("publisher", "follower", "auto"), is_required=True),
     Setting("params", params_section(_PARAMS, refuses_unknown=False)),
     Setting("poll", DurationField("100ms", "10s"), attribute="poll_s"),

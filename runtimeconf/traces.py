@@ -1,7 +1,6 @@
 """`runtime.traces`: the collector that traces are sent to."""
 
 import re
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -46,28 +45,19 @@ def _parse_share(text: str) -> float:
     return float(text)
 
 
-def _hidden(node: Node) -> Node:
-    return replace(node, may_be_shown=False) if isinstance(node, Scalar) else node
-
-
-class _EndpointField(ParsedField[str]):
-    """The base URL of the collector. An invalid one may hold a password, so no fault shows it."""
-
-    def __init__(self) -> None:
-        super().__init__("the base URL of a collector, such as http://127.0.0.1:4318", _parse_endpoint)
-
-    def read(self, node: Node, path: YamlPath) -> str | None:
-        return super().read(_hidden(node), path)
+#: An invalid URL may contain a password.
+_ENDPOINT = ParsedField("the base URL of a collector, such as http://127.0.0.1:4318", _parse_endpoint, is_hidden=True)
 
 
 class _HeadersField(Field[dict[str, str]]):
     """Header names and values. Secret references in the values are resolved; no fault shows a value."""
 
     expected = "a mapping of header names to values"
+    is_hidden = True
 
     def read(self, node: Node, path: YamlPath) -> dict[str, str] | None:
         if not isinstance(node, Mapping):
-            self.refuse(_hidden(node), path)
+            self.refuse(node, path)
             return None
         headers: dict[str, str] = {}
         for entry in node.entries:
@@ -100,7 +90,7 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> TracesConfi
 #: `runtime.traces`
 TRACES = Section[TracesConfig](
     _build,
-    Setting("endpoint", _EndpointField(), is_required=True),
+    Setting("endpoint", _ENDPOINT, is_required=True),
     Setting("headers", _HeadersField()),
     Setting("sample", ParsedField("a number from 0 to 1, such as 0.1", _parse_share)),
     Setting("timeout", DurationField("100ms", "1m"), attribute="timeout_s"),

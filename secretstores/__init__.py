@@ -1,1 +1,1 @@
-"""Secret stores that are servers: plug-ins, which the core finds by its registry."""
+"""Secret stores that are servers. They are plug-ins that the core finds through its registry."""

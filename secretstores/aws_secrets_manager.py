@@ -15,7 +15,7 @@ from secretstores.remote_store import RemoteStore
 
 _BOTOCORE: Final = Package("botocore", "botocore~=1.44")
 
-#: Our reasons by error code of the service.
+#: Our reasons by the service's error code.
 _REASONS: Final[Mapping[str, str]] = {
     "AccessDeniedException": "the credentials of AWS do not allow it",
     "DecryptionFailure": "it cannot be decrypted with its key",
@@ -29,10 +29,10 @@ _REASONS: Final[Mapping[str, str]] = {
 
 def read(secret: str, region: str | None) -> Mapping[str, Any]:
     """
-    Return *secret*, a name or an ARN, with the credentials that the SDKs of AWS find.
+    Read *secret* (a name or an ARN) with the credentials that the AWS SDK finds.
 
     Raises:
-        SecretError: The service cannot be reached, or refuses.
+        SecretError: The service cannot be reached or refuses the request.
     """
     session = importlib.import_module("botocore.session").get_session()
     exceptions = importlib.import_module("botocore.exceptions")

@@ -1,4 +1,4 @@
-"""The secret store `kubernetes`: a secret in the namespace of the pod, as the API server of its cluster has it."""
+"""The secret store `kubernetes`: a secret in the pod's namespace, read from the cluster's API server."""
 
 import base64
 import re
@@ -23,9 +23,9 @@ _REASONS: Final[Mapping[int, str]] = {
 @dataclass(frozen=True, slots=True)
 class KubernetesSecret:
     """
-    The secret *name*, from the API server at *address*.
+    The secret *name* from the API server at *address*.
 
-    *directory* has the files of a service account: `token`, `namespace` and `ca.crt`.
+    *directory* contains the files of a service account: `token`, `namespace` and `ca.crt`.
     """
 
     name: str
@@ -34,12 +34,13 @@ class KubernetesSecret:
 
     def read(self) -> Mapping[str, object]:
         """
-        Return the values: texts, without one newline at their end as in a mounted file, or bytes of what is no text.
+        Return the values: strings without one trailing newline, as in a mounted file, or bytes if not text.
 
         Raises:
-            SecretError: The server cannot be reached, or refuses, or a file of the service account cannot be used.
+            SecretError: The server cannot be reached or refuses the request, or a service account file cannot be used.
         """
-        # It loads an HTTP client, and every process that reads a configuration imports this module.
+        # Imported here because it loads an HTTP client, and every process that reads a configuration imports this
+        # module.
         from secretstores.server import SecretServer, credential  # noqa: PLC0415
 
         server = SecretServer(

@@ -1,4 +1,4 @@
-"""A secret store that is a server. It holds one secret with a value for each name, as JSON."""
+"""A secret store on a server. The store has one secret, a JSON object with a value for each name."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -11,17 +11,17 @@ from runtimeconf.secret_stores import SecretError
 #: The seconds after which a server counts as down.
 LIMIT_S: Final = 8.0
 
-#: Where Kubernetes mounts the token, the authorities and the namespace of a pod's service account.
+#: The directory where Kubernetes mounts a pod's service account: token, certificate authorities and namespace.
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-@dataclass(slots=True, repr=False)  # it holds values
+@dataclass(slots=True, repr=False)  # its repr would show values
 class RemoteStore:
     """
-    The secret that *read* returns; *shown* tells where it is.
+    The secret that *read* returns. *shown* describes its location.
 
-    It is read once, when the first reference asks for a value. *read* raises `SecretError`, or any other exception for
-    an answer that makes no sense.
+    The secret is read once, when the first reference needs a value. *read* raises `SecretError`, or any other exception
+    for an invalid response.
     """
 
     name: str
@@ -33,11 +33,11 @@ class RemoteStore:
     def get(self, name: str) -> str | None:
         """Return the value of *name*."""
         if not self._found:
-            # No time-out of a library covers all that it does; this one does. The thread ends with the process.
+            # Library timeouts do not cover the whole operation, but this one does. The thread ends with the process.
             thread = threading.Thread(target=self._read, daemon=True)
             thread.start()
             thread.join(self.limit_s)
-            # A server that is down is waited for once, not once for each reference. An answer that came is the first.
+            # Wait for a server that is down only once, not once per reference. A response that has arrived comes first.
             self._found.append(SecretError(f"no answer within {self.limit_s:g} s"))
         found = self._found[0]
         if isinstance(found, SecretError):
@@ -64,7 +64,7 @@ class RemoteStore:
 
 
 def _is_text(value: str) -> bool:
-    """JSON can have half of a character, which no file, header or database takes."""
+    """Return False for a lone surrogate, which is valid JSON but not accepted by files, headers or databases."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Requests to a server that keeps secrets: Vault, and the API of Kubernetes."""
+"""Requests to a server that stores secrets: Vault and the Kubernetes API."""
 
 import ssl
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ import httpx
 from runtimeconf.secret_stores import MAX_SECRET_BYTES, SecretError
 from system.files import UnreadableFileError, read_regular_file
 
-#: A secret of Kubernetes has at most 1 MiB before it is encoded, and one of Vault 1 MiB.
+#: A Kubernetes secret has at most 1 MiB before encoding, and a Vault secret at most 1 MiB.
 _MAX_ANSWER_BYTES: Final = 2 * 1024 * 1024
 _TIMEOUT: Final = httpx.Timeout(5.0, connect=3.0)
 
@@ -20,9 +20,10 @@ _TIMEOUT: Final = httpx.Timeout(5.0, connect=3.0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretServer:
     """
-    The server at *address*, which shows a certificate of *ca_file*, or of the system's authorities without it.
+    The server at *address*, with a certificate from *ca_file*, or by default from the system's authorities.
 
-    *names* are what errors call its address and its authorities; *reasons* what statuses of its answers mean.
+    *names* are the names of its address and its authorities in errors. *reasons* are the meanings of its response
+    statuses.
     """
 
     address: str
@@ -36,7 +37,7 @@ class SecretServer:
         Open a client for `ask`.
 
         Raises:
-            SecretError: The authorities cannot be read.
+            SecretError: The certificate authorities cannot be read.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
@@ -44,18 +45,18 @@ class SecretServer:
             of_file = None if isinstance(exc, ssl.SSLError) else exc.strerror
             reason = (of_file or "it holds no certificate").lower()
             raise SecretError(f"{self.names[1]} cannot be used: {reason}") from None
-        # Without the environment: a proxy in it is not meant for this server, and a .netrc has other credentials. A
-        # redirect is not followed: it would carry the token along.
+        # Ignore the environment, because its proxies are not meant for this server, and a .netrc has other credentials.
+        # Do not follow redirects, because they would carry the token along.
         with httpx.Client(base_url=self.address, verify=context, timeout=_TIMEOUT, trust_env=False) as client:
             yield client
 
     def ask(self, client: httpx.Client, method: str, path: str, **content: Any) -> Any:
         """
-        Return the JSON of an answer.
+        Return the JSON of a response.
 
         Raises:
-            SecretError: The server cannot be reached, or refuses.
-            ValueError: The answer is not JSON.
+            SecretError: The server cannot be reached or refuses the request.
+            ValueError: The response is not JSON.
         """
         try:
             with client.stream(method, path, **content) as answer:
@@ -80,10 +81,10 @@ class SecretServer:
 
 def credential(name: str, value: str | Path) -> str:
     """
-    Return the one line that is *value*, or is in that file.
+    Return the single line in *value*, which is a string or a file.
 
     Raises:
-        SecretError: It is not one line of ASCII, or the file cannot be read.
+        SecretError: The content is not one line of ASCII, or the file cannot be read.
     """
     text = value
     if isinstance(value, Path):

@@ -1,4 +1,4 @@
-"""The secret store `vault`: a secret of the key-value engine, version 2, of HashiCorp Vault or OpenBao."""
+"""The secret store `vault`: a secret in the key-value engine, version 2, of HashiCorp Vault or OpenBao."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from runtimeconf.store_kinds import StoreEntry, StoreKind
 from secretstores.remote_store import SERVICE_ACCOUNT, RemoteStore
 from system.addresses import Address
 
-#: Our reasons by status. Vault answers 404 for a path without a secret, and for one that is not mounted.
+#: Our reasons by status. Vault returns 404 for a path without a secret, and for a path that is not mounted.
 _REASONS: Final[Mapping[int, str]] = {
     400: "the server does not take the login",
     403: "the server does not allow it",
@@ -26,10 +26,10 @@ _REASONS: Final[Mapping[int, str]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vault:
     """
-    How to read the secret at *path* of the engine at *mount*.
+    Access to the secret at *path* in the engine at *mount*.
 
-    *login* is the auth method that gives a token for *credentials*: values, or files with them, by the names that the
-    server has for them. Without a *login*, *credentials* has the `token`.
+    *login* is the auth method that returns a token for *credentials*, which are values or files by the server's names
+    for them. Without a *login*, *credentials* contains the `token`.
     """
 
     address: str
@@ -45,9 +45,10 @@ class Vault:
         Return the secret.
 
         Raises:
-            SecretError: The server cannot be reached, or refuses, or a credential cannot be used.
+            SecretError: The server cannot be reached or refuses the request, or a credential cannot be used.
         """
-        # It loads an HTTP client, and every process that reads a configuration imports this module.
+        # Imported here because it loads an HTTP client, and every process that reads a configuration imports this
+        # module.
         from secretstores.server import SecretServer, credential  # noqa: PLC0415
 
         server = SecretServer(
@@ -65,7 +66,7 @@ class Vault:
             return secret
 
 
-#: What gives each part of a login.
+#: The setting that provides each part of a login.
 _LOGIN: Final = {
     "jwt": "vault_jwt_file",
     "role": "vault_role",
@@ -111,7 +112,7 @@ def _make(entry: StoreEntry) -> SecretStore | None:
 
 
 def _address_problem(text: str) -> str:
-    """Return why *text* is not the address of a Vault server, in a few words; an empty text if it is."""
+    """Return why *text* is not the address of a Vault server, in a few words; empty if it is."""
     try:
         url = urlsplit(text)
         host, port = url.hostname, url.port

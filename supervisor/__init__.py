@@ -1,5 +1,5 @@
 """
-The processes of a runtime: the tree that `serve` starts, restarts, reloads and stops, and what each of its parts does.
+The processes of a runtime: the tree that `serve` starts, restarts, reloads and stops, and the work of each process.
 
-`startup` is the other form: a runtime in one process, for a bare gunicorn and for development.
+`startup` runs a whole runtime in one process instead, for a bare gunicorn and for development.
 """

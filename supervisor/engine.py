@@ -1,4 +1,4 @@
-"""The part that runs statements, in workers that may be killed at any time."""
+"""The engine process, which runs statements in workers that may be killed at any time."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from supervisor.part_process import heartbeat
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
-#: Seconds between two heartbeats during the wait for the data.
+#: Seconds between two heartbeats while the engine waits for the data.
 _BEAT_S = 1.0
 
 
@@ -33,7 +33,7 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
 
 
 def _wait_for_refresh(config: RuntimeConfig) -> None:
-    """Wait until the part that loads data answers: then it has verified the published data."""
+    """Wait until the refresh process responds, which means that it has verified the published data."""
     refresh = ControlClient(config.state_dir)
     is_logged = False
     while True:

@@ -1,4 +1,4 @@
-"""The part that serves Arrow Flight SQL, without data or engine."""
+"""The flight process, which serves Arrow Flight SQL without data or an engine of its own."""
 
 import logging
 import time
@@ -22,14 +22,14 @@ from system.process_limits import give_memory_back, raise_soft_limit
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between checks for a stop, in case another thread got the signal, and of the lock.
+#: Seconds between checks of the lock and checks for a stop, in case another thread received the signal.
 _POLL_S = 1.0
-#: Calls that still run this many seconds before the end of the shutdown time-out are cancelled with a typed error.
+#: Calls still running this many seconds before the shutdown timeout ends are cancelled with a typed error.
 _CANCEL_MARGIN_S = 2.0
 
 
 def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
-    """Serve Arrow Flight SQL until SIGTERM, with the engine of another part; then finish the calls under way."""
+    """Serve Arrow Flight SQL until SIGTERM, with the engine of another process. Then finish the calls in progress."""
     if not config.flight.enabled:
         raise OSError("runtime.flight is not enabled.")
     deadline = time.monotonic() + PREDECESSOR_WAIT_S
@@ -65,7 +65,7 @@ def _adopt(server: FlightServer, serving: Serving) -> None:
 
 
 def _end(server: FlightServer, limit_s: float) -> None:
-    """Let calls under way finish within *limit_s* seconds; cancel those that do not with a typed error."""
+    """Give the calls in progress *limit_s* seconds to finish, then cancel the remaining calls with a typed error."""
     grace_s = max(limit_s - _CANCEL_MARGIN_S, limit_s / 2)
     server.begin_stop(limit_s)
     if not server.has_stopped(grace_s):

@@ -1,8 +1,8 @@
 """
-Looks up gauges every few seconds in the part `watch`: datasets, engine, processes, disk.
+Collects gauges about datasets, the engine, processes and the disk every few seconds, in the `watch` process.
 
-The metrics endpoint shows the last values found, so no scrape waits for another process. Looking them up takes at most
-two per cent of a processor, however many datasets there are.
+The metrics endpoint returns the latest collected values, so a scrape never waits for another process. Collecting the
+gauges takes at most two per cent of one CPU, regardless of the number of datasets.
 """
 
 import logging
@@ -31,28 +31,29 @@ from telemetry.metrics import Labels, Metric
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two look-ups; more if a look-up takes long.
+#: Seconds between two collections. The interval is longer if a collection is slow.
 LOOK_S = 5.0
 _REST = 50
 
 Series = dict[Labels, float]
 
-#: The name and the time of expiry, in seconds since 1970, of each key with a name.
+#: The name and the expiry time, in seconds since 1970, of each named key.
 Keys = Sequence[tuple[str, float | None]]
 
 
 class Gauges:
     """
-    The values found last. A thread looks them up, from `adopt` to `stop`.
+    The latest gauge values. A thread collects them from `adopt` to `stop`.
 
-    *supervisor* is the process id of the parent of all parts; None if there is none.
+    *supervisor* is the process id of the supervisor; None if there is none.
     """
 
     def __init__(self, supervisor: int | None) -> None:
         self._supervisor = supervisor
         self._found: dict[Metric, Series] = {}
         self._checked: dict[str, float] = {}  # the time of each dataset's last check, in seconds since 1970
-        # By the clock of `since_boot`: until when no other node can publish, and when the shared storage answered.
+        # On the clock of `since_boot`: until when no other node can publish, and when the shared storage last
+        # responded.
         self._publishes_until: float | None = None
         self._answered_at: float | None = None
         self._cpu = _ProcessorTime()
@@ -66,7 +67,7 @@ class Gauges:
         self._versions = (version() or "unknown", platform.python_version(), metadata.version("duckdb"))
 
     def adopt(self, config: RuntimeConfig, keys: Keys) -> None:
-        """Look up the values of the runtime of *config* from now on."""
+        """From now on, collect the values of the runtime with *config*."""
         former = self._link
         self._config, self._keys = config, keys
         self._control = ControlClient(config.state_dir)
@@ -88,7 +89,7 @@ class Gauges:
             self._link.close()
 
     def series(self) -> dict[Metric, Series]:
-        """Return the values found last, with what depends on the time as of now."""
+        """Return the latest values. Values that depend on the time are computed now."""
         now = time.time()
         ages: Series = {(name,): round(max(0.0, now - at), 3) for name, at in self._checked.items()}
         return {**self._found, metrics.DATASET_AGE: ages, **self._sharing(), **self._engine()}
@@ -120,7 +121,7 @@ class Gauges:
 
     def _run(self) -> None:
         while not self._stopped:
-            began = time.thread_time()  # not the time that it waits for a part that does not answer
+            began = time.thread_time()  # not the time spent waiting for a process that does not respond
             try:
                 self._look()
             except Exception:
@@ -153,7 +154,7 @@ class Gauges:
                 if sharing.answered_s is not None:
                     self._answered_at = asked_at - sharing.answered_s
             states = control.datasets()
-        except DatasetsUnavailableError:  # What was known still holds; the ages go on.
+        except DatasetsUnavailableError:  # The known values still hold, and the ages keep growing.
             kept = (metrics.DATASET_ROWS, metrics.DATASET_BYTES, metrics.DATASET_STATE)
             found |= {metric: self._found[metric] for metric in kept if metric in self._found}
         else:
@@ -185,21 +186,21 @@ class Gauges:
 
 
 class _NoStatements:
-    """The listener of a link that only receives the status of the engine."""
+    """The listener of a connection that only receives the engine status."""
 
     def take(self, message: Said) -> None:
         """Ignore it."""
 
     def lost(self) -> None:
-        """Nothing was agreed."""
+        """Do nothing: nothing was agreed."""
 
     def tick(self, now: float) -> float:
-        """Nothing is due."""
+        """Do nothing: nothing is due."""
         return TICK_S
 
 
 class _ProcessorTime:
-    """Adds up the processor time of the processes of a part, also of those that have ended."""
+    """Adds up the CPU time of a part's processes, including processes that have ended."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, int, str | None], float] = {}
@@ -207,13 +208,13 @@ class _ProcessorTime:
         self._seen: set[tuple[str, int, str | None]] = set()
 
     def add(self, part: str, pid: int, cpu_s: float) -> None:
-        """Record what the process *pid* has used until now."""
+        """Record the CPU time that the process *pid* has used so far."""
         life = (part, pid, started_at(pid))
         self._of[life] = max(cpu_s, self._of.get(life, 0.0))
         self._seen.add(life)
 
     def seconds(self) -> Series:
-        """Return the sums. Whatever was not recorded since the last call has ended."""
+        """Return the sums. Processes not recorded since the last call have ended."""
         for life in set(self._of) - self._seen:
             self._ended[life[0]] += self._of.pop(life)  # type: ignore[assignment]  # seconds
         self._seen = set()

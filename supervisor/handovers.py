@@ -1,4 +1,4 @@
-"""What the parts of a runtime inherit from their supervisor, and what they report to it."""
+"""The configuration that the parts of a runtime inherit from their supervisor, and the reports that they send back."""
 
 import fcntl
 import os
@@ -17,12 +17,12 @@ from supervisor.hot_reload import DONE
 from supervisor.process_tree import PartCommand
 from system.heartbeat import HUNG_S, Heartbeat
 
-#: Bytes of a message that a part parses in a second, on a busy machine and in one call, which delays its heartbeats.
+#: Bytes of a message that a part parses per second on a busy machine. Parsing is one call, which delays heartbeats.
 _PARSED_BYTES_PER_S = 16 * MIB
 
 #: More than fits into a pipe.
 _REPORTS_BYTES = 1024 * 1024
-#: The room for spans in the pipe to the part that exports them.
+#: Bytes of the pipe that carries spans to the exporter.
 _SPANS_BYTES = 1024 * 1024
 
 #: The parts whose handover changes while they run.
@@ -39,7 +39,7 @@ class Checked:
 
 
 class Reports:
-    """The pipe to which processes write when they are prepared for a configuration, or have changed over to it."""
+    """The pipe to which processes write when they are prepared for a configuration, or have switched to it."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe2(os.O_CLOEXEC)
@@ -48,12 +48,12 @@ class Reports:
         self._done: set[int] = set()
 
     def expect(self, number: int) -> None:
-        """Count reports on configuration *number* from now on, and forget those that have come."""
+        """Count reports on configuration *number* from now on, and discard earlier reports."""
         self._lines()
         self._number, self._done = number, set()
 
     def failures(self) -> list[str]:
-        """Read what has come, and return why processes cannot use the configuration."""
+        """Read the pending reports, and return the reasons why processes cannot use the configuration."""
         failures: dict[str, None] = {}
         for line in self._lines():
             number, process, text = line.split(" ", 2)
@@ -67,7 +67,7 @@ class Reports:
 
     def count(self) -> int:
         """Return how many processes have reported that they are done, as of the last call of `failures`."""
-        # One that has died does not count: the one in its place reports too.
+        # A dead process does not count because its replacement reports too.
         return sum(Path(f"/proc/{process}").exists() for process in self._done)
 
     def _lines(self) -> list[str]:
@@ -78,11 +78,11 @@ class Reports:
 
 class Handovers:
     """
-    The descriptors that each part keeps, and the handovers that a reload changes.
+    The descriptors that each part keeps, and the inherited configurations that a reload changes.
 
     Args:
         checked: The configuration to start with.
-        listener: The descriptor of the socket on which web accepts.
+        listener: The descriptor of the socket on which the web process accepts connections.
 
     Raises:
         OSError: The system has no space for the handovers.
@@ -104,7 +104,7 @@ class Handovers:
         absent = {name for name, is_on in (("flight", config.flight.enabled), ("traces", config.traces)) if not is_on}
         if config.traces is not None:
             spans, writer = os.pipe2(os.O_CLOEXEC)
-            with suppress(OSError):  # The system may allow a user less.
+            with suppress(OSError):  # The system may limit the user to less.
                 fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _SPANS_BYTES)
             for part in self._fixed.values():
                 part["spans"] = writer
@@ -117,7 +117,7 @@ class Handovers:
 
     @property
     def followers(self) -> int:
-        """The number of processes that change over when a configuration comes into force, without refresh."""
+        """The number of processes, not counting refresh, that switch when a configuration takes effect."""
         return web_workers() + ("flight" in self._handovers)
 
     def are_ready(self) -> bool:
@@ -127,7 +127,7 @@ class Handovers:
         return self._ready_workers >= web_workers()
 
     def commands(self, checked: Checked) -> Iterator[PartCommand]:
-        """Yield how to start each part with *checked*, in the order of their start."""
+        """Yield the command that starts each part with *checked*, in startup order."""
         watch, refresh, *others = [
             self._command(name, checked, handover.for_readers(), self._fixed[name])
             for name, handover in self._handovers.items()
@@ -135,17 +135,17 @@ class Handovers:
         yield from (watch, refresh, self.engine(checked), *others)
 
     def engine(self, checked: Checked) -> PartCommand:
-        """Return how to start an engine with *checked*. It keeps its configuration until its end."""
+        """Return the command that starts an engine with *checked*. An engine keeps its configuration until it ends."""
         fixed = {"verified": self._verified, "heartbeat": Heartbeat.new_file()}
         content = parts.content("engine", checked.config, checked.who, supervisor=os.getpid(), **fixed)
         return self._command("engine", checked, write(*content), fixed)
 
     def for_preparation(self) -> int:
-        """Return another descriptor of the configuration in force, for the process that prepares a reload."""
+        """Return another descriptor of the current configuration, for the process that prepares a reload."""
         return self._handovers["web"].for_readers()
 
     def offer(self, checked: Checked, *names: parts.OptionalPartName) -> None:
-        """Offer *checked* to the parts with these *names* that there are, and count their reports from now on."""
+        """Offer *checked* to the existing parts among *names*, and count their reports from now on."""
         number = checked.config.generation
         self.reports.expect(number)
         for name in names:
@@ -153,12 +153,12 @@ class Handovers:
                 self._handovers[name].offer(number, *self._content(name, checked))
 
     def enact(self) -> None:
-        """Put the configuration in force that all parts are offered."""
+        """Put the offered configuration into effect for all parts."""
         for handover in self._handovers.values():
             handover.enact()
 
     def withdraw(self) -> None:
-        """Offer nothing any more."""
+        """Withdraw the offered configuration."""
         for handover in self._handovers.values():
             handover.withdraw()
 

@@ -1,9 +1,9 @@
 """
-How web and flight change their configuration while they serve: they follow the handover that the supervisor changes.
+Hot reload in web and flight: switch to each configuration that the supervisor puts into effect, without a restart.
 
-A process prepares for the configuration that is offered: it connects to the new engine, and reports when the runtime
-would be ready. It changes over at the first request after that configuration is in force, and at the latest
-`POLL_S` seconds later. Statements that run continue on the engine on which they began.
+A process prepares for the offered configuration by connecting to the new engine, and reports when the runtime would be
+ready. It switches at the first request after the configuration takes effect, or `POLL_S` seconds later if there is no
+request. Running statements continue on the engine on which they began.
 """
 
 import logging
@@ -24,21 +24,21 @@ from telemetry import spans
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at the handover without a request.
+#: Seconds between two checks of the inherited configuration when there are no requests.
 POLL_S = 0.1
 
-#: What a process reports to the supervisor: it is prepared, or has changed over. Any other line says why it cannot.
+#: The report to the supervisor that a process is prepared or has switched. Any other line says why it cannot.
 DONE = "done"
 
 
 def report(reports: int, number: int, text: str = DONE) -> None:
-    """Report on configuration *number* to the supervisor, in one line through the pipe *reports*."""
+    """Report on configuration *number* to the supervisor, as one line in the pipe *reports*."""
     line = " ".join([str(number), str(os.getpid()), *text.split()])
     os.write(reports, line.encode()[: select.PIPE_BUF - 1] + b"\n")
 
 
 def tell(config: RuntimeConfig) -> None:
-    """Send what happens in this process to the part `watch` if *config* wants it, and sample traces by *config*."""
+    """Send the events of this process to the `watch` process if *config* says so, and sample traces as in *config*."""
     if config.is_watched:
         telemetry.state.connect(config.state_dir, keeps_sql=config.history.keeps_sql)
     else:
@@ -48,7 +48,7 @@ def tell(config: RuntimeConfig) -> None:
 
 
 class Serving:
-    """What a process answers with: the configuration, the callers that it accepts, the engine and the datasets."""
+    """Everything a process needs to serve requests: configuration, accepted callers, engine and datasets."""
 
     def __init__(self, config: RuntimeConfig, who: Access) -> None:
         # Imported here, because web imports this module before gevent replaces threads and sockets.
@@ -66,7 +66,7 @@ class Serving:
 
     @classmethod
     def of(cls, config: RuntimeConfig, extra: Mapping[str, Any]) -> Self:
-        """Return what a process answers with by the content of its handover."""
+        """Build the object from the inherited configuration of this process."""
         return cls(config, access.from_handover(config, extra["access"]))
 
     def close(self) -> None:
@@ -76,14 +76,14 @@ class Serving:
 
 class Follower:
     """
-    Follows *handover* in a thread of its own, which under gevent is a greenlet.
+    Watches *handover* in its own thread, which is a greenlet under gevent.
 
     Args:
-        handover: The handover of this process.
-        serving: What this process answers with from its start.
+        handover: The inherited configuration of this process.
+        serving: The initial configuration, callers, engine and datasets of this process.
         reports: The pipe to the supervisor.
-        adopt: Makes this process answer with something else. It may be called by any thread, one at a time.
-        is_served: Whether this process answers as it should now: a new configuration must not be worse.
+        adopt: Called to make this process serve with a new `Serving`, by any thread, but by one at a time.
+        is_served: Whether this process is serving correctly now. A new configuration must not be worse.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Follower:
         threading.Thread(target=self._follow, name="handover", daemon=True).start()
 
     def check(self) -> None:
-        """Change over if another configuration is in force. Call it before each request is authenticated."""
+        """Switch if another configuration has taken effect. Call this before each request is authenticated."""
         if self._handover.in_force != self._number:
             self._change_over()
 
@@ -126,7 +126,7 @@ class Follower:
                 former, self._serving = self._serving, new
                 new.client.succeed(former.client)
                 self._adopt(new)
-                self._number = number  # From now on no other thread waits for this one.
+                self._number = number  # From here on, no other thread waits for this one.
                 self._drop(self._former)
                 self._former = former
                 report(self._reports, number)
@@ -147,7 +147,7 @@ class Follower:
 
     def _prepare(self) -> None:
         in_force, offered = self._handover.numbers()
-        # What was offered may have come into force since `check`: it is still to be adopted.
+        # The offered configuration may have taken effect since `check`, so it still has to be adopted.
         if offered != self._tried and in_force == self._number:
             with self._lock:
                 self._drop(self._prepared)
@@ -162,7 +162,7 @@ class Follower:
             report(self._reports, self._tried, outcome)
 
     def _outcome(self, prepared: Serving) -> str:
-        """Return DONE if the runtime would be ready with *prepared*, why it cannot be, or "" if it may be yet."""
+        """Return DONE if the runtime would be ready with *prepared*, "" if it may become ready, or why it cannot."""
         if not prepared.engine.is_alive():
             return ""
         if not self._must_load or prepared.datasets.is_loaded():

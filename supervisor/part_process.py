@@ -1,4 +1,4 @@
-"""How a part of the runtime runs in its process, whether `serve` starts it or somebody by hand."""
+"""How a part of the runtime runs in its process, whether it is started by `serve` or by hand."""
 
 import importlib.abc
 import os
@@ -22,7 +22,7 @@ from system.state_directory import prepare_state_dir
 #: Signals that stay pending until the new program can handle them.
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
-#: Packages that pyarrow and DuckDB import if installed: 40 MB and half a second that no part needs.
+#: Packages that pyarrow and DuckDB import if installed. They cost 40 MB and half a second, and no part needs them.
 _UNUSED = ("numpy", "pandas")
 
 Serve = Callable[[RuntimeConfig, dict[str, Any]], None]
@@ -32,9 +32,9 @@ class StopSignal:
     """
     The first SIGTERM or SIGINT from now on, for the main thread.
 
-    The interpreter writes it to a pipe as soon as it comes. A handler would run only between two steps of the main
-    thread: too late for a wait that has just begun, and perhaps in the middle of one, where the lock of an event that
-    it sets is held.
+    The interpreter writes the signal number to a pipe as soon as the signal arrives. A handler would run only between
+    two steps of the main thread, which is too late for a wait that has just begun. It might also run in the middle of a
+    wait, while the lock of the event that the handler sets is held.
     """
 
     def __init__(self) -> None:
@@ -42,10 +42,10 @@ class StopSignal:
         self._number = 0
         signal.set_wakeup_fd(write_end)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)  # The interpreter looks only for signals that have a handler.
+            signal.signal(number, lambda *_: None)  # The interpreter reports only signals that have a handler.
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Wait for it, at most *timeout_s* seconds, and return its number; 0 if it has not come."""
+        """Wait at most *timeout_s* seconds for the signal. Return its number, or 0 if it has not arrived."""
         if not self._number and select.select([self._arrivals], [], [], timeout_s)[0]:
             self._number = os.read(self._arrivals, 1)[0]
         return self._number
@@ -62,18 +62,18 @@ class _UnusedPackages(importlib.abc.MetaPathFinder):
 
 def heartbeat(extra: Mapping[str, Any]) -> Callable[[], None]:
     """
-    Return what a part calls at least every few seconds, as long as it works, by the content of its handover.
+    Return the function that a working part must call every few seconds, from the content of its handover.
 
-    It does nothing if no supervisor started the part.
+    The function does nothing if no supervisor started the part.
     """
     return Heartbeat(extra["heartbeat"]).beat if "heartbeat" in extra else lambda: None
 
 
 def receive() -> None:
     """
-    Receive the handover, if there is one. `manage.py` calls this before anything asks for a configuration.
+    Receive the inherited configuration, if any. `manage.py` calls this before anything needs the configuration.
 
-    From now on a part dies with its supervisor, at once and however that ends.
+    From now on, the part is killed as soon as its supervisor ends for any reason.
     """
     preparation.receive()
     descriptor = os.environ.pop(parts.HANDOVER_VARIABLE, "")
@@ -84,45 +84,45 @@ def receive() -> None:
         handover.stop_following()
     if "supervisor" in extra:
         die_with_parent(extra["supervisor"])
-    # The supervisor and `execute` block signals, and a new process inherits that.
+    # The supervisor and `execute` block signals, and a new process inherits the signal mask.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     parts.leave_no_core()
-    # None in `sys.modules` would not do: Cython code takes it for the module.
+    # Setting None in `sys.modules` would not work because Cython code mistakes None for the module.
     sys.meta_path.insert(0, _UnusedPackages())
     runtimeconf.state.set_config(config)
 
 
 def run(program: parts.Program, serve: Serve, handed: Callable[[], Mapping[str, Any]]) -> None:
     """
-    Serve with the handover; without one, check the YAML and execute the program again with only what it needs.
+    Serve with the handover. Without one, check the YAML and execute the program again with only what it needs.
 
     Args:
         program: The program.
         serve: Serves until SIGTERM. It raises StartError if it cannot start, and a restart would not help.
-        handed: Returns the JSON values that *serve* needs beside those that `parts.content` has.
+        handed: Returns the JSON values that *serve* needs in addition to those in `parts.content`.
 
     Raises:
         StartError: The program cannot start.
     """
     received = handover.received()
     if received is not None:
-        prepare_state_dir(received[0].state_dir)  # It may have been removed or changed since the runtime started.
+        prepare_state_dir(received[0].state_dir)  # The file may have been removed or changed since the runtime started.
         serve(*received)
     elif (asked := preparation.current()) is not None:
         preparation.prepare(asked)
     else:
         began = time.monotonic()
         config = startup.checked_config()
-        if program != "serve":  # It logs them once it can start.
+        if program != "serve":  # The new program logs the warnings once it can start.
             startup.log_warnings(config)
         _execute(program, config, authkeys.state.get_access(), began=began, **handed())
 
 
 def _execute(program: parts.Program, config: RuntimeConfig, who: Access, **extra: Any) -> NoReturn:
     """
-    Replace this process by *program*, with only its handover and an environment without secrets.
+    Replace this process with *program*, passing only its handover and an environment without secrets.
 
-    The process keeps its id; its memory is gone: the YAML, the keys, the engine that checked the views.
+    The process keeps its id but loses its memory: the YAML, the keys, and the engine that checked the views.
 
     Raises:
         OSError: The program cannot be executed.

@@ -1,10 +1,10 @@
 """
-The parts of the runtime as processes: what each is given.
+The parts (services) of the runtime as processes, and what each one receives.
 
-A part gets the checked configuration through an anonymous file (`runtimeconf.handover`) and an environment of its own.
-It neither reads the YAML again nor receives more than it needs: only web and flight get the key digests, and only
-refresh gets the access to data sources. No process keeps the keys themselves: the one that reads them becomes the
-supervisor, or a part, by executing a new program.
+A part gets the checked configuration through an anonymous file (`runtimeconf.handover`), and its own environment. It
+does not read the YAML again and receives only what it needs. Only web and flight get the key digests, and only refresh
+gets access to data sources. No process keeps the keys themselves, because the process that reads them becomes the
+supervisor or a part by executing a new program.
 """
 
 import re
@@ -21,15 +21,14 @@ from runtimeconf.model import RuntimeConfig
 PartName = Literal["watch", "refresh", "engine", "web", "flight"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
 
-#: With the parts that run only if they are configured.
+#: All parts, including those that run only if they are configured.
 OptionalPartName = PartName | Literal["traces"]
 
-#: The programs executed with a handover: each part, and their supervisor, which passes its own on.
+#: The programs executed with a handover: the parts, and the supervisor, which passes its handover on.
 Program = OptionalPartName | Literal["serve"]
 
 #: Programs that authenticate callers get the key digests; programs that read sources get the dataset parameters; the
-#: program that exports traces gets the headers of the collector; the program that runs statements gets the token of the
-#: cluster.
+#: program that exports traces gets the collector's headers; the program that runs statements gets the cluster's token.
 _GET_DIGESTS = frozenset({"web", "flight", "serve"})
 _GET_SOURCES = frozenset({"refresh", "serve"})
 _GET_HEADERS = frozenset({"traces", "serve"})
@@ -44,25 +43,25 @@ CANNOT_START = 78
 #: The program that runs each part.
 MANAGE = Path(__file__).resolve().parents[1] / "manage.py"
 
-#: A word of a command line that names a part: `runweb`, `datasources.refresh.loader_process`.
+#: A command-line argument that names a part: `runweb`, `datasources.refresh.loader_process`.
 _PART = re.compile(r"(?:run|.*\.)?(serve|web|engine|flight|refresh|watch|traces|loader)(?:r|_process)?")
 
 #: The environment variables that every part may get. Any other may be a secret. PYTHONSAFEPATH would hide our packages
-#: from the parts, which find them beside `manage.py`.
+#: from the parts, which find them in the directory of `manage.py`.
 _ENVIRONMENT = re.compile(
     "PATH|HOME|USER|LOGNAME|TZ|TZDIR|TMPDIR|LANG|LANGUAGE|LC_[A-Z]+|LOG_FORMAT|VIRTUAL_ENV|DJANGO_SETTINGS_MODULE"
     "|PYTHON(?!SAFEPATH)[A-Z0-9]+|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_[A-Z_]+"
 )
 
-#: What programs that read sources may get too: proxies, also in lower case, trusted certificate authorities, and the
-#: credentials of the machine.
+#: Variables that only programs that read sources may get: proxies (including lower-case names), trusted certificate
+#: authorities, and the machine's credentials.
 _CONNECTIONS = "(?i:(?:HTTP|HTTPS|ALL|NO)_PROXY)|SSL_CERT_FILE"
 _AUTHORITIES = re.compile("SSL_CERT_FILE")
 _MACHINE = "AWS_[A-Z0-9_]+"
 
-#: Settings for libraries. gRPC's own log has a different format, and any peer could flood it; its older listener passes
-#: a call between threads a third less often, and versions without that listener ignore the setting. pyarrow's own
-#: allocator takes 4 MB at import, and no part that computes uses it (`process_limits.confine`).
+#: Settings for libraries. gRPC's own log has a different format, and any peer could flood it. gRPC's older listener
+#: passes a call between threads a third less often, and versions without that listener ignore the setting. pyarrow's
+#: own allocator takes 4 MB at import, and no part that computes uses it (`process_limits.confine`).
 _FOR_LIBRARIES = {
     "GRPC_VERBOSITY": "NONE",
     "GRPC_EXPERIMENTS": "-event_engine_listener",
@@ -76,7 +75,7 @@ def command(name: OptionalPartName) -> list[str]:
 
 
 def part_of(arguments: Iterable[str], default: str) -> str:
-    """Return the part that a process with this command line is; *default* if it is none."""
+    """Return the name of the part with this command line; *default* if it is not a part."""
     return next((match[1] for word in arguments if (match := _PART.fullmatch(word))), default)
 
 
@@ -97,9 +96,9 @@ def environment(name: Program, config: RuntimeConfig, environ: Mapping[str, str]
 
 def variables_for(params: Iterable[Mapping[str, Any]]) -> re.Pattern[str]:
     """
-    Return a pattern of the variables that connections with these parameters may use.
+    Return a pattern that matches the variables that connections with these parameters may use.
 
-    It includes the credentials of the machine only if one of them uses those.
+    The pattern includes the machine's credentials only if a connection uses them.
     """
     uses_machine = any(one.get("s3_auth") == "iam_role" for one in params)
     return re.compile(f"{_CONNECTIONS}|{_MACHINE}" if uses_machine else _CONNECTIONS)
@@ -107,7 +106,7 @@ def variables_for(params: Iterable[Mapping[str, Any]]) -> re.Pattern[str]:
 
 def content(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> tuple[RuntimeConfig, dict[str, Any]]:
     """
-    Return what a program gets by its handover.
+    Return what a program receives in its handover.
 
     Args:
         name: The program.
@@ -129,5 +128,5 @@ def content(name: Program, config: RuntimeConfig, who: Access, **extra: Any) -> 
 
 
 def leave_no_core() -> None:
-    """Disable core dumps for this process and its children: their memory holds the keys of callers."""
+    """Disable core dumps for this process and its children, because their memory contains callers' keys."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,8 +1,8 @@
 """
-The process that prepares a reload: it reads and checks the YAML, and answers the supervisor.
+The process that prepares a reload: it reads and checks the YAML, and sends the result to the supervisor.
 
-It is `serve` once more, with the environment that the runtime was started with, because the YAML may refer to secrets
-in it. It ends when it has answered, with the configuration or with a line for each error.
+The process runs `serve` again with the environment that the runtime was started with, because the YAML may refer to
+secrets in that environment. It sends the configuration, or one line per error, and exits.
 """
 
 import json
@@ -23,13 +23,13 @@ from supervisor.process_tree import PartCommand
 from system.addresses import bind_problem, wait_until_bindable
 from system.process_limits import die_with_parent
 
-#: The environment variable with the parent of this process, and its descriptors.
+#: The environment variable with this process's parent and descriptors.
 VARIABLE = "RUNTIME_PREPARATION_FDS"
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What the process gets: the configuration in force, and the descriptor for its answer."""
+    """The input of the process: the configuration in effect, and the descriptor for its result."""
 
     running: RuntimeConfig
     answer: int
@@ -39,7 +39,7 @@ _preparation: Preparation | None = None
 
 
 def current() -> Preparation | None:
-    """Return what this process is to prepare; None if it is no process that prepares a reload."""
+    """Return the input of this process; None if it does not prepare a reload."""
     return _preparation
 
 
@@ -54,7 +54,7 @@ def keep_environment() -> int:
 
 
 def command(environ: Mapping[str, str], environment: int, running: int, answer: int) -> PartCommand:
-    """Return how to start the process, with the descriptors of `keep_environment` and as in `Preparation`."""
+    """Return the command that starts the process, with the descriptors of `keep_environment` and `Preparation`."""
     descriptors = (environment, running, answer)
     fields = ",".join(map(str, (os.getpid(), *descriptors)))
     return PartCommand(
@@ -66,7 +66,7 @@ def command(environ: Mapping[str, str], environment: int, running: int, answer: 
 
 
 def receive() -> None:
-    """Receive what this process is to prepare, if anything."""
+    """Receive the input of this process, if it prepares a reload."""
     global _preparation  # noqa: PLW0603 (a process prepares one reload)
     fields = os.environ.pop(VARIABLE, "")
     if not fields:
@@ -83,7 +83,7 @@ def receive() -> None:
 
 
 def prepare(preparation: Preparation) -> None:
-    """Check the YAML and answer with the configuration, or exit with 1 after answering with what is wrong."""
+    """Check the YAML and send the configuration, or send the errors and exit with 1."""
     running = preparation.running
     try:
         config = runtimeconf.state.get_config()
@@ -100,7 +100,7 @@ def prepare(preparation: Preparation) -> None:
 
 
 def needs_restart(running: RuntimeConfig, new: RuntimeConfig) -> list[str]:
-    """Return a sentence for each setting in which *new* differs from *running* and that only a restart can change."""
+    """Return a sentence for each setting that differs between *running* and *new* and requires a restart."""
     fixed = {
         "runtime.state_dir": (running.state_dir, new.state_dir),
         "runtime.http.bind": (running.http.bind, new.http.bind),
@@ -123,10 +123,10 @@ def _shared(config: RuntimeConfig) -> str:
 
 
 def check_metrics_endpoint(before: MetricsConfig, after: MetricsConfig) -> None:
-    """Raise OSError if the metrics endpoint cannot listen where *after* says."""
+    """Raise OSError if the metrics endpoint cannot listen on the address in *after*."""
     if not after.enabled:
         return
-    if before.enabled and before.bind.port == after.bind.port:  # It may be free as soon as the former endpoint is gone.
+    if before.enabled and before.bind.port == after.bind.port:  # The address may only be free later.
         if (problem := bind_problem(after.bind)) is not None:
             raise OSError(problem)
     else:

@@ -1,9 +1,10 @@
 """
 The parent of the runtime's parts: it starts them, restarts those that exit or hang, and stops them in order.
 
-It has no threads, opens no files and runs no statements. It waits for signals, SIGCHLD included, and handles them one
-at a time, so nothing can interrupt it. Each part has its own session, so that Ctrl-C in a terminal reaches only the
-supervisor, which stops the parts in order; Ctrl-Z is passed on. The system kills each part if the supervisor dies.
+The supervisor has no threads, opens no files and runs no statements. It waits for signals, including SIGCHLD, and
+handles them one at a time, so nothing can interrupt it. Each part has its own session, so that Ctrl-C in a terminal
+reaches only the supervisor, which stops the parts in order; Ctrl-Z is passed on. The system kills each part if the
+supervisor dies.
 """
 
 import logging
@@ -21,7 +22,7 @@ from system.heartbeat import HUNG_S, HangDetector, Heartbeat, is_stopped
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a part is restarted: the first delay, and the limit up to which it doubles each time.
+#: Seconds until a part is restarted: the first delay, and the maximum to which the delay doubles.
 FIRST_DELAY_S = 0.2
 LAST_DELAY_S = 10.0
 
@@ -30,15 +31,15 @@ GOOD_LIFE_S = 30.0
 
 DAY_S = 86_400.0
 
-#: Seconds between two looks at the heartbeats of the parts.
+#: Seconds between two checks of the parts' heartbeats.
 LOOK_S = 1.0
 
-#: Seconds between checks for readiness: the first pause and, if the start takes long, the longest one.
+#: Seconds between readiness checks: the first interval, and the longest one if startup takes long.
 _FIRST_POLL_S = 0.02
 _LAST_POLL_S = 0.5
 
-#: The last part gets SIGTERM at least this many seconds before the end of the shutdown time-out, the part before it
-#: twice as early, and so on. These seconds are at most this share of the time-out.
+#: The last part gets SIGTERM at least this many seconds before the shutdown timeout ends, the part before it twice as
+#: early, and so on. These seconds are at most this share of the timeout.
 _LAST_TERM_S = 0.75
 _LAST_TERM_SHARE = 0.15
 
@@ -53,8 +54,8 @@ class PartCommand:
     """
     How to start a part: its name, arguments, complete environment, and inherited descriptors.
 
-    If its first process exits with the code `fatal`, the runtime stops. If there is a `heartbeat`, the descriptor of
-    a file as in `Heartbeat`, the part is killed and restarted when it has sent none for `hung_s` seconds.
+    If the part's first process exits with the code `fatal`, the runtime stops. If `heartbeat` is set to the descriptor
+    of a `Heartbeat` file, the part is killed and restarted when it has not sent a heartbeat for `hung_s` seconds.
     """
 
     name: str
@@ -70,22 +71,22 @@ class Runtime(Protocol):
     """The runtime whose parts a supervisor runs."""
 
     def is_ready(self) -> bool:
-        """Return whether it is ready. The supervisor asks until it is."""
+        """Return whether the runtime is ready. The supervisor calls this until it is."""
 
     def report_ready(self) -> None:
-        """Report once that it is ready. A failure is logged, and the runtime continues."""
+        """Report once that the runtime is ready. A failure is logged, and the runtime continues."""
 
     def report_alive(self) -> None:
-        """Report that the supervisor works: at least every `LOOK_S` seconds, also during the stop."""
+        """Report that the supervisor is alive. Called at least every `LOOK_S` seconds, including during the stop."""
 
     def report_stopping(self) -> None:
-        """Report that the stop begins."""
+        """Report that the stop has begun."""
 
     def remind(self) -> None:
-        """Log what somebody should look after soon. Called every 24 hours."""
+        """Log what needs attention soon. Called every 24 hours."""
 
     def ask_reload(self) -> None:
-        """Reload the configuration, which SIGHUP asks for."""
+        """Reload the configuration. Called on SIGHUP."""
 
     def advance(self) -> float:
         """Do what is due, after each signal, and return the seconds until the next call. Not called during a stop."""
@@ -93,9 +94,9 @@ class Runtime(Protocol):
 
 class Part:
     """
-    A part with its process, or the time of its next start if it has none.
+    A part with its process, or with the time of its next start if it has no process.
 
-    A part that is not restarted has an `exit_code`, as of `Popen`, when it has ended.
+    A part that is not restarted has an `exit_code` (as in `Popen`) once it has ended.
     """
 
     def __init__(self, command: PartCommand, *, is_restarted: bool = True) -> None:
@@ -147,30 +148,31 @@ class Part:
         """Send SIGTERM, once."""
         if self.process is not None and not self.is_terminating:
             self.is_terminating = True
-            # Not Popen.terminate, which may reap the process: only `end` may, or the pid could be reused too early.
+            # Do not use Popen.terminate: it may reap the process. Only `end` may do that, or the pid could be reused
+            # too early.
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGTERM)
 
     def send_group(self, number: signal.Signals) -> None:
-        """Send a signal to the process group, if it exists."""
+        """Send a signal to the process group if it exists."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
     def look(self, now: float) -> None:
-        """Kill the processes if they do not respond, unless the part is stopping. SIGCHLD then reports the end."""
+        """Kill the processes if they do not respond, unless the part is stopping. SIGCHLD then reports their end."""
         if self.process is None or self._heartbeat is None or self.is_terminating:
             return
         stopped = is_stopped(self.process.pid)
         if self._detector.is_hung(self._heartbeat.read(), self.command.hung_s, now, is_stopped=stopped):
-            # Not `end`: it would wait for a process that is blocked in the kernel.
+            # Do not call `end` here: it would wait for a process that is blocked in the kernel.
             self.send_group(signal.SIGKILL)
 
     def _new_detector(self) -> HangDetector:
         return HangDetector(self.command.name, time.monotonic())
 
     def end(self) -> int:
-        """Kill what is left of the process group, and return the exit code as `Popen` does."""
+        """Kill the rest of the process group, and return the exit code as `Popen` does."""
         # Until it is reaped the process is at least a zombie, so its group id cannot be reused.
         self.send_group(signal.SIGKILL)
         process, self.process = self.process, None
@@ -179,7 +181,7 @@ class Part:
 
 
 def poll_intervals_s() -> Iterator[float]:
-    """Yield the seconds between checks for readiness, increasing up to a limit."""
+    """Yield the seconds between readiness checks, increasing up to a limit."""
     pause_s = _FIRST_POLL_S
     while True:
         yield pause_s
@@ -192,7 +194,8 @@ class Supervisor:
 
     Args:
         parts: The parts to start.
-        stop_order: The names of all parts. Each gets SIGTERM when the one before has exited, or when time runs short.
+        stop_order: The names of all parts. Each part gets SIGTERM when the previous one has exited, or when time runs
+            short.
         shutdown_timeout_s: Seconds after the first SIGTERM until the remaining parts are killed.
     """
 
@@ -212,10 +215,10 @@ class Supervisor:
         Serve *runtime* until a signal stops it, and return the exit code.
 
         The code is 0 after a requested stop, and 1 if a part could not start or a second signal cut the stop short. The
-        signals stay blocked in this thread: the caller should exit.
+        signals stay blocked in this thread, so the caller should exit.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
-        # SIGCHLD may be inherited as ignored; the exit of a child would then not be reported.
+        # SIGCHLD may be inherited as ignored. Child exits would then not be reported.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._runtime = runtime
         try:
@@ -229,7 +232,7 @@ class Supervisor:
                 if time.monotonic() >= self._day_ends:
                     self._day_ends += DAY_S
                     runtime.remind()
-                # Not sigtimedwait: if SIGSTOP and SIGCONT interrupt it past its time-out, CPython returns an
+                # Do not use sigtimedwait: if SIGSTOP and SIGCONT interrupt it past its timeout, CPython returns an
                 # uninitialised structure, which may name a signal that was never sent.
                 signal.setitimer(signal.ITIMER_REAL, self._pause_s())
                 self._take(signal.Signals(signal.sigwaitinfo(_HANDLED).si_signo))
@@ -251,11 +254,11 @@ class Supervisor:
         part.is_restarted = False
         part.kill_at = time.monotonic() + limit_s
         part.terminate()
-        if part.process is None:  # It was to be restarted.
+        if part.process is None:  # The part was waiting to be restarted.
             self.kill(part)
 
     def kill(self, part: Part) -> None:
-        """End *part* for good and at once."""
+        """End *part* for good, immediately."""
         if part in self.parts:
             self.parts.remove(part)
             part.exit_code = 0 if part.process is None else part.end()
@@ -284,7 +287,7 @@ class Supervisor:
                 logger.exception("The runtime is ready, but that could not be reported")
 
     def _pause_s(self) -> float:
-        """Return the seconds until there is something to do even without a signal."""
+        """Return the seconds until the next action that needs no signal."""
         now = time.monotonic()
         times = [self._day_ends, *(part.due for part in self.parts if part.due is not None)]
         times += [part.kill_at for part in self.parts if part.kill_at is not None]
@@ -349,7 +352,7 @@ class Supervisor:
             part.start_later(reason)
 
     def _stop_next(self) -> None:
-        """Terminate the parts that are due, and kill those whose time is over."""
+        """Terminate the parts that are due, and kill the parts whose time is up."""
         now = time.monotonic()
         if self._stop_at is not None:
             is_next = True
@@ -379,7 +382,7 @@ class Supervisor:
 
 
 def reason_of(code: int) -> str:
-    """Return how a process with this exit code, as of `Popen`, has ended."""
+    """Describe how a process with this `Popen` exit code ended."""
     if code >= 0:
         return f"exit code {code}"
     known = {number.value: number.name for number in signal.Signals}

@@ -1,4 +1,4 @@
-"""The part that loads the data, and the only one that writes it."""
+"""The refresh process, which loads the data. No other process writes the data."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ from system.process_limits import give_memory_back
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between checks for a stop and for another configuration.
+#: Seconds between checks for a stop and for a new configuration.
 _POLL_S = 0.1
 #: Seconds between two heartbeats.
 _BEAT_S = 1.0
@@ -36,7 +36,7 @@ _BEAT_S = 1.0
 #: Added to the number of the signal that interrupted a load, this is the exit code, as in shells.
 _SIGNALLED = 128
 
-#: The niceness of loads, higher than that of statements: answering callers comes first.
+#: The niceness of loads. It is higher than the niceness of statements because callers come first.
 _NICENESS = 10
 
 
@@ -78,7 +78,7 @@ def _load_once(config: RuntimeConfig, names: list[str], loaders: list[LoaderProc
 
 
 def _beat(beat: Callable[[], None], control: ControlClient, stop: threading.Event) -> None:
-    """Call *beat* as long as this process answers on the control socket, or would once its disk has taken its data."""
+    """Call *beat* while this process responds on the control socket, or would do so once the disk catches up."""
     while not stop.wait(_BEAT_S):
         if control.is_answered() or waits_for_disk():
             beat()
@@ -91,8 +91,9 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
         target=_beat, args=[heartbeat(extra), ControlClient(config.state_dir), stopped], name="heartbeat", daemon=True
     )
     beating.start()
-    # The first starts while the data is verified, the others when they are needed. An idle loader exits after a while.
-    if config.snapshots is None:  # Otherwise it is not known yet whether this node loads.
+    # The first loader starts while the data is being verified, the others when needed. An idle loader exits after a
+    # while.
+    if config.snapshots is None:  # Otherwise it is not yet known whether this node loads data.
         loaders[0].start()
     tell(config)
     tracing.connect(config, extra)
@@ -122,7 +123,7 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
             except LookupError:
                 continue  # It has been replaced already.
             except StartError as error:
-                # A part that cannot start would end the runtime. This one is restarted, and goes on.
+                # A part that cannot start would end the runtime. This process is restarted instead, and continues.
                 logger.error("The data cannot be loaded by another configuration: %s", error)  # noqa: TRY400
                 sys.exit(1)
     service.stop(config.shutdown_timeout_s)
@@ -132,7 +133,7 @@ def _refresh(config: RuntimeConfig, extra: dict[str, Any], loaders: list[LoaderP
 
 
 def _change(live: Handover, number: int, service: DatasetService, loaders: list[LoaderProcess]) -> RuntimeConfig:
-    """Load by the configuration *number* from now on, and return it."""
+    """Load with configuration *number* from now on, and return it."""
     config, extra = live.read(number)
     os.environ.update(extra["environ"])
     tell(config)
@@ -144,7 +145,7 @@ def _change(live: Handover, number: int, service: DatasetService, loaders: list[
 
 
 def _give_way() -> None:
-    """Lower the priority of this process, once the start is done."""
+    """Lower the priority of this process after startup."""
     niceness = os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS  # The system limits it to 19.
     # Linux keeps niceness per thread, and new threads and processes inherit it.
     for thread in Path("/proc/self/task").iterdir():

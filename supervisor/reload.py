@@ -1,11 +1,11 @@
 """
 The reloads of a supervised runtime, from one state to the next.
 
-A reload checks the YAML in a process of its own, has refresh take the new configuration, starts a second engine, waits
-until the runtime would be ready with both, and then puts the configuration in force for all processes at once. Web and
-flight keep their processes and connections. Until that moment everything can be undone; after it, the former engine
-finishes the statements that run on it. `docs/internals/decisions/0020-reload.md` has the states and what happens if a
-process dies in each.
+A reload checks the YAML in a separate process, passes the new configuration to refresh, starts a second engine, waits
+until the runtime would be ready with both, and then puts the configuration into effect for all processes at once. Web
+and flight keep their processes and connections. Until that moment the reload can be undone. Afterwards, the previous
+engine finishes its running statements. `docs/internals/decisions/0020-reload.md` lists the states, and what happens if
+a process dies in each of them.
 """
 
 import json
@@ -33,23 +33,23 @@ from system.state_directory import remove_ours
 
 logger = logging.getLogger(__name__)
 
-#: The file in the state directory that says how the last reload went.
+#: The file in the state directory with the result of the last reload.
 REPORT_NAME = "reload.json"
 _ENGINE_DIRECTORIES = re.compile("e[0-9]+")
 
-#: Seconds between two looks at a reload under way.
+#: Seconds between two checks of a reload in progress.
 _POLL_S = 0.05
-#: Seconds until the YAML must have been read and checked.
+#: Timeout in seconds for reading and checking the YAML.
 _PREPARE_S = 120.0
-#: Seconds until refresh must have taken a configuration, beyond the time that its loads may take to finish.
+#: Seconds that refresh has to adopt a configuration, in addition to the time that its loads may take to finish.
 _TAKE_S = 60.0
-#: Seconds until every process must have changed over. They look every `hot_reload.POLL_S`.
+#: Seconds that every process has to switch. Processes check every `hot_reload.POLL_S`.
 _CHANGE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """How a reload goes. `began` is the monotonic time, in seconds, after which the YAML was read."""
+    """The state of a reload. `began` is a monotonic time in seconds; the YAML was read after it."""
 
     state: Literal["running", "done", "failed"]
     began: float
@@ -57,7 +57,7 @@ class Report:
     errors: list[str] = field(default_factory=list)
 
     def write(self, state_dir: Path) -> None:
-        """Replace the report in *state_dir*. If that fails, there is none, and the failure is logged."""
+        """Replace the report in *state_dir*. If that fails, no report is left, and the failure is logged."""
         temporary = state_dir / f"{REPORT_NAME}.tmp"
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -71,7 +71,7 @@ class Report:
 
     @classmethod
     def read(cls, state_dir: Path) -> Self | None:
-        """Return the report in *state_dir*; None if there is none that can be read."""
+        """Return the report in *state_dir*; None if there is no readable report."""
         try:
             return cls(**json.loads((state_dir / REPORT_NAME).read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -84,8 +84,8 @@ class Reloads:
 
     Args:
         supervisor: The supervisor of the parts.
-        handovers: What the parts inherit.
-        in_force: What they were started with.
+        handovers: The configurations that the parts inherit.
+        in_force: The configuration that the parts were started with.
         environment: The descriptor from `preparation.keep_environment`.
     """
 
@@ -100,21 +100,21 @@ class Reloads:
         self.remove_engine_directories()
 
     def ask(self) -> None:
-        """Reload, as soon as the reload under way has ended or can be given up."""
+        """Reload as soon as the current reload has ended or can be abandoned."""
         self.is_asked = True
 
     def advance(self) -> float:
-        """Do what is due, and return the seconds until the next look."""
+        """Do what is due, and return the seconds until the next check."""
         while (following := self._state.advance()) is not self._state:
             self._state = following
         return self._state.poll_s
 
     def close(self) -> None:
-        """Remove the sockets of engines that have ended. Call it when no part runs any more."""
+        """Remove the sockets of engines that have ended. Call this when no part is running any more."""
         remove_ours(self.in_force.config.state_dir, _ENGINE_DIRECTORIES)
 
     def remove_engine_directories(self) -> None:
-        """Remove the directories of all engines but that of the configuration in force."""
+        """Remove the directories of all engines except the one with the configuration in effect."""
         config = self.in_force.config
         remove_ours(config.state_dir, _ENGINE_DIRECTORIES, keep={config.engine_dir.name})
 
@@ -129,11 +129,11 @@ class _State(ABC):
 
     @abstractmethod
     def advance(self) -> "_State":
-        """Do what is due, and return the next state, or this one if it is to last."""
+        """Do what is due, and return the next state, or this state if it continues."""
 
 
 class _Idle(_State):
-    """No reload is under way."""
+    """No reload is in progress."""
 
     poll_s = math.inf
 
@@ -146,7 +146,7 @@ class _Idle(_State):
 
 @dataclass
 class _Reloading(_State):
-    """A reload is under way since `began`, a monotonic time, until `deadline`."""
+    """A reload has been in progress since `began` (a monotonic time) and must end by `deadline`."""
 
     began: float
     deadline: float
@@ -159,7 +159,7 @@ class _Reloading(_State):
         Report(state="running", began=self.began, step=step).write(self.reloads.in_force.config.state_dir)
 
     def _fail(self, errors: Sequence[str]) -> _Idle:
-        """Give the reload up: everything stays as it was."""
+        """Abandon the reload. Nothing changes."""
         self.reloads.handovers.withdraw()
         self.reloads.remove_engine_directories()
         for error in errors:
@@ -237,7 +237,7 @@ class _Started(_Reloading):
 
     @abstractmethod
     def _next(self) -> _State:
-        """Return the next state if all that this one waits for has come."""
+        """Return the next state if everything that this state waits for has happened."""
 
     def _undo(self, errors: Sequence[str]) -> _Idle:
         self.reloads.supervisor.kill(self.engine)
@@ -246,7 +246,7 @@ class _Started(_Reloading):
 
 
 class _Taking(_Started):
-    """Refresh takes the new configuration, and loads by it."""
+    """Refresh adopts the new configuration and loads with it."""
 
     @classmethod
     def begin(cls, prepared: _Preparing, new: Checked) -> Self:
@@ -272,13 +272,13 @@ class _Taking(_Started):
 
 
 class _Starting(_Started):
-    """The runtime gets ready with the new configuration."""
+    """The runtime becomes ready with the new configuration."""
 
     def _next(self) -> _State:
         handovers, supervisor = self.reloads.handovers, self.reloads.supervisor
         if handovers.reports.count() < handovers.followers:
             return self
-        handovers.reports.expect(self.new.config.generation)  # before a process can report that it has changed over
+        handovers.reports.expect(self.new.config.generation)  # before a process can report that it has switched
         handovers.enact()
         drain_s = self.reloads.in_force.config.shutdown_timeout_s
         former = next(part for part in supervisor.parts if part.command.name == "engine" and part is not self.engine)
@@ -290,13 +290,13 @@ class _Starting(_Started):
 
 @dataclass
 class _Changing(_Reloading):
-    """The new configuration is in force; it cannot be undone. The processes change over to it."""
+    """The new configuration is in effect and cannot be undone. The processes switch to it."""
 
     former: Part
     drain_s: float
 
     def advance(self) -> _State:
-        # When no new statement can reach the former engine, and refresh serves what was staged.
+        # By now no new statement can reach the previous engine, and refresh serves the staged data.
         handovers = self.reloads.handovers
         handovers.reports.failures()
         if handovers.reports.count() <= handovers.followers and not self.is_late:
@@ -310,7 +310,7 @@ class _Changing(_Reloading):
 
 @dataclass
 class _Draining(_State):
-    """The engine `former` finishes the statements that run on it."""
+    """The engine `former` finishes its running statements."""
 
     poll_s = math.inf
 
@@ -325,7 +325,7 @@ class _Draining(_State):
 
 
 def _close(engine: PartCommand) -> None:
-    """Close the handover and the heartbeat of an engine that is not started again."""
+    """Close the handover and the heartbeat of an engine that will not be started again."""
     assert engine.heartbeat is not None  # noqa: S101 (every part has one)
     for descriptor in (engine.descriptors[0], engine.heartbeat):
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""`serve`: the runtime for production, all parts under one supervisor."""
+"""`serve`: the production runtime, with all parts under one supervisor."""
 
 import logging
 import math
@@ -25,18 +25,19 @@ from system.service_manager import ServiceManager
 
 logger = logging.getLogger(__name__)
 
-#: Statements finish first, then their answers are sent, then loads stop; what counts all of that stops last.
+#: Statements finish first, then their results are sent, then loads stop. The process that counts all of this stops
+#: last.
 STOP_ORDER = ("reload", "engine", "flight", "web", "refresh", "watch")
-#: The same if the next runtime inherits the socket: web leaves to it what it has not accepted, and refuses nothing.
+#: The order if the next runtime inherits the socket. Web leaves pending connections to that runtime and refuses none.
 _STOP_ORDER_ACTIVATED = ("reload", "web", "flight", "engine", "refresh", "watch")
 
-#: Seconds between two attempts to take the lock again.
+#: Seconds between two attempts to acquire the lock.
 _KEEP_S = 1.0
 
 
 def inherited() -> dict[str, Any]:
     """
-    Return what this process leaves to itself when it is executed again: descriptors, and an address.
+    Return the descriptors and the address that this process passes to itself when it is executed again.
 
     Raises:
         ConfigError: The socket that systemd passed is open to other machines, and the YAML does not allow that.
@@ -51,12 +52,12 @@ def inherited() -> dict[str, Any]:
 
 
 def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
-    """Supervise the parts; exit with 0 after SIGTERM, with 1 if one cannot start or after a second SIGTERM."""
+    """Supervise the parts. Exit with 0 after SIGTERM, and with 1 if a part cannot start or after a second SIGTERM."""
     deadline = time.monotonic() + PREDECESSOR_WAIT_S
-    # A reload that is asked for from now on is not lost: the supervisor takes the signal later.
+    # A reload requested from now on is not lost, because the supervisor handles the signal later.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     lock = _take_state_dir(config, deadline)
-    # That of an earlier runtime has times of another clock: of another machine, or of another start of this one.
+    # An earlier runtime's report has times of another clock: another machine's, or this machine's before a reboot.
     Report(state="done", began=0.0).write(config.state_dir)
     listener = extra["listener"]
     stop_order: tuple[str, ...] = _STOP_ORDER_ACTIVATED
@@ -65,7 +66,7 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
         listener = listen(config.http.bind, "runtime.http.bind", deadline).detach()
     for descriptor in (extra["environment"], listener):
         os.set_inheritable(descriptor, False)
-    if config.traces is not None:  # It exports what the others send until they end.
+    if config.traces is not None:  # This process exports what the others send until they end.
         stop_order = (*stop_order, "traces")
     if config.flight.enabled:
         wait_until_bindable(config.flight.bind, "runtime.flight.bind", deadline)
@@ -109,7 +110,7 @@ class _Served:
         startup.log_expiring_keys(self._reloads.in_force.who)
 
     def advance(self) -> float:
-        # `reload` finds the supervisor by the lock, which a clean-up may remove.
+        # `reload` finds the supervisor by the lock, which a clean-up might remove.
         return min(self._reloads.advance(), math.inf if self._lock.keep() else _KEEP_S)
 
 
@@ -129,7 +130,7 @@ def _announce(config: RuntimeConfig) -> None:
 
 
 def _print(*lines: str) -> None:
-    """Print *lines* if possible; the runtime does not depend on standard output."""
+    """Print *lines* if possible. The runtime does not depend on standard output."""
     try:
         for line in lines:
             sys.stdout.write(f"{line}\n")
@@ -143,9 +144,9 @@ def _print(*lines: str) -> None:
 
 def _take_state_dir(config: RuntimeConfig, deadline: float) -> StateLock:
     """
-    Wait until no other runtime uses the state directory, and return the lock that marks it as used by this one.
+    Wait until no other runtime uses the state directory, then lock it for this runtime and return the lock.
 
-    The part that loads data acquires the lock of the data itself.
+    The refresh process acquires the data lock itself.
 
     Raises:
         StateDirectoryError: Another runtime still uses it at *deadline*, a `time.monotonic()` value.

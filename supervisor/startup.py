@@ -2,7 +2,7 @@
 Start and stop the runtime in one process: key set, engine, datasets.
 
 Every server calls `checked_config` before it binds a port. The WSGI application calls `start_once` when it is loaded,
-in the process that answers requests.
+in the process that serves requests.
 """
 
 import atexit
@@ -41,13 +41,13 @@ _checked: RuntimeConfig | None = None
 
 MAX_SHOWN_FINGERPRINTS = 4
 
-#: Seconds between checks whether every dataset is loaded.
+#: Seconds between checks for whether every dataset is loaded.
 _POLL_S = 0.02
 
-#: The exit code with which gunicorn starts no other worker.
+#: The exit code after which gunicorn does not start another worker.
 WORKER_BOOT_ERROR = 3
 
-#: Errors that prevent a start. Each prints as one sentence, or as one line per fault (ConfigError).
+#: Errors that prevent startup. Each prints as one sentence; a ConfigError prints one line per error.
 StartError = (RuntimeConfError, AuthKeysError, DatasetError, QueryError, StateDirectoryError, OSError)
 
 
@@ -55,11 +55,11 @@ def checked_config() -> RuntimeConfig:
     """
     Return the configuration of this process, checked as far as possible without reading data.
 
-    This builds the key set and discards the keys: this process and its forks hold only digests, and do not read the
+    This builds the key set and discards the keys. This process and its forks keep only digests, and do not read the
     YAML again.
 
     Raises:
-        ConfigError: The YAML, a view or a `refresh_sql` is invalid; lists all faults.
+        ConfigError: The YAML, a view or a `refresh_sql` is invalid. Lists all errors.
         StateDirectoryError: The state directory cannot be used.
         SaltError: The salt of the key digests can neither be read nor created.
     """
@@ -78,11 +78,11 @@ def checked_config() -> RuntimeConfig:
 
 def checked_config_of_one_process() -> RuntimeConfig:
     """
-    Return `checked_config`, for a runtime in one process.
+    Return the `checked_config` of a runtime in one process.
 
     Raises:
-        ConfigError: It needs more processes.
-        RuntimeConfError, AuthKeysError, StateDirectoryError: As `checked_config`.
+        ConfigError: The configuration needs more than one process.
+        RuntimeConfError, AuthKeysError, StateDirectoryError: See `checked_config`.
     """
     config = checked_config()
     if config.engine is not None:
@@ -93,10 +93,10 @@ def checked_config_of_one_process() -> RuntimeConfig:
 
 def with_checked_statements(config: RuntimeConfig) -> RuntimeConfig:
     """
-    Check the SQL of the YAML, views, `refresh_sql` and rules of keys; return *config* with what is to run.
+    Check the SQL in the YAML (views, `refresh_sql` and rules of keys), and return *config* with the SQL to run.
 
     Raises:
-        ConfigError: Lists all faults.
+        ConfigError: Lists all errors.
     """
     # Imported here, because parts without an engine use this module too.
     from datasources.refresh import declarations  # noqa: PLC0415
@@ -128,7 +128,7 @@ def describe_keys() -> str:
 
 
 def log_expiring_keys(access: Access) -> None:
-    """Log a warning for each key with a name that has expired or will within `WARNING_PERIOD`."""
+    """Log a warning for each named key that has expired or will expire within `WARNING_PERIOD`."""
     for caller in access.key_set.principals() if access.key_set is not None else ():
         if caller.expires_at is not None and caller.expires_at <= time.time() + WARNING_PERIOD.total_seconds():
             fields = {"key": caller.name, "expires": utc_at(caller.expires_at)}
@@ -142,7 +142,7 @@ def log_warnings(config: RuntimeConfig) -> None:
 
 
 def machine_warnings(config: RuntimeConfig) -> list[str]:
-    """Return a sentence for each resource that *config* may need and the machine or its limits may not provide."""
+    """Return a sentence for each resource that *config* may need but the machine or its limits may not provide."""
     found = []
     limits = config.query
     needed, available = limits.workers * limits.memory_limit_bytes, memory_bytes()
@@ -181,7 +181,7 @@ class Runtime:
             telemetry.state.deliver_to(memory.put, memory.answer, keeps_sql=config.history.keeps_sql)
         self._end_traces = tracing.export_here(config)
         self._datasets = DatasetService(config, exclusive=False)
-        # Start the datasets first: that verifies every snapshot that the engine may open.
+        # Start the datasets first, because that verifies every snapshot that the engine may open.
         self._datasets.start()
         try:
             key_set = authkeys.state.get_access().key_set
@@ -217,7 +217,7 @@ def start_once() -> Runtime:
     Start the runtime of this process unless it is running, and stop it when the process exits.
 
     Raises:
-        RuntimeConfError, AuthKeysError, StateDirectoryError: As `checked_config`.
+        RuntimeConfError, AuthKeysError, StateDirectoryError: See `checked_config`.
     """
     global _runtime  # noqa: PLW0603 (a process has one runtime)
     with _start_lock:
@@ -228,7 +228,7 @@ def start_once() -> Runtime:
 
 
 def start_or_exit() -> None:
-    """Start the runtime in a worker of a server; log an error that prevents it, and exit."""
+    """Start the runtime in a server worker. If that fails, log the error and exit."""
     try:
         config = checked_config_of_one_process()
         check_this_process(config.auth, config.file)

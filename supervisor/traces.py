@@ -1,4 +1,4 @@
-"""The part that exports traces. Only it imports OpenTelemetry and knows the headers of the collector."""
+"""The process that exports traces. Only this process imports OpenTelemetry and knows the collector's headers."""
 
 import os
 from contextlib import suppress
@@ -10,15 +10,15 @@ from supervisor.part_process import StopSignal, heartbeat
 from supervisor.tracing import exporter_of
 from system.process_limits import give_memory_back
 
-#: Seconds between two looks at the handover.
+#: Seconds between two checks of the inherited configuration.
 _POLL_S = 0.5
 
-#: The niceness of this part: answering callers comes first.
+#: The niceness of this process. Callers come first.
 _NICENESS = 10
 
 
 def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
-    """Export the spans that the other parts send, by the configuration in force, until SIGTERM."""
+    """Export the spans that the other processes send, using the configuration in effect, until SIGTERM."""
     if config.traces is None or "spans" not in extra:
         raise OSError("runtime.traces is not set, or this part was not started by `serve`.")
     stop = StopSignal()

@@ -1,4 +1,4 @@
-"""How each process of the runtime gets its traces to the exporter."""
+"""How each process of the runtime sends its traces to the exporter."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # OpenTelemetry is imported only where traces are exported.
 
 
 def connect(config: RuntimeConfig, extra: Mapping[str, Any]) -> None:
-    """Send the spans of this part to the part that exports them, if there is one."""
+    """Send the spans of this process to the exporter, if there is one."""
     if config.traces is not None and "spans" in extra:
         spans.connect(extra["spans"], config.traces.sample)
 
@@ -24,7 +24,7 @@ def exporter_of(traces: TracesConfig, config: RuntimeConfig, reader: int) -> "Sp
     Return the exporter of the spans in the pipe *reader*.
 
     Raises:
-        OSError: The libraries it needs are not installed, or do not fit together.
+        OSError: The required libraries are not installed or are incompatible.
     """
     try:
         from telemetry.span_exporter import SpanExporter  # noqa: PLC0415 (as above)
@@ -36,7 +36,7 @@ def exporter_of(traces: TracesConfig, config: RuntimeConfig, reader: int) -> "Sp
 
 
 def export_here(config: RuntimeConfig) -> Callable[[], None]:
-    """Export the spans of this process in threads of its own, if *config* says so. The returned function ends that."""
+    """Export this process's spans in separate threads if *config* says so. The returned function stops the export."""
     if config.traces is None:
         return lambda: None
     reader, writer = os.pipe2(os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The version of this project: of the installed wheel, or of the clone that runs."""
+"""The version of this project, from the installed wheel or the running clone."""
 
 import tomllib
 from contextlib import suppress

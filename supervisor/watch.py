@@ -1,4 +1,4 @@
-"""The process that collects metrics and history from the others."""
+"""The process that collects metrics and history from the other processes."""
 
 import logging
 import socket
@@ -22,14 +22,14 @@ from telemetry.sender import WATCH_SOCKET
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between checks for a stop and for another configuration.
+#: Seconds between checks for a stop and for a new configuration.
 _POLL_S = 0.25
 
 _SETTING = "runtime.metrics.bind"
 
 
 def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
-    """Collect the events of the other parts, and serve the metrics, until SIGTERM."""
+    """Collect the events of the other processes, and serve the metrics, until SIGTERM."""
     listener = None
     if config.metrics.enabled:
         listener = listen(config.metrics.bind, _SETTING, time.monotonic() + PREDECESSOR_WAIT_S)
@@ -58,7 +58,7 @@ def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
 
 
 class _Endpoint:
-    """The metrics endpoint, at the address of the configuration in force."""
+    """The metrics endpoint, at the address in the current configuration."""
 
     def __init__(self, collected: RuntimeMetrics) -> None:
         self._collected = collected
@@ -68,7 +68,7 @@ class _Endpoint:
         self._address: Address | None = None
 
     def adopt(self, config: RuntimeConfig, listener: socket.socket | None = None) -> None:
-        """Serve where *config* says; on *listener*, if it listens there already."""
+        """Serve on the address in *config*, using *listener* if it already listens there."""
         self._collected.has_upstream_names = config.metrics.upstream_names
         address = config.metrics.bind if config.metrics.enabled else None
         if address == self._address:
@@ -86,7 +86,7 @@ class _Endpoint:
             self._server.start()
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         if self._server is not None:
             self._server.stop()
             self._server = self._address = None

@@ -1,4 +1,4 @@
-"""The part that speaks HTTP. It holds no data and no engine."""
+"""The web process, which serves HTTP without data or an engine of its own."""
 
 import atexit
 import os
@@ -28,17 +28,17 @@ from system.addresses import wait_until_bindable
 from system.lock import PREDECESSOR_WAIT_S
 from system.process_limits import share_what_is_loaded
 
-#: gunicorn's exit codes for an unavailable address and an application that cannot be loaded: a restart would not help.
+#: gunicorn's exit codes for an unavailable address and for an application that cannot be loaded. Restarts do not help.
 _FATAL = (1, Arbiter.APP_LOAD_ERROR, Arbiter.WORKER_BOOT_ERROR)
 
 
 def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
-    """Serve HTTP until SIGTERM, with the engine and the datasets of other parts."""
+    """Serve HTTP until SIGTERM, with the engine and the datasets of other processes."""
     if "listener" not in extra:
         wait_until_bindable(config.http.bind, "runtime.http.bind", time.monotonic() + PREDECESSOR_WAIT_S)
     try:
         arbiter = gunicorn_server.WebArbiter(_Web(config, extra), heartbeat(extra))
-        # Import once, before the fork, what every worker needs and what creates neither threads nor sockets.
+        # Before the fork, import once the modules that every worker needs and that create no threads or sockets.
         import_module("rest_framework.views")
         share_what_is_loaded()
         arbiter.run()
@@ -63,7 +63,7 @@ class _Web(BaseApplication):
             self.cfg.set("bind", [f"fd://{self._listener}"])
 
     def load(self) -> Any:
-        """Connect this worker to the other parts, after gevent has patched threads and sockets."""
+        """Connect this worker to the other processes, after gevent has patched threads and sockets."""
         tracing.connect(self._config, self._extra)
         # Imported here, so that this module uses gevent's threads and sockets.
         from sqlapi.wsgi_handler import ApiHandler  # noqa: PLC0415
@@ -88,11 +88,11 @@ class _Web(BaseApplication):
         return Following()
 
     def limit_stop(self) -> None:
-        """Let the requests under way take as long as the configuration in force says."""
+        """Let the requests in progress take as long as the current configuration allows."""
         self.cfg.set("graceful_timeout", gunicorn_server.graceful_timeout(self._in_force()))
 
     def heartbeat_timeout(self) -> int:
-        """Return the seconds that a worker may be silent by the configuration in force."""
+        """Return the seconds that a worker may be silent under the current configuration."""
         return gunicorn_server.heartbeat_timeout(self._in_force())
 
     def _in_force(self) -> RuntimeConfig:

@@ -1,1 +1,1 @@
-"""Ground floor: processes, files, sockets, locks and clocks of the operating system. No word of SQL or YAML."""
+"""The lowest layer: the operating system's processes, files, sockets, locks and clocks. Knows no SQL or YAML."""

@@ -1,4 +1,4 @@
-"""The addresses on which servers listen: whether they can be bound, and who holds their port."""
+"""The addresses on which servers listen: whether they can be bound, and which processes use their port."""
 
 import errno
 import ipaddress
@@ -13,7 +13,7 @@ from pathlib import Path
 #: The first descriptor that systemd passes.
 _FIRST_ACTIVATED = 3
 
-#: Connections that wait to be accepted; the system may allow fewer.
+#: The maximum number of connections waiting to be accepted. The system may allow fewer.
 _BACKLOG = 2048
 
 _POLL_S = 0.1
@@ -30,13 +30,13 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it. Any host name other than `localhost` counts as not loopback."""
+        """Whether only this machine can reach the address. Host names other than `localhost` count as not loopback."""
         address = self._ip
         return self.host.removesuffix(".") == "localhost" if address is None else address.is_loopback
 
     @property
     def is_open(self) -> bool:
-        """Whether other machines may reach a server that listens here. `localhost` counts by what it resolves to."""
+        """Whether other machines can reach a server that listens here. `localhost` is resolved first."""
         if not self.is_loopback:
             return True
         if self._ip is not None:
@@ -48,7 +48,7 @@ class Address:
 
     @property
     def is_link_local(self) -> bool:
-        """Whether it is an address that no router forwards (RFC 3927, RFC 4291 2.5.6)."""
+        """Whether routers do not forward the address (RFC 3927, RFC 4291 2.5.6)."""
         return self._ip is not None and self._ip.is_link_local
 
     @property
@@ -61,7 +61,7 @@ class Address:
 
     @property
     def local(self) -> "Address":
-        """Where this machine reaches a server that listens here, possibly on all its addresses."""
+        """The address at which this machine reaches a server that listens here, possibly on all addresses."""
         return Address(_REACHED_AT.get(self.host, self.host), self.port)
 
     def __str__(self) -> str:
@@ -70,10 +70,10 @@ class Address:
 
 def listen(address: Address, setting: str, deadline: float) -> socket.socket:
     """
-    Listen on *address*, as soon as it can be bound.
+    Listen on *address* as soon as it can be bound.
 
     Args:
-        address: The address of a server that is about to listen; port 0 is always free.
+        address: The address of a server that is about to listen. Port 0 is always free.
         setting: The YAML field that sets it.
         deadline: The `time.monotonic()` until which a predecessor may still hold the port.
 
@@ -124,12 +124,12 @@ def _listener(address: Address) -> socket.socket:
 
 def activated(environ: Mapping[str, str]) -> int | None:
     """
-    Return the descriptor of the listening socket that systemd has passed to this process; None if there is none.
+    Return the descriptor of the listening socket passed by systemd; None if there is none.
 
-    See sd_listen_fds(3). A socket unit for Querykeep has one socket, that of HTTP.
+    See sd_listen_fds(3). A socket unit for Querykeep has one socket, for HTTP.
 
     Raises:
-        OSError: It is not one listening TCP socket.
+        OSError: systemd did not pass exactly one listening TCP socket.
     """
     if environ.get("LISTEN_PID") != str(os.getpid()):
         return None
@@ -141,14 +141,14 @@ def activated(environ: Mapping[str, str]) -> int | None:
 
 
 def bound_address(descriptor: int) -> Address | None:
-    """Return the address on which the socket *descriptor* listens; None if it is no listening TCP socket."""
+    """Return the address on which the socket *descriptor* listens; None if it is not a listening TCP socket."""
     try:
         duplicate = os.dup(descriptor)
     except OSError:
         return None
     try:
         listener = socket.socket(fileno=duplicate)
-    except OSError:  # It is no socket.
+    except OSError:  # The descriptor is not a socket.
         os.close(duplicate)
         return None
     with listener:
@@ -161,7 +161,7 @@ def bound_address(descriptor: int) -> Address | None:
 
 
 def listening_addresses() -> Iterator[Address]:
-    """Yield the addresses of TCP on which this process listens."""
+    """Yield the TCP addresses on which this process listens."""
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (the names are numbers)
         if (address := bound_address(int(name))) is not None:
             yield address
@@ -176,7 +176,7 @@ def holders(port: int) -> Iterator[int]:
 
 
 def is_listening(port: int) -> bool:
-    """Return whether any process of this network namespace listens on TCP *port*, on whichever address."""
+    """Return whether any process in this network namespace listens on TCP *port*, on any address."""
     return bool(_listening_inodes(port))
 
 
@@ -195,6 +195,6 @@ def _socket_inodes(process: Path) -> set[str]:
     inodes = set()
     with suppress(OSError):  # The process has ended, or belongs to another user.
         for descriptor in (process / "fd").iterdir():
-            with suppress(FileNotFoundError):  # This one was closed meanwhile.
+            with suppress(FileNotFoundError):  # The descriptor was closed in the meantime.
                 inodes.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
     return inodes

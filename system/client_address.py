@@ -9,14 +9,15 @@ IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 def client_address(peer: str, forwarded_for: str, trusted_proxies: tuple[str, ...]) -> str:
     """
-    Return the address of the client whose request came from *peer*. Use it in logs only: a proxy may be wrong.
+    Return the address of the client whose request came from *peer*. For logs only: a proxy may be wrong.
 
-    It is the last address of *forwarded_for* that no trusted proxy has, or the first if all have it. It is *peer* if
-    that is no trusted proxy, or if an address that counts is malformed.
+    The result is the last address in *forwarded_for* that is not a trusted proxy, or the first address if all are
+    trusted. The result is *peer* if *peer* is not a trusted proxy, or if a relevant address is malformed.
 
     Args:
         peer: The address at the other end of the connection.
-        forwarded_for: The value of `X-Forwarded-For`: addresses separated by commas, each proxy appending its peer.
+        forwarded_for: The value of `X-Forwarded-For`: comma-separated addresses. Each proxy appends the address of its
+            peer.
         trusted_proxies: Networks, as `runtime.http.trusted_proxies` lists them.
     """
     if not forwarded_for or not trusted_proxies:
@@ -33,7 +34,7 @@ def client_address(peer: str, forwarded_for: str, trusted_proxies: tuple[str, ..
 
 
 def _parse(text: str) -> IpAddress | None:
-    """Return the address in *text*, one of IPv4 in IPv6 as IPv4; None if it is none, or has a zone."""
+    """Return the address in *text*, with IPv4-mapped IPv6 as IPv4; None if it is not an address or has a zone."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

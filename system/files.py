@@ -1,11 +1,11 @@
-"""Read small files from an untrusted source: without blocking, and with a bound on memory."""
+"""Read small files from an untrusted source without blocking and with a memory limit."""
 
 import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: The smallest read.
+#: The minimum size of a read in bytes.
 _BLOCK_BYTES = 64 * 1024
 
 _KINDS = {
@@ -17,16 +17,16 @@ _KINDS = {
 
 
 class UnreadableFileError(Exception):
-    """A file cannot be read; `str()` is the reason, which fits after "cannot be read: "."""
+    """A file cannot be read. `str()` is the reason, which fits after "cannot be read: "."""
 
 
 class MissingFileError(UnreadableFileError):
-    """There is no file of that name."""
+    """There is no file with this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """All bytes of a file, and whether users other than its owner may read it, from one open descriptor."""
+    """All bytes of a file, and whether users other than the owner may read it, from one open descriptor."""
 
     data: bytes = field(repr=False)
     others_may_read: bool
@@ -34,7 +34,7 @@ class FileContent:
 
 def read_regular_file(path: Path, max_bytes: int) -> FileContent:
     """
-    Read a regular file of at most *max_bytes*; symbolic links are followed.
+    Read a regular file of at most *max_bytes*, following symbolic links.
 
     A file that could block or never end (a pipe, a device, a socket) is refused and never read.
 
@@ -63,8 +63,8 @@ def _read(descriptor: int, max_bytes: int) -> FileContent:
         kind = _KINDS[stat.S_IFMT(status.st_mode)]  # never a socket, which cannot be opened, or a link
         raise UnreadableFileError(f"it is {kind}, not a regular file")
     data = bytearray()
-    # A read allocates the size it asks for, so ask for the size of the file. It may be wrong: a file can grow, and the
-    # files of /proc have size 0.
+    # A read allocates the requested size, so request the file size. The size may be wrong because a file can grow, and
+    # files in /proc have size 0.
     while len(data) <= max_bytes:
         expected = max(status.st_size - len(data), _BLOCK_BYTES)
         chunk = os.read(descriptor, min(expected, max_bytes + 1 - len(data)))

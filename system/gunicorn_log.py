@@ -1,4 +1,4 @@
-"""The log of gunicorn, which runs the web server and the workers of the engine."""
+"""The log of gunicorn, which runs the web server and the engine workers."""
 
 import logging
 from typing import Any
@@ -7,7 +7,7 @@ from gunicorn.glogging import Logger
 
 
 class ServerLogger(Logger):
-    """gunicorn's own log, through the handlers of this project. sqlapi writes the access log."""
+    """gunicorn's own log, written through the handlers of this project. sqlapi writes the access log."""
 
     access_log_enabled = False
 

@@ -1,4 +1,4 @@
-"""Heartbeats of processes, and the silence since the last one, as the parent measures it."""
+"""Process heartbeats, and the silence since the last heartbeat as measured by the parent."""
 
 import logging
 import os
@@ -8,12 +8,12 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-#: Seconds without a heartbeat after which a process is hung; it is killed a second later.
+#: Seconds without a heartbeat after which a process counts as hung. It is killed a second later.
 HUNG_S = 10.0
-#: Further seconds for the first heartbeat: the process imports its program, perhaps on a busy machine.
+#: Additional seconds for the first heartbeat, because the process imports its program, perhaps on a busy machine.
 START_S = 60.0
 
-#: Seconds that the log line about a silent process comes before its kill.
+#: Seconds between the log line about a silent process and its kill.
 _WARNING_S = 1.0
 
 _COUNT = struct.Struct("=Q")
@@ -21,9 +21,9 @@ _COUNT = struct.Struct("=Q")
 
 class Heartbeat:
     """
-    A number in the anonymous file *descriptor*, which a process increments as long as it works, and its parent reads.
+    A number in the anonymous file *descriptor* that a working process increments and its parent reads.
 
-    It is 0 until the first heartbeat.
+    The number is 0 until the first heartbeat.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -36,7 +36,7 @@ class Heartbeat:
         return os.memfd_create("querykeep-heartbeat", os.MFD_CLOEXEC)
 
     def beat(self) -> None:
-        """Increment the number. For one thread."""
+        """Increment the number. Call from one thread only."""
         self._count += 1
         self._write(self._count)
 
@@ -57,8 +57,8 @@ class Pulse:
     """
     The silence of a process, measured by changes of its heartbeat.
 
-    The clock of that process is not used. The time between two looks counts as one second at most: if the parent did
-    not run, the process is not to blame.
+    The process's own clock is not used. The time between two checks counts as one second at most, because the process
+    is not to blame if the parent did not run.
     """
 
     def __init__(self, now: float) -> None:
@@ -78,10 +78,10 @@ class Pulse:
 
 class HangDetector:
     """
-    Decides when a process is hung and must be killed. The first value other than *beat* is its first heartbeat.
+    Decides when a process is hung and must be killed. The first value that differs from *beat* is the first heartbeat.
 
-    A log line, with the name of the *part* and the process id of its *worker*, comes first; a later look decides. If
-    nobody reads the log, both processes wait for that. Look about once a second.
+    A log line with the name of the *part* and the process id of its *worker* is written first, and a later check
+    decides. If nobody reads the log, both processes wait for a reader. Check about once a second.
     """
 
     def __init__(self, part: str, now: float, beat: float = 0.0, *, worker: int | None = None) -> None:
@@ -94,14 +94,14 @@ class HangDetector:
 
     @property
     def silent_s(self) -> float:
-        """The seconds since the last heartbeat; before the first one, those that were too many."""
+        """The seconds since the last heartbeat, or before the first heartbeat, the seconds over the limit."""
         return self._pulse.quiet_s
 
     def is_hung(self, beat: float, limit_s: float, now: float, *, is_stopped: bool = False) -> bool:
         """
-        Record *beat*, and return whether the process has been silent for *limit_s* seconds and some more.
+        Record *beat*, and return whether the process has been silent for slightly more than *limit_s* seconds.
 
-        *is_stopped* says whether a signal has stopped it. Otherwise the first heartbeat may be `START_S` later.
+        *is_stopped* says whether a signal has stopped the process. If not, the first heartbeat may be `START_S` later.
         """
         self._has_begun |= beat != self._first
         if not self._has_begun:
@@ -118,14 +118,14 @@ class HangDetector:
 
 
 def is_stopped(child: int) -> bool:
-    """Return whether a signal has stopped the process *child* of this one."""
+    """Return whether a signal has stopped the child process *child*."""
     with suppress(ChildProcessError):
         return os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
     return False
 
 
 def waits_for_disk() -> bool:
-    """Return whether a thread of this process waits for a disk or a network file system, so that others wait for it."""
+    """Return whether a thread of this process is blocked on a disk or network file system, and so may block others."""
     for task in Path("/proc/self/task").glob("*/stat"):
         with suppress(OSError):  # The thread has ended.
             if task.read_text().rpartition(") ")[2].startswith("D"):

@@ -1,4 +1,4 @@
-"""Locks in the state directory: one process refreshes the data, one runs the engine, one supervises."""
+"""Locks in the state directory, so that only one process each refreshes the data, runs the engine and supervises."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ ENGINE_LOCK_NAME = "engine.lock"
 #: Held by the Flight SQL server while it accepts calls.
 FLIGHT_LOCK_NAME = "flight.lock"
 
-#: How long a start waits for the port and the lock of a predecessor that is stopping.
+#: How long startup waits for the port and the lock of a stopping predecessor.
 PREDECESSOR_WAIT_S = 5.0
 
 _POLL_S = 0.05
@@ -24,9 +24,9 @@ _POLL_S = 0.05
 
 class StateLock:
     """
-    A lock in *state_dir*, by default the refresher's. The kernel frees it when the holder ends for any reason.
+    A lock in *state_dir*, by default the refresher's. The kernel releases it when the holder ends for any reason.
 
-    The lock file is never removed. It contains the process id of the holder, for the error message of the next one.
+    The lock file is never removed. It contains the holder's process id for the error message of the next process.
     """
 
     def __init__(self, state_dir: Path, name: str = LOCK_NAME) -> None:
@@ -40,7 +40,7 @@ class StateLock:
 
     def acquire(self, wait_s: float = 0.0) -> bool:
         """
-        Take the lock, waiting up to *wait_s* seconds; False if another process still holds it.
+        Acquire the lock, waiting up to *wait_s* seconds. Return False if another process still holds it.
 
         Raises:
             StateDirectoryError: The lock file cannot be used.
@@ -54,10 +54,10 @@ class StateLock:
 
     def keep(self) -> bool:
         """
-        Take the lock again if its file was removed or replaced, for example by a clean-up.
+        Acquire the lock again if its file was removed or replaced, for example by a clean-up.
 
         Returns:
-            Whether this object holds it; False if another process was faster, or the directory is gone.
+            Whether this object holds the lock. False if another process was faster or the directory is gone.
         """
         if self._descriptor is None or not self._is_named(self._descriptor):
             self.release()
@@ -81,17 +81,17 @@ class StateLock:
         return f"process {pid}" if pid.isdigit() else "another process"
 
     def holder_pid(self) -> int | None:
-        """Return the process id of the holder; None if nobody holds the lock, or this process cannot see the holder."""
+        """Return the holder's process id; None if nobody holds the lock or this process cannot see the holder."""
         with suppress(OSError, ValueError):
             if self.is_taken():
                 pid = int(self._path.read_text(encoding="ascii"))
-                # The holder may be in a container: another process has its number here.
+                # If the holder is in a container, another process may have its number here.
                 if any(path.exists() and path.samefile(self._path) for path in Path(f"/proc/{pid}/fd").iterdir()):
                     return pid
         return None
 
     def is_taken(self) -> bool:
-        """Return whether any process holds the lock. The check itself blocks others only for a moment."""
+        """Return whether any process holds the lock. The check blocks others only for a moment."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -110,7 +110,7 @@ class StateLock:
                 descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                 opened.callback(os.close, descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # A lock on a file that was deleted meanwhile protects nothing.
+                # A lock on a file that has been deleted in the meantime protects nothing.
                 if not self._is_named(descriptor):
                     return False
                 os.ftruncate(descriptor, 0)
@@ -133,7 +133,7 @@ _held: weakref.WeakSet[StateLock] = weakref.WeakSet()
 
 
 def _release_inherited() -> None:
-    """Release the locks in a forked child, which would otherwise keep them when its parent ends."""
+    """Release the locks in a forked child, which would otherwise keep them after its parent ends."""
     for lock in list(_held):
         lock.release()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def memory_bytes() -> int:
-    """Return the machine's memory, or the smallest limit of the control groups (container, unit) of this process."""
+    """Return the machine's memory, or the smallest memory limit of this process's control groups (container, unit)."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file in _control_group_files("memory", "memory.max", "memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # The file is missing or contains `max`.
@@ -16,7 +16,7 @@ def memory_bytes() -> int:
 
 
 def out_of_memory_kills() -> int:
-    """Return how many processes of this machine the system has killed for lack of memory; 0 if it does not tell."""
+    """Return the number of processes that the system has killed for lack of memory; 0 if it is not reported."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -29,9 +29,9 @@ _ROOT = Path("/sys/fs/cgroup")
 
 def _control_group_files(controller: str, name: str, name_in_v1: str) -> Iterator[Path]:
     """
-    Yield the files that may limit this process, from its own group up; some may be missing.
+    Yield the files that may limit this process, from its own group upwards. Some may be missing.
 
-    They have the name *name*, but *name_in_v1* in a hierarchy of version 1, of which there is one for the *controller*.
+    The files are called *name*, or *name_in_v1* in a version 1 hierarchy, which exists per *controller*.
     """
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

@@ -1,15 +1,15 @@
 """
-The limits that a process sets for itself before it serves, and how it returns memory.
+The limits that a process sets for itself before serving, and the return of memory to the system.
 
-All servers end with their parent and have limits of file descriptors. The other limits are for engine workers and
-loaders.
+All servers end with their parent and have file descriptor limits. The other limits are for engine workers and loaders.
 
-Linux only. A statement that meets a limit gets an error from DuckDB or the encoders, or ends the process; the process
-that started this one continues.
+Linux only. A statement that reaches a limit gets an error from DuckDB or the encoders, or ends the process. The parent
+process continues.
 
 The memory limit is on private writable memory (RLIMIT_DATA) and not on address space, because DuckDB, pyarrow and the C
 library reserve far more addresses than they use. To keep that count near the memory in use, DuckDB's allocator must
-return addresses (`queryengine/__init__.py`), and pyarrow must use the C library's allocator: its own reserves 1 GiB.
+return addresses (`queryengine/__init__.py`), and pyarrow must use the C library's allocator because its own allocator
+reserves 1 GiB.
 """
 
 import atexit
@@ -29,7 +29,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-#: The environment variables that a worker keeps. Libraries read them, and none is a secret.
+#: The environment variables that a worker keeps. Libraries read them, and none of them is a secret.
 HARMLESS_VARIABLES = frozenset(
     {
         *("DJANGO_SETTINGS_MODULE", "GRPC_EXPERIMENTS", "GRPC_VERBOSITY", "HOME", "LANG", "LANGUAGE", "LC_ALL"),
@@ -37,21 +37,21 @@ HARMLESS_VARIABLES = frozenset(
     }
 )
 
-#: The niceness of a worker, so that the processes that answer health checks take precedence.
+#: The niceness of a worker, so that the processes that serve health checks take precedence.
 NICENESS = 5
 
 #: Options of prctl(2).
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 
-#: The largest number of simultaneous connections of one process, if the system permits that many.
+#: The maximum number of simultaneous connections of one process, if the system permits that many.
 MAX_CONNECTIONS = 10_000
 _MIN_CONNECTIONS = 4
-#: Descriptors for anything but clients: listener, log, heartbeat file, event loop, sockets of the other processes.
+#: Descriptors not used for clients: listener, log, heartbeat file, event loop, sockets of the other processes.
 _BASE_DESCRIPTORS = 32
 
-#: Allocations of up to `_REUSED_BYTES` reuse freed memory, and up to `_KEPT_BYTES` of that stay with the process: the
-#: intermediate results of pyarrow's kernels. The kernel would have to clear each new page.
+#: Allocations of up to `_REUSED_BYTES` (the intermediate results of pyarrow's kernels) reuse freed memory, and up to
+#: `_KEPT_BYTES` of it stay with the process. Otherwise the kernel would have to clear each new page.
 _MIB = 1024 * 1024
 _REUSED_BYTES = 4 * _MIB
 _KEPT_BYTES = 32 * _MIB
@@ -64,10 +64,10 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
-#: The size of a `pthread_attr_t`: 56 bytes with glibc and musl on 64 bits, and room to spare.
+#: The size of a `pthread_attr_t`, with room to spare: it has 56 bytes with glibc and musl on 64 bits.
 _PTHREAD_ATTR_BYTES = 128
 
-#: The garbage collector's threshold of new objects. A request makes about a hundred, hardly any of them in a cycle.
+#: The garbage collector's threshold of new objects. A request creates about a hundred, hardly any of them in a cycle.
 _COLLECT_AFTER = 10_000
 
 #: The name of jemalloc's control that purges all arenas (4096 means all).
@@ -76,10 +76,10 @@ _PURGE = b"arena.4096.purge"
 
 def die_with_parent(parent: int) -> None:
     """
-    Have the kernel kill this process when *parent*, which forked it, ends; kill it now if *parent* has ended.
+    Tell the kernel to kill this process when its *parent* ends. If *parent* has already ended, kill it now.
 
     Raises:
-        OSError: The kernel refuses.
+        OSError: The kernel refuses the request.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The parent may have ended before the call.
@@ -89,9 +89,9 @@ def die_with_parent(parent: int) -> None:
 
 def connection_limit(statements: int) -> int:
     """
-    Return the number of clients that a process may accept, given that *statements* of them need another socket each.
+    Return the number of clients that a process may accept, of which *statements* need a second socket each.
 
-    It is derived from the hard limit of descriptors (`ulimit -Hn`).
+    The number is derived from the hard limit of descriptors (`ulimit -Hn`).
     """
     return max(_MIN_CONNECTIONS, min(MAX_CONNECTIONS, hard_limit() - _BASE_DESCRIPTORS - statements))
 
@@ -100,19 +100,19 @@ def descriptors_for(datasets: int) -> int:
     """
     Return the number of descriptors that a process with an engine may need.
 
-    Each snapshot may be open three times: for the running statement, for the next ones, and for a newer session.
+    Each snapshot may be open three times: for the running statement, for the next statements, and for a newer session.
     """
     return 3 * datasets + _BASE_DESCRIPTORS
 
 
 def hard_limit(kind: int = resource.RLIMIT_NOFILE) -> int:
-    """Return the hard limit of *kind*, by default that of descriptors; `sys.maxsize` if there is none."""
+    """Return the hard limit of *kind* (by default, of descriptors); `sys.maxsize` if there is none."""
     _, hard = resource.getrlimit(kind)
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def raise_soft_limit() -> None:
-    """Raise the soft limit of descriptors to what this process may need, as far as the hard limit permits."""
+    """Raise the soft limit of descriptors to the number that this process may need, if the hard limit permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(2 * MAX_CONNECTIONS, hard_limit())
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -129,8 +129,8 @@ def close_descriptors(keep: Iterable[int]) -> None:
     """
     Close every descriptor except *keep* and standard error, which is the log.
 
-    The null device takes their numbers: inherited objects may close their descriptors later, and must not close one
-    that this process has opened.
+    The closed numbers are reassigned to the null device. Inherited objects may close their descriptors later, and must
+    not close one that this process has opened.
     """
     kept = set(keep)
     if sys.__stderr__ is not None:  # otherwise its number may belong to a file that was opened later
@@ -139,7 +139,7 @@ def close_descriptors(keep: Iterable[int]) -> None:
     for descriptor in {int(entry.name) for entry in Path("/proc/self/fd").iterdir()} - kept - {null}:
         try:
             os.fstat(descriptor)
-        except OSError:  # the descriptor by which the directory was read
+        except OSError:  # the descriptor used to read the directory
             continue
         os.dup2(null, descriptor, inheritable=False)
     os.close(null)
@@ -147,10 +147,10 @@ def close_descriptors(keep: Iterable[int]) -> None:
 
 def confine(*, file_bytes: int | None, niceness: int = NICENESS) -> None:
     """
-    Restrict this process, apart from memory and CPU.
+    Restrict this process, except for memory and CPU.
 
-    It gains no privileges, leaves no core file, writes no file larger than *file_bytes* (None: no limit), and raises
-    its niceness by *niceness*. If it uses pyarrow, import that first.
+    The process cannot gain privileges, leave a core file or write a file larger than *file_bytes* (None: no limit), and
+    its niceness is raised by *niceness*. If it uses pyarrow, import pyarrow first.
 
     Raises:
         OSError: A limit cannot be set.
@@ -161,33 +161,33 @@ def confine(*, file_bytes: int | None, niceness: int = NICENESS) -> None:
         file_bytes = min(file_bytes, hard_limit(resource.RLIMIT_FSIZE))
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     os.nice(niceness)
-    if (pa := sys.modules.get("pyarrow")) is not None:  # A process without it must not pay for the import.
+    if (pa := sys.modules.get("pyarrow")) is not None:  # A process without pyarrow must not pay for the import.
         pa.set_memory_pool(pa.system_memory_pool())
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """In bytes: `resident` private memory in use, `data` private writable memory, as RLIMIT_DATA counts it."""
+    """Memory in bytes: `resident` is private memory in use, `data` private writable memory as in RLIMIT_DATA."""
 
     resident: int
     data: int
 
 
 class Memory:
-    """The memory use of this process. It holds a descriptor, so `use` works when there is none left."""
+    """The memory use of this process. This object has its own descriptor, so `use` works when no descriptor is left."""
 
     def __init__(self) -> None:
-        """Raise OSError when there is no descriptor left."""
+        """Open the descriptor. Raises OSError if none is left."""
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def use(self) -> MemoryUse:
-        """Return the memory in use now."""
+        """Return the current memory use."""
         _, resident, shared, _, _, data, _ = map(int, os.pread(self._statm, 128, 0).split())
         page = resource.getpagesize()
         return MemoryUse(resident=(resident - shared) * page, data=data * page)
 
     def limit(self, more_bytes: int) -> None:
-        """Allow *more_bytes* beyond the memory in use now."""
+        """Allow *more_bytes* in addition to the current memory use."""
         _set_soft(resource.RLIMIT_DATA, self.use().data + more_bytes)
 
 
@@ -195,7 +195,7 @@ def reuse_memory() -> None:
     """
     Keep freed memory for the next allocations, until `give_memory_back`. Call this before any thread starts.
 
-    All threads share one arena, because the C library trims only its first one.
+    All threads share one arena because the C library trims only its first one.
     """
     libc = ctypes.CDLL(None)
     for parameter, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _REUSED_BYTES), (_M_TRIM_THRESHOLD, _KEPT_BYTES)):
@@ -206,7 +206,7 @@ def set_stack_size() -> bool:
     """
     Give each new thread a stack of `STACK_BYTES`, regardless of the limit of this process.
 
-    The main thread gets as much if the limit can be raised; otherwise this returns False.
+    The main thread gets the same size if the limit can be raised. Otherwise this returns False.
     """
     libc = ctypes.CDLL(None)
     attributes = ctypes.create_string_buffer(_PTHREAD_ATTR_BYTES)
@@ -221,7 +221,7 @@ def set_stack_size() -> bool:
 
 
 def give_memory_back() -> None:
-    """Return to the system the memory that allocators keep. It takes some milliseconds after a large statement."""
+    """Return the memory that allocators keep to the system. Takes a few milliseconds after a large statement."""
     if (engine := sys.modules.get("_duckdb")) is not None and (purge := _duckdb_control(str(engine.__file__))):
         purge(_PURGE, None, None, None, 0)
     if (pa := sys.modules.get("pyarrow")) is not None:
@@ -231,20 +231,20 @@ def give_memory_back() -> None:
 
 def share_what_is_loaded() -> None:
     """
-    Keep the memory of this process shared with the processes that it forks.
+    Keep the memory of this process shared with its forks.
 
-    The garbage collector writes to every object that it visits, which would unshare 7 MB per worker. So it skips the
-    objects that exist now, and runs less often from now on.
+    The garbage collector writes to every object that it visits, which would unshare 7 MB per worker. This makes it skip
+    the objects that exist now, and run less often.
     """
     gc.collect()
     give_memory_back()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER)
-    atexit.register(gc.unfreeze)  # DuckDB complains about objects that are not collected at exit.
+    atexit.register(gc.unfreeze)  # DuckDB reports objects that are not collected at exit.
 
 
 def limit_cpu(more_s: float) -> None:
-    """Have the kernel end this process once its threads together have used another *more_s* seconds of CPU."""
+    """Tell the kernel to end this process after its threads have used another *more_s* seconds of CPU in total."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _set_soft(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + more_s) + 1)
 
@@ -257,7 +257,7 @@ def lift_cpu_limit() -> None:
 
 @contextmanager
 def limited_files(file_bytes: int) -> Iterator[None]:
-    """Limit files to *file_bytes* within the block. A larger write fails with EFBIG: Python ignores SIGXFSZ."""
+    """Limit files to *file_bytes* within the block. A larger write fails with EFBIG because Python ignores SIGXFSZ."""
     _set_soft(resource.RLIMIT_FSIZE, file_bytes)
     try:
         yield
@@ -281,10 +281,10 @@ def _prctl(option: int, value: int) -> None:
 @cache
 def _duckdb_control(library: str) -> Any:
     """
-    Return the control function of DuckDB's allocator, or None if this build of DuckDB has another allocator.
+    Return the control function of DuckDB's allocator; None if this build of DuckDB has another allocator.
 
-    DuckDB has no SQL or API that returns freed memory to the system, so this calls the exported function of its
-    bundled jemalloc. Without it a worker keeps more memory after a large statement, and is replaced sooner.
+    DuckDB has no SQL or API that returns freed memory to the system, so this uses the exported function of its bundled
+    jemalloc. Without that function, a worker keeps more memory after a large statement and is replaced sooner.
     """
     try:
         control = ctypes.CDLL(library).duckdb_je_mallctl

@@ -1,4 +1,4 @@
-"""What /proc says about processes: their command lines, states, children, processor time and memory."""
+"""Process information from /proc: command lines, states, children, CPU time and memory."""
 
 import os
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from pathlib import Path
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-#: Positions in what `stat_fields` returns.
+#: Indexes into the result of `stat_fields`.
 STATE, STARTED = 0, 19
 _USER, _CHILDREN_SYSTEM, _RESIDENT = 11, 14, 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a process and its descendants use; `cpu_s` includes children that have ended."""
+    """The CPU and memory use of a process and its descendants. `cpu_s` includes children that have ended."""
 
     cpu_s: float
     resident_bytes: int
@@ -25,9 +25,9 @@ class Usage:
 
 def stat_fields(pid: int) -> list[str] | None:
     """
-    Return the fields of /proc/PID/stat (proc(5)) from the state on; None if there is no such process.
+    Return the fields of /proc/PID/stat (proc(5)) from the state onwards; None if there is no such process.
 
-    The name of the program before them may contain anything.
+    The preceding program name may contain any characters.
     """
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -35,20 +35,20 @@ def stat_fields(pid: int) -> list[str] | None:
 
 
 def started_at(pid: int) -> str | None:
-    """Return when the process *pid* started, to tell it from a later one with its number; None if there is none."""
+    """Return the start time of the process *pid*, to detect a reused id; None if there is no such process."""
     fields = stat_fields(pid)
     return None if fields is None else fields[STARTED]
 
 
 def arguments(pid: int) -> list[str]:
-    """Return the command line of the process *pid*; empty if there is none."""
+    """Return the command line of the process *pid*; empty if there is no such process."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     return []
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of the process *pid*, of whichever of its threads."""
+    """Return the children of the process *pid*, from all of its threads."""
     found: list[int] = []
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -58,7 +58,7 @@ def children(pid: int) -> list[int]:
 
 
 def usage_of(pid: int) -> Usage:
-    """Return what the process *pid* and all its descendants use."""
+    """Return the CPU and memory use of the process *pid* and all its descendants."""
     cpu_ticks = pages = processes = 0
     for one in family(pid):
         if (fields := stat_fields(one)) is not None:

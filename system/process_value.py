@@ -1,4 +1,4 @@
-"""A per-process object for classes that a framework instantiates; all others receive it as an argument."""
+"""A per-process object for classes that a framework instantiates. All other classes receive it as an argument."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -7,7 +7,7 @@ _T = TypeVar("_T")
 
 
 class ProcessValue(Generic[_T]):
-    """The object, once it is set. *missing* returns the error that `get` raises while there is none."""
+    """The object, once it is set. *missing* returns the error that `get` raises before that."""
 
     def __init__(self, missing: Callable[[], Exception]) -> None:
         self.value: _T | None = None
@@ -15,7 +15,7 @@ class ProcessValue(Generic[_T]):
         self._start: Callable[[], object] | None = None
 
     def get(self) -> _T:
-        """Return the object. If there is none, call what `start_on_demand` registered, which may set it."""
+        """Return the object. If there is none, first call the function from `start_on_demand`, which may set it."""
         if self.value is None and self._start is not None:
             self._start()
         if self.value is None:
@@ -23,9 +23,9 @@ class ProcessValue(Generic[_T]):
         return self.value
 
     def set(self, value: _T | None) -> None:
-        """Set the object; None removes it. Nothing is started on demand from now on."""
+        """Set the object, or remove it with None. Nothing is started on demand from now on."""
         self.value, self._start = value, None
 
     def start_on_demand(self, start: Callable[[], object]) -> None:
-        """Let `get` call *start* when it finds no object."""
+        """Make `get` call *start* if there is no object."""
         self._start = start

@@ -1,10 +1,10 @@
 """
-The sandbox of an engine worker: no programs, no network but for one port, no other processes, no writes to other files.
+The sandbox of an engine worker: no programs, no network except one port, no other processes, no other file writes.
 
-It uses two features of Linux, each as far as the kernel supports it. Landlock (5.13, extended by each version of its
-interface) denies writing, creating and removing files outside the given directories, executing, and signalling
-processes outside. A seccomp filter (x86_64 and aarch64) answers system calls that no worker needs with EPERM. Reading
-is not restricted: a worker opens snapshots later, and libraries load their files themselves.
+It uses two Linux features, each as far as the kernel supports it. Landlock (5.13, extended by each version of its
+interface) denies writing, creating and removing files outside the given directories, executing programs, and signalling
+processes outside the sandbox. A seccomp filter (x86_64 and aarch64) fails system calls that no worker needs with EPERM.
+Reading is not restricted because a worker opens snapshots later, and libraries load their files themselves.
 """
 
 import ctypes
@@ -22,34 +22,34 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1
 _PATH_BENEATH = 1
 
-#: Rights on files: execute, write, remove (a directory, a file), make (seven kinds of file); in later versions also
-#: move to another directory, truncate, and control a device.
+#: Access rights on files: execute, write, remove (a directory, a file), make (seven kinds of file). Later versions add
+#: moving to another directory, truncating, and controlling a device.
 _EXECUTE, _WRITE_FILE, _REMOVE, _MAKE = 1 << 0, 1 << 1, 0b11 << 4, 0b111_1111 << 6
 _REFER, _TRUNCATE, _CONTROL_DEVICE = 1 << 13, 1 << 14, 1 << 15
 _SINCE = {2: _REFER, 3: _TRUNCATE, 5: _CONTROL_DEVICE}
-#: The rights below a writable directory. Only directories (bit 7) and regular files (bit 8) may be made.
+#: The access rights below a writable directory. Only directories (bit 7) and regular files (bit 8) can be created.
 _BELOW = _WRITE_FILE | _REMOVE | 1 << 7 | 1 << 8 | _REFER | _TRUNCATE
 #: Bind and connect TCP sockets (since version 4); reach abstract sockets and signal processes outside (since 6).
 _TCP, _TCP_SINCE = 0b11, 4
 _CONNECT, _NET_PORT = 0b10, 2
 _SCOPES, _SCOPES_SINCE = 0b11, 6
-#: From this version on no file outside can be changed; before, it could be truncated.
+#: From this version on, files outside cannot be changed. In earlier versions they could be truncated.
 _WHOLE_SINCE = 3
 
 #: seccomp(2). Without the flag, kernels before 5.16 slow down the whole process.
 _SET_FILTER, _ASK_ACTION, _ALLOW_SPECULATION = 1, 2, 4
 _ERRNO, _ALLOW = 0x0005_0000, 0x7FFF_0000
-#: For each machine: seccomp's name of the architecture, the number of seccomp(2), and the denied system calls: socket
-#: first, then execve, execveat, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, bpf, and io_uring_setup,
-#: which can make some of them.
+#: For each machine: seccomp's architecture id, the number of seccomp(2), and the denied system calls. These are socket,
+#: execve, execveat, ptrace, process_vm_readv, process_vm_writev, pidfd_getfd, bpf, and io_uring_setup, which can make
+#: some of the others.
 _REFUSED = {
     "x86_64": (0xC000_003E, 317, (41, 59, 322, 101, 310, 311, 438, 321, 425)),
     "aarch64": (0xC000_00B7, 277, (198, 221, 281, 117, 270, 271, 438, 280, 425)),
 }
-#: The first number of the x32 system calls of x86_64, which nothing uses.
+#: The first number of the x32 system calls on x86_64, which nothing uses.
 _OTHER_CALLS = 0x4000_0000
 
-#: Instructions of the filter: load a word, jump if it is equal to (or at least) a number, return.
+#: Filter instructions: load a word, jump if it is equal to (or at least) a number, return.
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER, _MACHINE = 0, 4  # the offsets of the words
 
@@ -57,7 +57,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def missing() -> list[str]:
-    """Return the features for `enter` that this system lacks, for a log message."""
+    """Return the features of `enter` that this system lacks, for a log message."""
     version = _landlock()
     lacks = [] if version >= _WHOLE_SINCE else [f"Landlock {_WHOLE_SINCE} (it has {version or 'none'})"]
     return lacks if _can_filter() else [*lacks, "seccomp filters"]
@@ -65,11 +65,11 @@ def missing() -> list[str]:
 
 def enter(writable: Iterable[Path], *, port: int | None = None) -> None:
     """
-    Restrict this thread, and those it starts from now on, permanently, as far as the system can.
+    Permanently restrict this thread and the threads that it starts from now on, as far as the system can.
 
-    Files can be written, made and removed only below the directories *writable*; a missing one is skipped. With *port*,
-    sockets can be made, and TCP connects to that port only (Landlock 4). The process must have given up gaining
-    privileges before (`process_limits.confine`).
+    Files can be written, created and removed only below the directories *writable*. Missing directories are skipped.
+    With *port*, sockets can be created, and TCP can connect to that port only (Landlock 4). The process must already be
+    unable to gain privileges (`process_limits.confine`).
 
     Raises:
         OSError: The system refuses a feature that it reports as supported.
@@ -95,7 +95,7 @@ def _restrict(version: int, writable: Iterable[Path], port: int | None) -> None:
     handled = _EXECUTE | _WRITE_FILE | _REMOVE | _MAKE
     for since, access in _SINCE.items():
         handled |= access if version >= since else 0
-    # An older kernel, which knows fewer fields, accepts the others if they are 0.
+    # An older kernel knows fewer fields, and accepts the others if they are 0.
     attributes = struct.pack(
         "=QQQ", handled, _TCP if version >= _TCP_SINCE else 0, _SCOPES if version >= _SCOPES_SINCE else 0
     )
@@ -114,7 +114,7 @@ def _restrict(version: int, writable: Iterable[Path], port: int | None) -> None:
 
 
 def _refuse_calls(machine: int, seccomp: int, numbers: tuple[int, ...]) -> None:
-    """Deny the system calls *numbers*, and all those of an architecture other than *machine*, with EPERM."""
+    """Deny the system calls *numbers*, and all system calls of architectures other than *machine*, with EPERM."""
     last = len(numbers) + 5  # the instruction that denies
     program = [(_LOAD, 0, 0, _MACHINE), (_IF_EQUAL, 0, last - 2, machine)]
     program += [(_LOAD, 0, 0, _NUMBER), (_IF_AT_LEAST, last - 4, 0, _OTHER_CALLS)]
@@ -126,7 +126,7 @@ def _refuse_calls(machine: int, seccomp: int, numbers: tuple[int, ...]) -> None:
 
 
 def _called(*arguments: Any) -> int:
-    """Make a system call; raises OSError."""
+    """Make a system call. Raises OSError."""
     result = int(_libc.syscall(*arguments))
     if result < 0:
         number = ctypes.get_errno()

@@ -1,11 +1,11 @@
 """
-Temporary directories for data that the engine spills to disk: each private to one engine, removed when it closes.
+Temporary directories for data that the engine spills to disk. Each is private to one engine and removed on close.
 
-An engine needs it only for a statement that spills, so it also works without: while the file system has no room for
-another directory, such statements fail, and all others run.
+An engine needs a scratch directory only for statements that spill, so it also works without one. While the file system
+has no room for another directory, such statements fail and all others run.
 
-The next engine that starts removes what a killed process has left. A directory is in use while its lock is held;
-process ids would be unreliable, because they are reused and differ between containers.
+The next engine that starts removes the directories of killed processes. A directory is in use while its lock is held.
+Process ids would be unreliable because they are reused and differ between containers.
 """
 
 import errno
@@ -26,12 +26,12 @@ SCRATCH_DIRECTORY = "tmp"
 #: The names of the engines' directories.
 _OURS = re.compile("[0-9a-f]{32}")
 
-#: The file system has no inode or block left for a directory.
+#: Errors that mean that the file system has no inode or block left for a directory.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def scratch_parent(state_dir: Path) -> Path:
-    """Return the parent of all scratch directories, and create it if necessary; raises OSError."""
+    """Return the parent of all scratch directories, creating it if necessary. Raises OSError."""
     parent = state_dir / SCRATCH_DIRECTORY
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return parent
@@ -42,7 +42,7 @@ class ScratchDirectory:
 
     def __init__(self, state_dir: Path) -> None:
         """
-        Create the directory if there is room for it, and remove those that no process holds any more.
+        Create the directory if there is room for it, and remove directories that no process uses any more.
 
         Raises:
             OSError: The state directory cannot be written, or its `tmp` is not a directory.
@@ -50,11 +50,11 @@ class ScratchDirectory:
         self._parent = scratch_parent(state_dir)
         self.path = self._parent / uuid.uuid4().hex
         self._lock: int | None = None
-        self._is_short = False  # whether the log says that there is no room
+        self._is_short = False  # whether the lack of room has been logged
         self._create()
 
     def keep(self) -> bool:
-        """Create the directory if there was no room for it before; return False if it has been removed."""
+        """Create the directory if there was no room for it before. Return False if it has been removed."""
         if self._lock is None:
             try:
                 self._create()
@@ -63,7 +63,7 @@ class ScratchDirectory:
         return self._lock is None or self.path.is_dir()
 
     def _create(self) -> None:
-        # Another process that starts now must not find the new directory before it is locked.
+        # A process that starts now must not find the new directory before it is locked.
         guard = _lock(self._parent, wait=True)
         try:
             for name in [entry.name for entry in os.scandir(guard)]:
@@ -105,7 +105,7 @@ def _lock(directory: Path | str, parent: int | None = None, *, wait: bool = Fals
 
 
 def _remove_unheld(name: str, parent: int) -> None:
-    with suppress(OSError):  # It is held, or not a directory: keep it.
+    with suppress(OSError):  # The entry is in use or not a directory: keep it.
         descriptor = _lock(name, parent)
         if os.fstat(descriptor).st_uid == os.geteuid():
             shutil.rmtree(name, dir_fd=parent, ignore_errors=True)

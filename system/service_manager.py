@@ -5,23 +5,23 @@ from contextlib import suppress
 
 
 class ServiceManager:
-    """The socket *address* from `NOTIFY_SOCKET`; without one, nothing is sent."""
+    """The socket *address* from `NOTIFY_SOCKET`. Without an address, nothing is sent."""
 
     def __init__(self, address: str) -> None:
-        # A name that begins with @ is not in the file system.
+        # A name that begins with @ is an abstract socket, not a file.
         self._address = "\0" + address[1:] if address.startswith("@") else address
 
     def report_ready(self) -> None:
-        """Report that the start is complete."""
+        """Report that startup is complete."""
         self._tell(b"READY=1")
 
     def report_stopping(self) -> None:
-        """Report that a stop has begun, which systemd may not have asked for."""
+        """Report that a stop has begun, even if systemd did not request it."""
         self._tell(b"STOPPING=1")
 
     def report_alive(self) -> None:
-        """Report that this process works. Without this report for too long, systemd kills it."""
-        # `systemctl start` would wait forever if the socket had no room when the start was complete.
+        """Report that this process is alive. If the report is missing for too long, systemd kills the process."""
+        # `systemctl start` would wait forever if the socket had no room when startup was complete.
         self._tell(b"READY=1\nWATCHDOG=1")
 
     def _tell(self, state: bytes) -> None:

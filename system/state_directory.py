@@ -1,8 +1,8 @@
 """
-The state directory: it holds snapshots, sockets and the salt of the key digests, for this user only.
+The state directory, which contains snapshots, sockets and the salt of the key digests, for this user only.
 
-A name alone is no reason to delete or replace a file in it: links are not followed, and a file of another kind, of
-another owner or with a name that this runtime does not use is kept.
+Files in it are not deleted or replaced because of their name alone. Links are not followed. Files of another kind,
+another owner or an unknown name are kept.
 """
 
 import errno
@@ -19,7 +19,7 @@ from system.errors import StateDirectoryError
 
 _MODE = 0o700
 
-#: The entries of the directory by name: the test for the right kind of file, and the word for it.
+#: The directory's entries by name: the test for the correct kind of file, and the word for that kind.
 KINDS: dict[str, tuple[Callable[[int], bool], str]] = {
     **dict.fromkeys(("snapshots", "staged", "refresh_tmp", "tmp"), (stat.S_ISDIR, "directory")),
     **dict.fromkeys(("control.sock", "broker.sock", "engine.sock", "watch.sock"), (stat.S_ISSOCK, "socket")),
@@ -35,7 +35,7 @@ KINDS: dict[str, tuple[Callable[[int], bool], str]] = {
 
 def prepare_state_dir(path: Path) -> None:
     """
-    Create *path* and its missing parents with mode 0700, or remove the rights of other users from an existing one.
+    Create *path* and its missing parents with mode 0700, or remove other users' permissions from an existing *path*.
 
     Raises:
         StateDirectoryError: The directory cannot be created or written, is not a directory, belongs to another user, is
@@ -49,7 +49,7 @@ def prepare_state_dir(path: Path) -> None:
         if stat.S_IMODE(status.st_mode) != _MODE:
             path.chmod(_MODE)
         with tempfile.TemporaryFile(dir=path):
-            pass  # proves that it can be written: the disk is neither full nor read-only
+            pass  # proves that the disk is writable, and neither full nor read-only
     except OSError as exc:
         raise _unusable(path, exc) from exc
 
@@ -59,7 +59,7 @@ def judge_state_dir(path: Path) -> None:
     Check whether *path* can be the state directory, without creating or changing anything.
 
     Raises:
-        StateDirectoryError: As `prepare_state_dir`, as far as it can be foreseen.
+        StateDirectoryError: See `prepare_state_dir`, for errors that can be foreseen.
     """
     try:
         existing = next(directory for directory in (path, *path.parents) if os.path.lexists(directory))
@@ -104,7 +104,7 @@ def remove_ours(directory: Path, ours: re.Pattern[str], keep: Collection[str] = 
     """
     Delete the entries of *directory* whose names match *ours*, except *keep*.
 
-    Directories are deleted with their contents. Links are deleted, not followed; if *directory* itself is a link,
+    Directories are deleted with their contents. Links are deleted, not followed. If *directory* itself is a link,
     nothing is deleted. Entries that belong to another user or cannot be deleted are kept.
     """
     with suppress(OSError):

@@ -11,12 +11,12 @@ from system.state_directory import file_id
 
 class StateSocket:
     """
-    A listening socket in the state directory, `listener`, for the other processes of the runtime.
+    A listening socket, `listener`, in the state directory for the other processes of the runtime.
 
     The process that creates it holds the matching lock, so an existing socket belongs to a dead predecessor.
 
     Raises:
-        OSError: The socket cannot be created, or its path is another kind of file.
+        OSError: The socket cannot be created, or its path is a different kind of file.
     """
 
     def __init__(self, path: Path, backlog: int) -> None:
@@ -37,7 +37,7 @@ class StateSocket:
 
     @property
     def is_there(self) -> bool:
-        """Whether the path still leads to this socket."""
+        """Whether the path still refers to this socket."""
         return file_id(self._path) == self._id
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The directory for temporary files of programs that may run without a writable one, as in a read-only container."""
+"""The directory for temporary files if the system has no writable one, as in a read-only container."""
 
 import os
 import tempfile
@@ -9,12 +9,12 @@ from system.errors import StateDirectoryError
 
 def ensure_temporary_directory(state_dir: Path) -> None:
     """
-    Have this process and its children use the state directory if the system has no writable temporary directory.
+    Make this process and its children use the state directory if there is no writable temporary directory.
 
-    While the state directory does not exist, the nearest directory above it is used.
+    While the state directory does not exist, its nearest existing parent is used.
 
     Raises:
-        StateDirectoryError: That cannot be written either.
+        StateDirectoryError: That directory is not writable either.
     """
     try:
         tempfile.gettempdir()

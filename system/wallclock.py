@@ -1,11 +1,11 @@
-"""Times for people: ISO 8601 in UTC, to the millisecond. Waits use a clock that nobody sets instead."""
+"""Times for people: ISO 8601 in UTC, to the millisecond. Waits use a clock that cannot be set."""
 
 import time
 from datetime import UTC, datetime
 
 
 def since_boot() -> float:
-    """Return the seconds since the machine booted. Unlike `time.monotonic`, it counts those while it was suspended."""
+    """Return the seconds since the machine booted. Unlike `time.monotonic`, this includes time spent suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

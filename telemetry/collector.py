@@ -1,11 +1,11 @@
 """
-Collects the events of all processes from one socket, and answers questions about what is remembered.
+Collects the events of all processes from one socket, and answers questions about the history.
 
-One thread reads. After it has read something it pauses, so that it wakes up for many events at once: what the others
-send meanwhile waits in the buffers of the system, even if they die.
+One thread reads. After each read it pauses so that it wakes up for many events at once. Events sent in the meantime
+wait in the system's buffers, even if their senders die.
 
-A line is an event, or a question, which is the last line of its connection: the answer follows in JSON, or nothing if
-nobody knows one, and the connection ends.
+A line is either an event or a question. A question is the last line of its connection: the answer follows in JSON (or
+nothing, if there is no answer), and the connection ends.
 """
 
 import logging
@@ -25,19 +25,19 @@ from telemetry.events import Event, Line, Question, decode, decode_all
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two times that it reads.
+#: Seconds between two reads.
 PAUSE_S = 0.2
 
-#: A process that sends a longer line is dropped.
+#: The maximum bytes of a line. A process that sends a longer line is disconnected.
 MAX_LINE_BYTES = 64 * 1024
 
-#: Seconds until an answer must have been read.
+#: Seconds within which an answer must be read.
 ANSWER_S = 5.0
 
-#: Read at once from one process.
+#: Bytes read at once from one process.
 _RECEIVE_BYTES = 256 * 1024
 _BACKLOG = 128
-#: Seconds between checks whether the socket is still in its place.
+#: Seconds between checks for whether the socket still exists.
 _CHECK_S = 1.0
 
 
@@ -45,7 +45,7 @@ class Aggregate(Protocol):
     """Something that records or counts events."""
 
     def take(self, events: Sequence[Event]) -> None:
-        """Take *events*, in the order in which each process sent its own."""
+        """Record *events*. The events of each process are in the order in which it sent them."""
 
 
 class Collector:
@@ -53,9 +53,9 @@ class Collector:
     The socket at *path*, from `start` to `stop`.
 
     Args:
-        path: The socket's path; one that a dead predecessor left is replaced.
-        aggregates: What gets all events.
-        answer: Answers a question, in JSON types, in any thread. It raises LookupError if it cannot.
+        path: The socket's path. A socket left by a dead predecessor is replaced.
+        aggregates: The receivers of all events.
+        answer: Answers a question with JSON types, in any thread. It raises LookupError if it cannot.
         each_round: Called at least once a second while events are collected.
 
     Raises:
@@ -74,7 +74,7 @@ class Collector:
         self._answer = answer
         self._each_round = each_round
         self._selector = selectors.DefaultSelector()
-        self._rests: dict[socket.socket, bytes] = {}  # the beginning of a line from each process
+        self._rests: dict[socket.socket, bytes] = {}  # the incomplete line of each process
         self._events: list[Event] = []  # read, but not passed on
         self._questions: list[tuple[socket.socket, Question]] = []  # the same
         self._stop = threading.Event()
@@ -85,11 +85,11 @@ class Collector:
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
 
     def start(self) -> None:
-        """Read from now on."""
+        """Start reading."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Read what was sent until now, then close the socket."""
+        """Read everything sent so far, then close the socket."""
         self._stop.set()
         os.write(self._wakes, b".")
         self._thread.join()
@@ -123,7 +123,7 @@ class Collector:
         is_ready = self._read_all(0.0 if self._questions else timeout_s)
         questions, self._questions = self._questions, []
         if questions:
-            self._read_all(0.0)  # What anybody sent before a question is here by now, and the answer includes it.
+            self._read_all(0.0)  # Everything sent before a question has arrived by now, and the answer includes it.
         self._pass_on()
         for connection, question in questions:
             try:
@@ -142,7 +142,7 @@ class Collector:
         return bool(ready)
 
     def _restore_socket(self) -> None:
-        """Make the socket again if a clean-up has removed it."""
+        """Create the socket again if a clean-up has removed it."""
         if self._socket.is_there:
             return
         former = self._socket
@@ -159,7 +159,7 @@ class Collector:
         logger.warning("The socket for events was missing from the state directory: it is recreated")
 
     def _accept(self) -> None:
-        with suppress(OSError):  # no descriptor left, or nobody there any more
+        with suppress(OSError):  # no descriptor left, or the client has disconnected
             while True:
                 connection, _ = self._socket.listener.accept()
                 connection.setblocking(False)
@@ -180,7 +180,7 @@ class Collector:
         connection.close()
 
     def _take(self, connection: socket.socket, data: bytes) -> bool:
-        """Take what was read, and return whether it ended with a question."""
+        """Process the data read, and return whether it ended with a question."""
         lines, newline, rest = (self._rests[connection] + data).rpartition(b"\n")
         if len(rest) > MAX_LINE_BYTES:
             raise OSError("a line is too long")
@@ -194,7 +194,7 @@ class Collector:
         return False
 
     def _decoded(self, lines: bytes) -> Sequence[Line]:
-        """Decode all lines at once, which is much faster; one by one if one is damaged or of another release."""
+        """Decode all lines at once, which is faster, or one by one if a line is damaged or from another release."""
         with suppress(ValueError, RecursionError):
             return decode_all(lines)
         decoded = []

@@ -1,4 +1,4 @@
-"""Counts events. Nothing is ever subtracted."""
+"""Counts events. Counters never decrease."""
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -22,8 +22,8 @@ from telemetry.events import (
 )
 from telemetry.metrics import Distribution, Labels, Metric, Series
 
-#: The values of labels are of known words and names, far fewer than this. If they ever are not, the rest are counted
-#: together, as `OTHER`.
+#: The maximum number of label values. Label values are known words and names, far fewer than this. Values over the
+#: limit are counted together as `OTHER`.
 MAX_SERIES = 20_000
 OTHER = "other"
 
@@ -48,7 +48,7 @@ class Counters:
             self._histograms[metrics.STATEMENT_SECONDS][phase,] = distribution
         self._histograms[metrics.REFRESH_SECONDS][()] = Distribution()
         self._counts[metrics.EVENTS_DROPPED][()] = 0
-        # A series that begins at 0 shows its first event as an increase.
+        # If a series begins at 0, its first event is visible as an increase.
         self.expect(metrics.WORKERS_LOST, [(cause,) for cause in get_args(Cause)])
         for protocol in ("http", "flight-sql"):
             self.expect(metrics.STATEMENTS, [(protocol, "ok")])
@@ -112,7 +112,7 @@ class Counters:
                 self._add(metrics.RESULT_BYTES, (protocol,), size)
             if cache:
                 self._add(metrics.CACHE_LOOKUPS, (cache,), len(alike))
-        # Zeros of statements that were refused would make each phase look faster than it is.
+        # The zeros of refused statements would make each phase look faster than it is.
         ran = [event for event in events if event.parse_ms or event.run_ms]
         only_waited = [event.queued_ms for event in events if not (event.parse_ms or event.run_ms) and event.queued_ms]
         for phase, times_ms in zip(self._phases, zip(*map(_TIMES, ran), strict=True), strict=False):

@@ -13,7 +13,7 @@ class TelemetryError(Exception):
 
 
 class TelemetryUnavailableError(TelemetryError):
-    """The process that collects history does not respond, or has none."""
+    """The process that collects history does not respond, or history is disabled."""
 
     code = "telemetry_unavailable"
 

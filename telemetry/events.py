@@ -1,8 +1,8 @@
 """
-The events that processes report, and how they are encoded: each is a JSON array on a line of its own.
+The events that processes report, and their encoding. Each event is a JSON array on its own line.
 
-The first element names the kind of event, the others are its fields in their order. Each statement has an event, so
-msgspec makes, encodes, decodes and checks them, which takes it a few microseconds in all.
+The first element is the event type, the others are the fields in order. Every statement produces an event, so events
+use msgspec. It creates, encodes, decodes and checks an event in a few microseconds altogether.
 """
 
 from collections import defaultdict
@@ -14,22 +14,22 @@ import msgspec.json
 from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
-#: Why an engine worker ended: at the time limit of its statement, for lack of memory, at the request of its client,
-#: without a heartbeat, by a signal from elsewhere, or by itself.
+#: Why an engine worker ended: the time limit of its statement, lack of memory, a cancellation by its client, a missing
+#: heartbeat, a signal from elsewhere, or its own exit.
 Cause = Literal["time", "memory", "request", "stuck", "signal", "exit"]
 
-#: What a question is about.
+#: The topic of a question.
 About = Literal["history", "statistics"]
 
 RefreshOutcome = Literal["succeeded", "unchanged", "failed"]
 
-#: The upper limits of the buckets of every histogram, in seconds.
+#: The upper bucket boundaries of every histogram, in seconds.
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-#: How much of the text of a statement an event holds.
+#: The maximum length of a statement's text in an event.
 MAX_SQL_CHARACTERS = 1000
 
-#: No time of an event is later, and no number larger: what is made of them is shown, and added up as floats.
+#: The maximum for times and numbers in events, because values derived from them are displayed, and added up as floats.
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 _LARGEST: Final = 2**63 - 1
 
@@ -39,25 +39,25 @@ Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
 Buckets = Annotated[list[Count], Meta(min_length=len(BUCKETS_S) + 1, max_length=len(BUCKETS_S) + 1)]
 
 
-#: The code of a statement whose caller disconnected: it has what it wanted (`head`, a pager), or no longer waits.
+#: The code of a statement whose caller disconnected because it had enough rows (`head`, a pager) or stopped waiting.
 CLIENT_GONE: Final = "client_closed_request"
 
-#: The codes of statements that did not fail.
+#: The codes that do not count as failures.
 NO_ERRORS: Final = frozenset({"ok", CLIENT_GONE})
 
 
 class _Event(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """The base of all lines. The limits of their fields hold for those that were decoded."""
+    """The base of all lines. Field limits are enforced only for decoded lines."""
 
 
 class StatementEvent(_Event, frozen=True, tag="statement"):
     """
-    A statement that has ended.
+    A finished statement.
 
-    `code` is "ok", the code of its error, or `CLIENT_GONE`. `started` is in seconds since 1970. The times of its phases
-    are in milliseconds; a statement that did not begin to run has none. `statement` is its digest
-    (`queryengine.gate.fingerprint`), empty if that is not known. `sql` is None unless the history keeps it. `trace_id`
-    is empty without a trace.
+    `code` is "ok", the error code, or `CLIENT_GONE`. `started` is in seconds since 1970. Phase times are in
+    milliseconds. A statement that did not begin to run has no phase times. `statement` is its digest
+    (`queryengine.gate.fingerprint`), empty if unknown. `sql` is None unless the history keeps SQL. `trace_id` is empty
+    without a trace.
     """
 
     query_id: str
@@ -81,12 +81,12 @@ class StatementEvent(_Event, frozen=True, tag="statement"):
 
     @property
     def send_ms(self) -> float:
-        """The rest of the time: moving the statement to a worker, and the result to the caller."""
+        """The remaining time: sending the statement to a worker, and the result to the caller."""
         return max(0.0, self.total_ms - self.queued_ms - self.parse_ms - self.run_ms - self.encode_ms)
 
 
 class RequestsEvent(_Event, frozen=True, tag="requests"):
-    """HTTP requests of one route and status since the last such event. `buckets` has one more than `BUCKETS_S`."""
+    """HTTP requests of one route and status since the last such event. `buckets` is one longer than `BUCKETS_S`."""
 
     route: str
     status: Count
@@ -95,14 +95,14 @@ class RequestsEvent(_Event, frozen=True, tag="requests"):
 
 
 class AuthenticationFailuresEvent(_Event, frozen=True, tag="failures"):
-    """How often requests were refused for one reason since the last such event."""
+    """The number of requests refused for one reason since the last such event."""
 
     reason: str
     times: Count
 
 
 class WorkerLostEvent(_Event, frozen=True, tag="worker"):
-    """An engine worker has ended early. `exit` is as of `os.waitstatus_to_exitcode`."""
+    """An engine worker has ended early. `exit` is the result of `os.waitstatus_to_exitcode`."""
 
     cause: str
     exit: int
@@ -120,7 +120,7 @@ class RefreshEvent(_Event, frozen=True, tag="refresh"):
 
 
 class EmptiedEvent(_Event, frozen=True, tag="emptied"):
-    """A refresh has left a dataset that had rows without any."""
+    """A refresh has left a previously non-empty dataset without rows."""
 
     dataset: str
 
@@ -143,14 +143,14 @@ Event = (
 
 
 class Question(_Event, frozen=True, tag="question"):
-    """A question to the collector about the statements of the key with the fingerprint `key`, and at most `limit`."""
+    """A question to the collector about at most `limit` statements of the key with the fingerprint `key`."""
 
     about: About
     key: str
     limit: Count
 
 
-#: What processes send to the collector.
+#: The lines that processes send to the collector.
 Line = Event | Question
 
 _encode = msgspec.json.Encoder().encode
@@ -161,7 +161,7 @@ def encode(event: Line) -> bytes:
     """Return *event* as a line."""
     try:
         return _encode(event) + b"\n"
-    except UnicodeEncodeError:  # An engine worker, whose fields these are, may have sent half a character.
+    except UnicodeEncodeError:  # The fields are from an engine worker, which may have sent half a character.
         kind: Any = type(event)
         fields = (one.encode("utf-8", "replace").decode() if isinstance(one, str) else one for one in astuple(event))
         return _encode(kind(*fields)) + b"\n"
@@ -169,23 +169,23 @@ def encode(event: Line) -> bytes:
 
 def decode(line: bytes) -> Line:
     """
-    Return the event or question of *line*.
+    Return the event or question in *line*.
 
     Raises:
-        ValueError, RecursionError: It is neither.
+        ValueError, RecursionError: The line is neither.
     """
     return _decoder.decode(line)
 
 
 def decode_all(lines: bytes) -> Sequence[Line]:
-    """Return the events and questions of *lines*. Raises as `decode` does."""
+    """Return the events and questions in *lines*. Raises the errors of `decode`."""
     return _decoder.decode_lines(lines)
 
 
 def grouped(
     events: Iterable[StatementEvent], label: Callable[[StatementEvent], Any]
 ) -> Mapping[Any, list[StatementEvent]]:
-    """Return *events* by their *label*, in their order: most are alike, and what they share is looked up once."""
+    """Group *events* by *label*, keeping their order. Most events are alike, so shared values are looked up once."""
     groups: dict[Any, list[StatementEvent]] = defaultdict(list)
     for event in events:
         groups[label(event)].append(event)

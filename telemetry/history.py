@@ -1,4 +1,4 @@
-"""The last statements that ended, in memory."""
+"""The most recently finished statements, in memory."""
 
 import threading
 from collections import defaultdict, deque
@@ -24,14 +24,14 @@ _KEY: Final = attrgetter("fingerprint")
 
 class Shares:
     """
-    The number of entries of each key in a bounded store, so that the key with the most loses one when it is full.
+    The number of entries of each key in a bounded store. When the store is full, the key with the most loses one.
 
-    Each operation takes constant time for each entry.
+    Each operation takes constant time per entry.
     """
 
     def __init__(self) -> None:
         self._count_of: dict[str, int] = {}
-        self._with_count: dict[int, dict[str, None]] = {}  # keys by their number of entries, in the order of arrival
+        self._with_count: dict[int, dict[str, None]] = {}  # keys by number of entries, in order of arrival
         self._most = 0
 
     def add(self, key: str, number: int = 1) -> None:
@@ -42,9 +42,10 @@ class Shares:
 
     def remove(self, at_most: int = 1) -> tuple[str, int]:
         """
-        Count fewer entries of a key with the most, and return the key and how many fewer.
+        Subtract entries from a key with the most entries. Return the key and the number subtracted.
 
-        It is one, or up to *at_most* as long as no other key has more. There must be *at_most* entries.
+        The number is one, or up to *at_most* as long as no other key has more entries. The store must have at least
+        *at_most* entries.
         """
         most = self._most
         largest = self._with_count[most]
@@ -71,9 +72,9 @@ class Shares:
 
 class History:
     """
-    Up to *max_entries* statements. If there are more, the key with the most statements loses its oldest one.
+    Up to *max_entries* statements. Beyond that, the key with the most statements loses its oldest one.
 
-    So no key can push out the statements of one that has fewer. Thread-safe.
+    A key can therefore not evict the statements of a key that has fewer. Thread-safe.
     """
 
     def __init__(self, max_entries: int) -> None:
@@ -122,7 +123,7 @@ class History:
 
 
 def entry(event: StatementEvent) -> dict[str, Any]:
-    """Return *event* as its caller sees it: by `COLUMNS`, times in milliseconds, and None for what is not known."""
+    """Return *event* as its caller sees it: the fields in `COLUMNS`, times in milliseconds, None for unknown values."""
     return {
         "id": event.query_id,
         "request_id": event.request_id or None,

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _MODE = 0o600
 _NEVER_A_LINK = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
-#: The beginning of each line, by which a file of something else is told.
+#: The beginning of each line. A file with other content does not begin like this.
 _BEGINNING = b'{"key":'
 
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -29,11 +29,11 @@ _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 class HistoryFile:
     """
-    Appends to the file at *path* of up to *max_bytes*, and keeps *files* of them: older ones are `path.1` and so on.
+    Appends to the file at *path*, up to *max_bytes*, and keeps *files* files. Older files are `path.1` and so on.
 
-    Nothing here raises. Lines that cannot be written are lost, with one warning until writing succeeds again. The file
-    is never a link, belongs to the user of this process, and holds nothing but such lines. Other processes may append
-    to it too, or cut it short. Thread-safe.
+    No method raises. Lines that cannot be written are lost, with one warning until writing succeeds again. The file is
+    never a link, belongs to the user of this process, and contains only such lines. Other processes may also append to
+    it or truncate it. Thread-safe.
     """
 
     def __init__(self, path: Path, max_bytes: int, files: int) -> None:
@@ -53,12 +53,12 @@ class HistoryFile:
                 self._write([_line(event) for event in events])
 
     def open(self) -> None:
-        """Open the file now, so that a warning need not wait for the first statement."""
+        """Open the file now, so that a warning does not have to wait for the first statement."""
         with self._lock:
             self._write([])
 
     def close(self) -> None:
-        """Close the file. A further statement opens it again."""
+        """Close the file. The next statement opens it again."""
         with self._lock:
             self._close()
 
@@ -88,7 +88,7 @@ class HistoryFile:
             self._descriptor = None
 
     def _append(self, lines: Sequence[bytes]) -> int:
-        """Append as many of *lines* as the file may hold, at least one, and return how many. Raises OSError."""
+        """Append as many *lines* as fit in the file, but at least one. Return the number appended. Raises OSError."""
         descriptor = self._opened()
         room = self._max_bytes - self._size
         if len(lines[0]) > room and self._size:
@@ -98,13 +98,13 @@ class HistoryFile:
         count = max(1, bisect_right(ends, room))
         data = b"".join(lines[:count])
         written = os.write(descriptor, data)
-        if written < len(data):  # The disk is full. Leave no half of a line, and the lines of others.
+        if written < len(data):  # The disk is full. Do not leave a partial line, and keep the lines of others.
             os.ftruncate(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR) - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return count
 
     def _opened(self) -> int:
-        """Return the descriptor of the file, which is opened again if it was removed or replaced. Raises OSError."""
+        """Return the descriptor of the file. Open it again if it was removed or replaced. Raises OSError."""
         if self._descriptor is not None:
             with suppress(OSError):
                 status = os.fstat(self._descriptor)
@@ -115,7 +115,7 @@ class HistoryFile:
         descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _NEVER_A_LINK, _MODE)
         try:
             self._size = _checked(descriptor).st_size
-            if self._size and os.pread(descriptor, 1, self._size - 1) != b"\n":  # A crash has cut the last line.
+            if self._size and os.pread(descriptor, 1, self._size - 1) != b"\n":  # A crash has truncated the last line.
                 self._size += os.write(descriptor, b"\n")
         except BaseException:
             os.close(descriptor)

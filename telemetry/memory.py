@@ -1,4 +1,4 @@
-"""What is remembered of statements, in one process: `watch`, or the only one."""
+"""The statement history of the runtime, kept in one process: `watch`, or the only process."""
 
 import threading
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ class Memory:
     def __init__(self, config: HistoryConfig) -> None:
         self._config = HistoryConfig(enabled=False)
         self._statements: _Statements | None = None
-        self._lock = threading.Lock()  # no statement comes while another configuration is adopted
+        self._lock = threading.Lock()  # no statement arrives while another configuration is being adopted
         self.adopt(config)
 
     def adopt(self, config: HistoryConfig) -> None:
-        """Go on with another configuration; what it does not keep is forgotten."""
+        """Continue with another configuration, and discard the data that it does not keep."""
         if config == self._config:
             return
         with self._lock:
@@ -40,17 +40,17 @@ class Memory:
             if self._statements is None:
                 return
             found = [event for event in events if isinstance(event, StatementEvent)]
-            if not self._config.sql:  # A process may still send it during a reload.
+            if not self._config.sql:  # A process may still send the text during a reload.
                 found = [event if event.sql is None else replace(event, sql=None) for event in found]
             self._statements.take(found)
 
     def put(self, event: Event) -> None:
-        """Take an event of this process, as it would arrive from another one."""
+        """Record an event of this process as if it had arrived from another process."""
         self.take([decode(encode(event))])
 
     def answer(self, question: Question) -> Any:
         """
-        Answer *question*, in JSON types.
+        Answer *question* with JSON types.
 
         Raises:
             LookupError: The history is disabled.
@@ -62,7 +62,7 @@ class Memory:
 
 
 class _Statements:
-    """What is kept of statements as long as the history is enabled."""
+    """The statement data kept while the history is enabled."""
 
     def __init__(self, config: HistoryConfig) -> None:
         self.history = History(config.max_entries)

@@ -1,8 +1,8 @@
 """
-Every metric, in the order in which it is shown: name, type, labels, meaning. `docs/monitoring.md` has the same table.
+Every metric in output order: name, type, labels, meaning. `docs/monitoring.md` has the same table.
 
-Labels have few values, which callers cannot add to: names in the YAML, routes, and words of this program. A counter is
-named here without the suffix `_total`, which its samples have.
+Labels have few values, and callers cannot add values. They are names from the YAML, routes, and words defined in this
+program. Counter names here do not include the suffix `_total` of their samples.
 """
 
 from bisect import bisect_left
@@ -18,14 +18,14 @@ from telemetry.events import BUCKETS_S
 
 Kind = Literal["counter", "gauge", "histogram", "info", "unknown"]
 
-#: The values of the labels of one series.
+#: The label values of one series.
 Labels = tuple[str, ...]
 
 _BUCKETS_MS = tuple(limit * 1000 for limit in BUCKETS_S)
 
 
 class Distribution:
-    """The observations of a histogram's series: `counts` of each bucket, the last without a limit, and their `sum`."""
+    """The observations of a histogram series: the `counts` per bucket (the last bucket is unbounded) and the `sum`."""
 
     __slots__ = ("counts", "sum")
 
@@ -53,9 +53,9 @@ _FAMILIES: Mapping[Kind, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # identified by identity: it is the key of each look-up
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity because it is the key of each lookup
 class Metric:
-    """A metric. `help` is one sentence; `scale` is the number of its units in a second."""
+    """A metric. `help` is one sentence. `scale` is the number of the metric's units per second."""
 
     name: str
     kind: Kind
@@ -65,11 +65,11 @@ class Metric:
 
     @property
     def sample(self) -> str:
-        """The name of its samples, but for the suffixes of a histogram."""
+        """The name of the samples, without the suffixes of a histogram."""
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
     def family(self, series: Series) -> families.Metric:
-        """Return *series* as `prometheus_client` writes them."""
+        """Return *series* in the form that `prometheus_client` writes."""
         made = _FAMILIES[self.kind](self.name, self.help, labels=self.labels)
         limits = (*(repr(limit * self.scale) for limit in BUCKETS_S), "+Inf")
         for labels, value in series.items():

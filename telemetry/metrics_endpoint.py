@@ -1,9 +1,9 @@
 """
 The metrics endpoint: `GET` and `HEAD` of `/metrics`, and nothing else.
 
-It is for scrapers, not for browsers. `prometheus_client` chooses the format and writes it. A connection serves one
-request, in a thread of its own, and is closed after a few seconds. At most `MAX_CONNECTIONS` are served at once; the
-others wait. A hundred silent clients delay a scrape by less than the usual time-out, 10 s.
+It is for scrapers, not for browsers. `prometheus_client` chooses and writes the format. A connection serves one request
+in its own thread, and is closed after a few seconds. At most `MAX_CONNECTIONS` are served at once, and the others wait.
+A hundred silent clients delay a scrape by less than the usual timeout of 10 s.
 """
 
 import logging
@@ -33,7 +33,7 @@ PATH = "/metrics"
 
 MAX_CONNECTIONS = 32
 
-#: Seconds until a request must have arrived, and until its response must have been read.
+#: Seconds within which a request must arrive, and within which its response must be read.
 REQUEST_S = 1.0
 RESPONSE_S = 5.0
 
@@ -43,7 +43,7 @@ _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 class RuntimeMetrics:
-    """The collector of what *sources* return, in the order of `METRICS`; metrics without series are left out."""
+    """Collects the metrics that *sources* return, in the order of `METRICS`. Metrics without series are omitted."""
 
     def __init__(self, *sources: Callable[[], Mapping[Metric, Series]]) -> None:
         self._sources = sources
@@ -65,9 +65,9 @@ class MetricsServer(ThreadingMixIn, HTTPServer):
     """
     Serves *registry* on *listener*, a listening socket that is closed by `stop`.
 
-    On a loopback address it answers only requests whose `Host` is one too, so that no page in a browser of this machine
-    can read it under a name of its own. Responses are written one at a time, so that many requests leave time to the
-    other threads.
+    On a loopback address, the server accepts only requests whose `Host` is also a loopback address. This prevents web
+    pages in a browser on this machine from reading the metrics through their own host names. Responses are written one
+    at a time so that many requests leave time for the other threads.
     """
 
     daemon_threads = True
@@ -79,19 +79,19 @@ class MetricsServer(ThreadingMixIn, HTTPServer):
         self.registry = registry
         self.is_local = Address(listener.getsockname()[0], 0).is_loopback
         self.writing = threading.Lock()
-        #: When each open connection is closed.
+        #: The time at which each open connection is closed.
         self.deadlines: dict[socket.socket, float] = {}
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self.serve_forever, args=[_POLL_S], name="metrics", daemon=True)
 
     def start(self) -> None:
-        """Serve from now on."""
+        """Start serving."""
         self.socket.setblocking(False)
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         self._stopped.set()
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)  # ends the wait for a connection
@@ -119,7 +119,7 @@ class MetricsServer(ThreadingMixIn, HTTPServer):
         self._slots.release()
 
     def service_actions(self) -> None:
-        """End the connections that have had their time."""
+        """End the connections whose time is up."""
         now = time.monotonic()
         for request, deadline in list(self.deadlines.items()):
             if now > deadline:
@@ -127,7 +127,7 @@ class MetricsServer(ThreadingMixIn, HTTPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what is neither a client that left nor a machine without threads."""
+        """Log the error, unless the client has disconnected or the machine has no threads left."""
         error = sys.exception()
         if not isinstance(error, OSError | RuntimeError):
             logger.error("The metrics could not be written", exc_info=error)
@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
 def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
     try:
         return choose_encoder(accept)
-    except TypeError:  # It asks for a version that is no number.
+    except TypeError:  # The requested version is not a number.
         return choose_encoder("")
 
 

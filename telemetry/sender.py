@@ -1,8 +1,8 @@
 """
 Sends events to the process that collects them.
 
-Nothing here waits for the other side, and nothing raises. What the system does not take at once is kept, up to
-`MAX_UNSENT_BYTES`, and sent later; beyond that, events are dropped and counted.
+Nothing here waits for the receiver, and nothing raises. Events that the system does not accept immediately are kept, up
+to `MAX_UNSENT_BYTES`, and sent later. Beyond that, events are dropped and counted.
 """
 
 import _socket  # not `socket`, which gevent replaces: nothing here waits
@@ -18,33 +18,33 @@ from telemetry.events import BUCKETS_S, AuthenticationFailuresEvent, DroppedEven
 #: The name of the collector's socket in the state directory.
 WATCH_SOCKET = "watch.sock"
 
-#: Seconds between two times that sums and unsent events are sent.
+#: Seconds between two sends of sums and unsent events.
 FLUSH_S = 1.0
 
 MAX_UNSENT_BYTES = 1024 * 1024
 
-#: What the system may hold of what the collector has not read; the system's own limit may be lower.
+#: Bytes that the system may buffer until the collector reads them. The system's own limit may be lower.
 _BUFFER_BYTES = 1024 * 1024
 
-#: Sent at once of what was kept.
+#: Bytes of the kept events that are sent at once.
 _SEND_BYTES = 64 * 1024
 
 
 class SocketLink:
-    """The connection to the collector's socket at *path*, made again after a loss. Thread-safe, also under gevent."""
+    """The connection to the collector's socket at *path*, reopened after a loss. Thread-safe, also under gevent."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
-        # The real lock even under gevent: nothing under it waits or switches to another greenlet.
+        # Use the real lock even under gevent, because no code that holds it waits or switches to another greenlet.
         self._lock = _thread.allocate_lock()
         self._socket: _socket.socket | None = None
         self._unsent = bytearray()  # whole lines
-        self._sent = 0  # how much of its first line was sent
+        self._sent = 0  # the number of bytes of the first line already sent
         self._dropped = 0
         self._connect()
 
     def put(self, event: Event) -> None:
-        """Send *event* after what was kept, or keep it."""
+        """Send *event* after the kept events, or keep it."""
         line = encode(event)
         with self._lock:
             self._send_kept()
@@ -59,18 +59,18 @@ class SocketLink:
             self._unsent += line
 
     def flush(self) -> None:
-        """Send what was kept, as far as the system takes it; connect again if necessary."""
+        """Send the kept events as far as the system accepts them. Reconnect if necessary."""
         with self._lock:
             if self._socket is None:
                 self._connect()
             self._send_kept()
             if self._dropped and not self._unsent:
                 line = encode(DroppedEvent(self._dropped))
-                if self._send(line) == len(line):  # else its beginning ends the connection's last line
+                if self._send(line) == len(line):  # otherwise the first bytes end the connection's last line
                     self._dropped = 0
 
     def close(self) -> None:
-        """Close the connection. What was kept is lost."""
+        """Close the connection. Kept events are lost."""
         with self._lock:
             self._lose()
 
@@ -107,7 +107,7 @@ class SocketLink:
             self._socket = connection
 
     def _lose(self) -> None:
-        """Forget the connection. The collector ignores a line without an end, so that line is sent again."""
+        """Drop the connection. The collector ignores an incomplete line, so that line is sent again."""
         self._sent = 0
         if self._socket is not None:
             self._socket.close()
@@ -116,11 +116,11 @@ class SocketLink:
 
 class Sender:
     """
-    Passes events to *put*, a function or a connection. It adds up requests and failed authentications first.
+    Passes events to *put*, a function or a connection. Requests and failed authentications are added up first.
 
-    There may be very many of these. The sums are passed on by `flush`, which a thread calls every `FLUSH_S` seconds if
-    *has_thread*; all other events are passed on at once. *keeps_sql* says whether events of statements should hold
-    their text.
+    There may be very many of these two kinds of event. `flush` passes the sums on. If *has_thread* is true, a thread
+    calls it every `FLUSH_S` seconds. All other events are passed on immediately. *keeps_sql* says whether statement
+    events should contain the SQL text.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Sender:
         self._requests: dict[tuple[str, int], tuple[list[float], list[int]]] = {}
         self._failures: dict[str, int] = {}
         self._stopped = threading.Event()
-        if has_thread:  # under gevent it is a greenlet
+        if has_thread:  # a greenlet under gevent
             threading.Thread(target=self._flush_regularly, name="telemetry", daemon=True).start()
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
@@ -151,7 +151,7 @@ class Sender:
             self._failures[reason] = self._failures.get(reason, 0) + 1
 
     def flush(self) -> None:
-        """Pass on what was added up or kept."""
+        """Pass on sums and kept events."""
         if self._requests or self._failures:
             with self._lock:
                 requests, self._requests = self._requests, {}
@@ -164,12 +164,12 @@ class Sender:
             self.link.flush()
 
     def close(self) -> None:
-        """Stop sending. What was added up or kept is lost."""
+        """Stop sending. Sums and kept events are lost."""
         self._stopped.set()
         if self.link is not None:
             self.link.close()
 
     def _flush_regularly(self) -> None:
         while not self._stopped.wait(FLUSH_S):
-            with suppress(Exception):  # Whatever happens, the next events are sent.
+            with suppress(Exception):  # The next events must be sent even after an error.
                 self.flush()

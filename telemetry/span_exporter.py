@@ -1,9 +1,10 @@
 """
 Exports spans to an OpenTelemetry collector (OTLP over HTTP).
 
-It imports the OpenTelemetry SDK and belongs in a process that answers no requests, or in threads of a runtime in one
-process. One thread reads the pipe of `telemetry.spans`, another exports. While the collector does not take spans,
-the newest are kept up to a limit, and the log says so once, and once more when it takes them again.
+It imports the OpenTelemetry SDK and belongs in a process that serves no requests, or in threads of a single-process
+runtime. One thread reads the pipe of `telemetry.spans`, another exports. While the collector does not accept spans, the
+newest ones are kept up to a limit. The exporter logs once that the collector has failed, and once that it has
+recovered.
 """
 
 import logging
@@ -33,37 +34,37 @@ from telemetry.trace_context import new_span_id
 
 logger = logging.getLogger(__name__)
 
-#: Spans with their phases that wait for export, at most; then the oldest are dropped.
+#: The maximum number of spans (with phases) waiting for export. Beyond that, the oldest are dropped.
 MAX_QUEUED = 10_000
-#: Spans with their phases in one request to the collector, at most.
+#: The maximum number of spans (with phases) in one request to the collector.
 MAX_BATCH = 256
-#: Seconds between two requests, so that a batch fills, and after one that failed.
+#: Seconds between two requests, so that a batch can fill up, and after a failed request.
 PAUSE_S = 0.5
-#: Seconds that a stop waits for the last batches.
+#: Seconds that a stop waits for the final batches.
 STOP_S = 2.0
 
-#: Seconds after a recovery in which a collector that fails again is not worth another line.
+#: Seconds after a recovery within which another failure of the collector is not logged again.
 QUIET_S = 60.0
 
-#: The longest answer of a collector that is read.
+#: The maximum bytes read of a collector's response.
 _MAX_ANSWER_BYTES = 64 * 1024
 _READ_BYTES = 1024 * 1024
-#: Seconds between two looks at the pipe.
+#: Seconds between two reads of the pipe.
 _POLL_S = 0.05
 _KINDS = {"server": SpanKind.SERVER, "root": SpanKind.INTERNAL, "internal": SpanKind.INTERNAL}
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _decoder = msgspec.json.Decoder(Span)
 
-# What the SDK logs about each attempt is said once here.
+# This module logs once what the SDK would log for each attempt.
 logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
 logging.getLogger("opentelemetry").propagate = False
 
 
 class _Session(requests.Session):
     """
-    A session that neither follows redirects, which would pass the headers on, nor reads `.netrc` or proxies.
+    A session that does not follow redirects, which would forward the headers, and ignores `.netrc` and proxies.
 
-    Of an answer, it reads no more than the collector has to say within the time-out.
+    It reads only the part of a response that arrives within the timeout.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -71,12 +72,12 @@ class _Session(requests.Session):
         self._timeout_s = timeout_s
         self.trust_env = False
         self.headers["Accept-Encoding"] = "identity"
-        #: How the last request failed, in a few words.
+        #: A short description of how the last request failed.
         self.fault = ""
 
     def request(self, *args: Any, **options: Any) -> requests.Response:
         self.fault = "cannot be reached"
-        # The SDK computes its time-out from the time of day, which may be set while it waits.
+        # The SDK computes its timeout from the time of day, which may be changed while it waits.
         options["timeout"] = min(max(options["timeout"], 0.001), self._timeout_s)
         until = time.monotonic() + options["timeout"]
         try:
@@ -88,7 +89,7 @@ class _Session(requests.Session):
             self.fault = "no connection by TLS"
             raise
         except OSError as error:
-            if not isinstance(error, requests.RequestException):  # How requests reports a file that does not exist.
+            if not isinstance(error, requests.RequestException):  # how requests reports a missing file
                 self.fault = "the root certificate file in SSL_CERT_FILE cannot be used"
             raise
         with response:
@@ -96,13 +97,13 @@ class _Session(requests.Session):
             if response.ok and _rejected(response, until):
                 self.fault = "it rejects spans"
                 response.status_code = 400
-        if 300 <= response.status_code < 400:  # The SDK takes it for success.
+        if 300 <= response.status_code < 400:  # The SDK treats a redirect as success.
             response.status_code = 400
         return response
 
 
 def _rejected(response: requests.Response, until: float) -> int:
-    """Return how many spans the collector rejects, as far as its answer says so before the time *until*."""
+    """Return the number of rejected spans, as far as the collector's response reports it before the time *until*."""
     body = bytearray()
     with suppress(requests.RequestException, DecodeError):
         for byte in response.iter_content(1):  # Reading more at once could take forever.
@@ -115,11 +116,11 @@ def _rejected(response: requests.Response, until: float) -> int:
 
 class SpanExporter:
     """
-    Reads spans from the pipe *reader* and exports them by *config*, from `start` until `stop`.
+    Reads spans from the pipe *reader* and exports them as *config* says, from `start` until `stop`.
 
     Args:
         config: The collector, which `configure` may replace.
-        reader: The descriptor of the pipe; it stays open.
+        reader: The descriptor of the pipe, which stays open.
         service: The name of the service in each trace.
         version: The version of the runtime.
     """
@@ -133,7 +134,7 @@ class SpanExporter:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._dropped = 0
-        self._fault = ""  # what the log has said
+        self._fault = ""  # the last state that was logged
         self.configure(config)
         self._exporting = threading.Thread(target=self._export, name="spans-export", daemon=True)
         self._reading = threading.Thread(target=self._read, name="spans-read", daemon=True)
@@ -156,12 +157,12 @@ class SpanExporter:
         )
 
     def start(self) -> None:
-        """Begin."""
+        """Start exporting."""
         self._reading.start()
         self._exporting.start()
 
     def stop(self) -> None:
-        """Export what has been sent until now, for at most `STOP_S` seconds."""
+        """Export the spans sent so far, for at most `STOP_S` seconds."""
         self._stopping.set()
         self._exporting.join(STOP_S)
 
@@ -173,7 +174,8 @@ class SpanExporter:
             except BlockingIOError:
                 if self._stopping.is_set():
                     return
-                # Not select: it would wake this process at each span, and take the CPU from those who send them.
+                # Do not use select: it would wake this process for each span, and take CPU from the processes that send
+                # spans.
                 self._stopping.wait(_POLL_S)
                 continue
             *lines, rest = (rest + data).split(b"\n")
@@ -194,12 +196,12 @@ class SpanExporter:
             pass
 
     def _sent(self) -> bool:
-        """Export a batch, and return whether the collector took it."""
+        """Export a batch, and return whether the collector accepted it."""
         lines = 0
         batch: list[ReadableSpan] = []
         session, exporter = self._target
         try:
-            with suppress(IndexError):  # The reader drops lines too.
+            with suppress(IndexError):  # The reader also drops lines.
                 while lines < MAX_BATCH:
                     line = self._queue.popleft()
                     lines += 1
@@ -214,7 +216,7 @@ class SpanExporter:
         return is_sent
 
     def _tell(self, fault: str, dropped: int = 0) -> None:
-        """Count what was *dropped*, and log that the collector takes no spans, or takes them again, if that changed."""
+        """Count *dropped* spans. Log if the collector has stopped accepting spans, or accepts them again."""
         with self._lock:
             self._dropped += dropped
             now = time.monotonic()

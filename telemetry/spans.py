@@ -1,9 +1,10 @@
 """
-Sends spans from any process to the exporter, through one pipe.
+Sends spans from any process to the exporter through one pipe.
 
 A process begins the trace of each request and sends a span when the request, a statement or a refresh ends. Sending
-never blocks and never raises: a span for which the pipe has no room is dropped and counted. `telemetry.span_exporter`
-reads the pipe. Only that process imports OpenTelemetry and knows the headers of the collector.
+never blocks and never raises. If the pipe has no room for a span, the span is dropped and counted.
+`telemetry.span_exporter` reads the pipe. Only the exporter process imports OpenTelemetry and knows the collector's
+headers.
 """
 
 import os
@@ -18,17 +19,17 @@ from msgspec import Struct
 
 from telemetry.trace_context import Trace, is_sampled, new_span_id, new_trace_id, parse, trace_of_caller
 
-#: Attribute values of OpenTelemetry.
+#: OpenTelemetry attribute values.
 Value = str | int | float | bool
-#: A "server" span is that of a request, a "root" one that of a refresh, an "internal" one a child of either.
+#: A "server" span is the span of a request, a "root" span that of a refresh, and an "internal" span a child of either.
 SpanKind = Literal["server", "root", "internal"]
 
-#: The parts of the time of a span: name and milliseconds, in their order.
+#: The phases of a span: name and milliseconds, in order.
 Phases = Sequence[tuple[str, float]]
 
 
 class Span(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A span as it goes through the pipe. `dropped` is how many the sender has lost since its last one."""
+    """A span as it is sent through the pipe. `dropped` is the number that the sender has lost since its last span."""
 
     trace_id: str
     span_id: str
@@ -55,7 +56,7 @@ _connection: _Connection | None = None
 
 def connect(descriptor: int | None, ratio: float = 1.0) -> None:
     """
-    Send the spans of this process to the pipe *descriptor*; None: export nothing.
+    Send the spans of this process to the pipe *descriptor*. None means that nothing is exported.
 
     *ratio* is the share of traces without a parent that are exported, from 0 to 1.
     """
@@ -66,7 +67,7 @@ def connect(descriptor: int | None, ratio: float = 1.0) -> None:
 
 
 def sample(ratio: float) -> None:
-    """Export the share *ratio* of the traces without a parent from now on."""
+    """From now on, export the share *ratio* of the traces without a parent."""
     if _connection is not None:
         _connection.ratio = ratio
 
@@ -75,7 +76,7 @@ def begin(traceparents: Sequence[str]) -> Trace | None:
     """
     Return the trace of a request with these values of `traceparent`.
 
-    Without traces in the configuration it is the caller's, for the log; None if the caller has none.
+    If tracing is not configured, the result is the caller's trace, for the log, or None if the caller has none.
     """
     connection = _connection
     if connection is None:
@@ -103,11 +104,11 @@ def send(  # noqa: PLR0913 (keywords)
     Args:
         trace: The trace.
         name: The name of the span, one of few.
-        duration_s: How long it took, in seconds.
-        attributes: Attributes; those that are None are left out. They contain neither SQL nor keys.
+        duration_s: The duration in seconds.
+        attributes: The attributes, which contain no SQL or keys. Attributes that are None are omitted.
         kind: The kind of the span.
-        phases: Children of the span, one after the other from its beginning. Those without time are left out.
-        error: The stable code of the error that ended it; empty after success.
+        phases: Children of the span, one after the other from its start. Phases without time are omitted.
+        error: The stable code of the error that ended the span; empty after success.
     """
     connection = _connection
     if connection is None or trace is None or not trace.span_id:
@@ -128,7 +129,7 @@ def send(  # noqa: PLR0913 (keywords)
     )
     try:
         line = msgspec.json.encode(span)
-        # A write of at most PIPE_BUF bytes is atomic: whole or not at all, and not mixed with that of another process.
+        # A write of at most PIPE_BUF bytes is atomic: all or nothing, and never mixed with another process's write.
         if len(line) < select.PIPE_BUF:
             os.write(connection.descriptor, line + b"\n")
             connection.dropped = 0

@@ -1,5 +1,5 @@
 """
-Sends the events of this process, and asks what is remembered.
+Sends the events of this process, and queries the history.
 
 `connect` is for the parts of a supervised runtime, `deliver_to` for a single process. Until one of them is called,
 events are discarded.
@@ -20,13 +20,13 @@ from telemetry.sender import WATCH_SOCKET, Sender, SocketLink
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until an answer must have come.
+#: Seconds to wait for an answer.
 TIMEOUT_S = 2.0
 
 _BUFFER_BYTES = 256 * 1024
 
 _sender: Sender | None = None
-#: Answers a question, in JSON types. It raises LookupError if nobody can.
+#: Answers a question with JSON types. Raises LookupError if there is no answer.
 _answer: Callable[[Question], Any] | None = None
 
 
@@ -36,8 +36,8 @@ def connect(state_dir: Path, *, keeps_sql: bool = False, has_thread: bool = True
 
     Args:
         state_dir: The state directory.
-        keeps_sql: Whether events of statements should hold their text.
-        has_thread: Whether a thread calls `flush`. Otherwise the process must call it regularly.
+        keeps_sql: Whether statement events should contain the SQL text.
+        has_thread: Whether a thread calls `flush`. Otherwise the process must call `flush` regularly.
     """
     global _sender, _answer  # noqa: PLW0603 (process-wide)
     if _sender is not None and has_thread and _sender.link is not None:
@@ -50,7 +50,7 @@ def connect(state_dir: Path, *, keeps_sql: bool = False, has_thread: bool = True
 
 
 def deliver_to(put: Callable[[Event], None], answer: Callable[[Question], Any], *, keeps_sql: bool = False) -> None:
-    """Pass the events of this process to *put*, and its questions to *answer*, as a `Memory` takes them."""
+    """Pass the events of this process to *put*, and its questions to *answer*. Both are methods of a `Memory`."""
     global _sender, _answer  # noqa: PLW0603 (process-wide)
     disconnect()
     _sender = Sender(put, keeps_sql=keeps_sql)
@@ -58,13 +58,13 @@ def deliver_to(put: Callable[[Event], None], answer: Callable[[Question], Any], 
 
 
 def disconnect() -> None:
-    """Send what was added up or kept, then stop sending."""
+    """Send sums and kept events, then stop sending."""
     flush()
     forget()
 
 
 def forget() -> None:
-    """Stop sending. In a process that was just forked, this leaves what was kept to its parent."""
+    """Stop sending. In a newly forked process, this leaves kept events to the parent."""
     global _sender, _answer  # noqa: PLW0603 (process-wide)
     if _sender is not None:
         _sender.close()
@@ -72,11 +72,11 @@ def forget() -> None:
 
 
 def send(event: Event) -> None:
-    """Send *event*. It never waits and never raises."""
+    """Send *event*. Never waits and never raises."""
     if (sender := _sender) is not None:
         try:
             sender.send(event)
-        except Exception:  # A report must never break what it reports.
+        except Exception:  # Reporting an event must never break the reported operation.
             logger.exception("an event could not be sent")
 
 
@@ -86,7 +86,7 @@ def is_on() -> bool:
 
 
 def keeps_sql() -> bool:
-    """Whether events of statements should hold their text."""
+    """Whether statement events should contain the SQL text."""
     return _sender is not None and _sender.keeps_sql
 
 
@@ -103,17 +103,17 @@ def count_failure(reason: str) -> None:
 
 
 def flush() -> None:
-    """Send what was added up or kept. A process with `has_thread=False` calls this regularly."""
+    """Send sums and kept events. A process with `has_thread=False` calls this regularly."""
     if (sender := _sender) is not None:
         sender.flush()
 
 
 def ask(question: Question) -> Any:
     """
-    Return the answer to *question*, in JSON types.
+    Return the answer to *question* as JSON types.
 
     Raises:
-        TelemetryUnavailableError: The collector does not respond, or keeps no history.
+        TelemetryUnavailableError: The collector does not respond or keeps no history.
     """
     if (answer := _answer) is None:
         raise TelemetryUnavailableError

@@ -1,4 +1,4 @@
-"""Statistics of statements with the same digest: how often they ran, and how long each phase took."""
+"""Statistics per statement digest: how often the statements ran, and how long each phase took."""
 
 import threading
 import time
@@ -13,10 +13,10 @@ from system.wallclock import utc_at
 from telemetry.events import NO_ERRORS, StatementEvent, grouped
 from telemetry.history import Shares
 
-#: The number of statements that are remembered, over all keys.
+#: The maximum number of statements remembered for all keys together.
 MAX_STATEMENTS: Final = 5000
 
-#: The phases of a statement. A cached result has no times of the first four.
+#: The phases of a statement. A cached result has no times for the first four.
 PHASES: Final = ("queued_ms", "parse_ms", "run_ms", "encode_ms", "total_ms")
 
 _LABELS: Final = attrgetter("fingerprint", "statement")
@@ -30,8 +30,8 @@ COLUMNS: Final = (
     "sql",
 )
 
-#: The upper limits of the buckets of a histogram, in milliseconds: ten for each power of ten, up to a quarter of an
-#: hour. A percentile is off by at most 26 %.
+#: The upper bucket boundaries of a histogram, in milliseconds: ten for each power of ten, up to a quarter of an hour. A
+#: percentile is off by at most 26 %.
 _PER_DECADE: Final = 10
 _LIMITS_MS: Final = tuple(0.01 * 10 ** (step / _PER_DECADE) for step in range(8 * _PER_DECADE))
 _PERCENTILE: Final = 0.95
@@ -56,12 +56,12 @@ class _Times:
             bucket = bisect_left(_LIMITS_MS, time_ms)
             try:
                 self._buckets[bucket] += 1
-            except OverflowError:  # after weeks; the few that need it take twice the memory
+            except OverflowError:  # after weeks; the few counters that need it take twice the memory
                 self._buckets = array("Q", self._buckets)
                 self._buckets[bucket] += 1
 
     def summary(self) -> tuple[float | None, float | None]:
-        """Return the mean, and an upper limit of the 95th percentile; None without any times."""
+        """Return the mean and an upper bound of the 95th percentile; None without any times."""
         if not self._count:
             return None, None
         rank = _PERCENTILE * self._count
@@ -116,7 +116,7 @@ class Statistics:
     """
     Up to *max_statements* digests, counted separately for each key. Thread-safe.
 
-    If there are more, the key with the most digests loses the one that it has not used for the longest time.
+    Beyond that, the key with the most digests loses its least recently used one.
     """
 
     def __init__(self, max_statements: int = MAX_STATEMENTS) -> None:
@@ -145,9 +145,9 @@ class Statistics:
 
     def answer(self, key: str, limit: int) -> dict[str, Any]:
         """
-        Return the *limit* statements of the key with the fingerprint *key* that took the longest time in all.
+        Return the *limit* statements with the longest total time of the key with the fingerprint *key*.
 
-        `since` is when counting began, `evicted` how many of the key's statements were dropped.
+        `since` is the time at which counting began, `evicted` the number of the key's statements that were dropped.
         """
         with self._lock:
             found = sorted(self._of_key.get(key, {}).items(), key=lambda item: item[1].times[-1].total, reverse=True)

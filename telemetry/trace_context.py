@@ -1,5 +1,5 @@
 """
-The trace that a request belongs to, as in the W3C recommendation Trace Context.
+The trace of a request, as defined in the W3C recommendation Trace Context.
 
 A header that does not follow the recommendation is treated as absent, never as an error.
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: The header of HTTP and the metadata key of gRPC.
+#: The HTTP header and the gRPC metadata key.
 TRACEPARENT = "traceparent"
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
@@ -25,7 +25,7 @@ _IDS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What a caller says about its own span."""
+    """The caller's span."""
 
     trace_id: str
     span_id: str
@@ -35,9 +35,9 @@ class Parent:
 @dataclass(frozen=True, slots=True)
 class Trace:
     """
-    The trace of one request. `span_id` is that of the request's own span, and empty if the trace is not exported.
+    The trace of one request. `span_id` is the id of the request's own span, empty if the trace is not exported.
 
-    All ids are lower-case hexadecimal digits: 32 for a trace, 16 for a span. `parent_id` is empty for a root.
+    Ids are lower-case hexadecimal digits: 32 for a trace, 16 for a span. `parent_id` is empty for a root span.
     """
 
     trace_id: str
@@ -51,12 +51,12 @@ def log_fields(trace: Trace | None) -> dict[str, str]:
 
 
 def trace_id(trace: Trace | None) -> str:
-    """Return the id of *trace*; empty without one."""
+    """Return the id of *trace*; empty without a trace."""
     return "" if trace is None else trace.trace_id
 
 
 def parse(values: Sequence[str]) -> Parent | None:
-    """Return what the one value of `traceparent` says; None if there is no value, more than one, or a malformed one."""
+    """Parse the value of `traceparent`. Return None if there is no value, more than one, or a malformed one."""
     if len(values) != 1:
         return None
     match = _TRACEPARENT.fullmatch(values[0])
@@ -71,7 +71,7 @@ def parse(values: Sequence[str]) -> Parent | None:
 
 
 def trace_of_caller(values: Sequence[str]) -> Trace | None:
-    """Return the trace that these values of `traceparent` name, for the log alone."""
+    """Return the trace in these values of `traceparent`, for logging only."""
     parent = parse(values)
     return None if parent is None else Trace(parent.trace_id)
 
@@ -87,5 +87,5 @@ def new_span_id() -> str:
 
 
 def is_sampled(trace_id: str, ratio: float) -> bool:
-    """Return whether a root with this id is among the share *ratio* of traces, from 0 to 1, that is exported."""
+    """Return whether a root trace with this id is in the exported share *ratio* (0 to 1) of traces."""
     return int(trace_id[16:], 16) < round(ratio * _IDS)

@@ -1,4 +1,4 @@
-"""The metrics under the names that Spice.ai uses, for dashboards that were made for it: `upstream_names: true`."""
+"""The metrics under the names that Spice.ai uses, for dashboards made for Spice.ai: `upstream_names: true`."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,12 @@ from telemetry import metrics
 from telemetry.events import NO_ERRORS
 from telemetry.metrics import Kind, Metric, Series
 
-#: The numbers of the states there.
+#: The state numbers that Spice.ai uses.
 _STATES = {"Initializing": 1, "Ready": 2, "Disabled": 3, "Error": 4, "Refreshing": 5}
 
 
 def families(found: Mapping[Metric, Series]) -> Iterator[Family]:
-    """Yield families with these names, made of the series in *found*."""
+    """Yield families with these names, built from the series in *found*."""
 
     def series(metric: Metric) -> Series:
         return found.get(metric, {})

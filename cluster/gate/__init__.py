@@ -1,1 +1,1 @@
-"""The statement gate of a cluster: docs/internals/decisions/0027-gate-for-spark.md has the reasons."""
+"""The statement gate of a cluster. See docs/internals/decisions/0027-gate-for-spark.md for the reasons."""

@@ -1,4 +1,4 @@
-"""From an admitted statement to the text that one session is sent: whose views hold the data, and what they have."""
+"""Turns an admitted statement into the text for one session, with the session's views and their columns."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from cluster.gate.text import literal, quoted_name, with_markers_replaced
 from queryengine.engine import GatedStatement
 from queryengine.values import split_relation
 
-#: What a statement may list, with the columns of each list.
+#: The lists that a statement may read, with their columns.
 LISTS: Final[Mapping[str, Sequence[str]]] = {
     "tables": ("table_catalog", "table_schema", "table_name", "table_type"),
     "columns": (
@@ -27,9 +27,9 @@ _Value = str | int | bool | None
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
     """
-    A dataset or view of the YAML in one session: `view` is the temporary view that holds the version to read.
+    A dataset or view of the YAML in one session. `view` is the temporary view with the version to read.
 
-    `columns` are names and types, as the cluster names them. The name of the view does not begin with `_cte_`.
+    `columns` are names and types in the cluster's terms. The name of the view does not begin with `_cte_`.
     """
 
     name: str
@@ -40,9 +40,9 @@ class Relation:
 
 def bound(statement: GatedStatement, relations: Mapping[str, Relation]) -> str:
     """
-    Return the text of *statement* for a session whose *relations* are these, by name in lower case.
+    Return the text of *statement* for a session with these *relations*, by lower-case name.
 
-    They have all names that the statement reads or lists.
+    They include all names that the statement reads or lists.
     """
     visible = [relations[name] for name in sorted(statement.catalog or ())]
     schemas = sorted({"main", *(split_relation(one.name)[0] for one in visible)})
@@ -69,7 +69,7 @@ _TYPES: Final = {False: "BASE TABLE", True: "VIEW"}
 
 
 def _inline(columns: Sequence[str], rows: Iterable[tuple[_Value, ...]]) -> str:
-    """Return *rows* as a query in brackets. For no rows it has a row of NULL, which the query leaves out."""
+    """Return *rows* as a parenthesised query. Without rows, it has a row of NULLs that the query filters out."""
     values = ", ".join(f"({', '.join(map(_written, row))})" for row in [(None,) * len(columns), *rows])
     names = ", ".join(map(quoted_name, columns))
     source = f"VALUES {values} AS `_list`({names})"

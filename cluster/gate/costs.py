@@ -1,8 +1,8 @@
 """
-Limits on what is slow to plan, or ends the engine: nothing stops the planner, and on Sail it is part of the server.
+Limits constructs that are slow to plan or crash the engine. The planner cannot be stopped, and is in Sail's server.
 
-Engines read trees by recursion: 500 levels of `1 + 1 + ...` end the process of Sail, and 30 queries in each other keep
-it planning for longer than anybody waits. Each level of lambda functions doubles its work.
+Engines read trees recursively: 500 levels of `1 + 1 + ...` crash the Sail process, and 30 nested queries keep it
+planning for longer than anybody waits. Each level of lambda functions doubles its work.
 """
 
 import math
@@ -22,7 +22,7 @@ MAX_READS: Final = 1_000
 MAX_GROUPING_SETS: Final = 1_024
 MAX_SCHEMA_BRACKETS: Final = 500
 
-#: Constructs whose number makes planning slow.
+#: Constructs that make planning slow if there are many of them.
 _COSTLY: Final[Mapping[type[exp.Expr], tuple[str, int]]] = {
     exp.Join: ("joins", 100),
     exp.Pivot: ("PIVOT and UNPIVOT", 50),
@@ -30,12 +30,12 @@ _COSTLY: Final[Mapping[type[exp.Expr], tuple[str, int]]] = {
     exp.CTE: ("common table expressions", 500),
 }
 
-#: The second argument is a text with a type. 5,000 types in each other end the process of Sail.
+#: The second argument is a type as text. 5,000 nested types crash the Sail process.
 _TAKE_A_SCHEMA: Final = frozenset({"from_csv", "from_json"})
 
 
 class Depth(NamedTuple):
-    """How many nodes, queries and lambda functions are around a node, and in which common table expressions it is."""
+    """The number of nodes, queries and lambda functions around a node, and its enclosing common table expressions."""
 
     nodes: int = 0
     queries: int = 0
@@ -43,7 +43,7 @@ class Depth(NamedTuple):
     ctes: tuple[str, ...] = ("",)
 
     def inside(self, node: exp.Expr) -> "Depth":
-        """Return the depth of what is in *node*. Raises SqlSyntaxError if *node* is too deep."""
+        """Return the depth of the nodes in *node*. Raises SqlSyntaxError if *node* is too deep."""
         found = Depth(
             self.nodes + 1,
             self.queries + isinstance(node, exp.Select),
@@ -65,7 +65,7 @@ class Depth(NamedTuple):
 
 
 class Costs:
-    """What one statement has of costly constructs. Its methods raise SqlSyntaxError if that is too much."""
+    """The costly constructs in one statement. The methods raise SqlSyntaxError if there are too many."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -83,11 +83,11 @@ class Costs:
 
     def count_read(self, name: str, depth: Depth) -> None:
         """Count that the common table expression *name* is read at *depth*."""
-        if name not in depth.ctes:  # A recursive one reads itself.
+        if name not in depth.ctes:  # A recursive expression reads itself.
             self._reads.setdefault(depth.ctes[-1], Counter())[name] += 1
 
     def check_reads(self) -> None:
-        """Check how often common table expressions are planned: each time that something reads them."""
+        """Check how often common table expressions are planned, which is each time that they are read."""
         totals: dict[str, int] = {}
         for name in TopologicalSorter(self._reads).static_order():
             read = self._reads.get(name, Counter())
@@ -100,8 +100,8 @@ def check_call(name: str, arguments: list[exp.Expr]) -> None:
     Check the *arguments* of the function *name*.
 
     Raises:
-        StatementNotAllowedError: They make the engine plan for very long.
-        SqlSyntaxError: They have a type that is nested too deep.
+        StatementNotAllowedError: They make the engine plan for a very long time.
+        SqlSyntaxError: They contain a type that is nested too deeply.
     """
     if name == "range" and len(arguments) > 3:
         raise StatementNotAllowedError("range takes at most three arguments here: the cluster chooses the partitions.")
@@ -113,7 +113,7 @@ def check_call(name: str, arguments: list[exp.Expr]) -> None:
 
 
 def _grouping_sets(node: exp.Expr, grouped: int = 0) -> int:
-    """Return how many sets a part of GROUP BY expands to; a CUBE or ROLLUP that names no columns has *grouped* ones."""
+    """Return the number of sets in part of a GROUP BY. A CUBE or ROLLUP without columns has *grouped* columns."""
     size = len(node.expressions) or grouped
     match node:
         case exp.Group():

@@ -1,4 +1,4 @@
-"""Spark SQL as the gate reads and writes it: sqlglot's dialect without its tables of functions and its rewriting."""
+"""Spark SQL as the gate reads and writes it: sqlglot's dialect without its function tables and rewriting."""
 
 from typing import Any, Final
 
@@ -12,10 +12,10 @@ from sqlglot.tokenizer_core import TokenType
 
 from cluster.gate.text import MARK, literal, quoted_name
 
-#: Calls with a syntax of their own. Every other call stays what it is: a name and arguments.
+#: Calls with special syntax. Every other call stays a name with arguments.
 _SYNTAX: Final = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTR", "SUBSTRING", "POSITION", "OVERLAY")
 
-#: Before the position of a `?` in the text, as the name of a parameter that has none.
+#: The prefix of the position of a `?` in the text, used as the name of an unnamed parameter.
 UNNAMED: Final = "?"
 
 _FUNCTION_PARSERS: Final = {**SparkParser.FUNCTION_PARSERS, "SUBSTR": SparkParser.FUNCTION_PARSERS["SUBSTRING"]}
@@ -49,7 +49,7 @@ class _Parser(SparkParser):
 
     def _parse_interval(self, *args: Any, **kwargs: Any) -> Any:
         interval = super()._parse_interval(*args, **kwargs)
-        # INTERVAL 1 DAY 2 HOURS has become a sum, but it is one value: x - INTERVAL 1 DAY 2 HOURS.
+        # INTERVAL 1 DAY 2 HOURS has become a sum, but it is one value, as in x - INTERVAL 1 DAY 2 HOURS.
         return exp.Paren(this=interval) if isinstance(interval, exp.Add) else interval
 
     def _warn_unsupported(self) -> None:
@@ -78,7 +78,7 @@ class _Generator(SparkGenerator):
         return super().cast_sql(expression, safe_prefix)
 
     def concat_sql(self, expression: exp.Concat) -> str:
-        # Literals next to each other are one literal; a call of concat is an Anonymous.
+        # Adjacent literals are one literal. A call of concat is an Anonymous.
         return literal("".join(part.name for part in expression.expressions))
 
     def not_sql(self, expression: exp.Not) -> str:
@@ -119,7 +119,7 @@ DIALECT: Final = Dialect()
 
 
 def written(tree: exp.Expr) -> str:
-    """Return *tree* as text; a construct that Spark does not have raises an `UnsupportedError`."""
+    """Return *tree* as text. A construct that Spark does not have raises an `UnsupportedError`."""
     return str(
         DIALECT.generate(
             tree, copy=False, comments=False, normalize_functions=False, unsupported_level=ErrorLevel.IMMEDIATE

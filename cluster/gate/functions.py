@@ -1,4 +1,4 @@
-"""The functions that a statement may call on a cluster: the judgements of `function_list.txt`, an allowlist."""
+"""The functions that a statement may call on a cluster, from the allowlist in `function_list.txt`."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -7,20 +7,20 @@ from typing import Final
 from queryengine.errors import SqlError, StatementNotAllowedError
 from queryengine.gate.functions import read_judgements
 
-#: Names without brackets that the engines take for a call if no such column exists.
+#: Names without parentheses that engines treat as calls if no such column exists.
 CALLED_BY_NAME: Final = frozenset({"current_date", "current_time", "current_timestamp", "localtime"})
 
-#: The same of functions that are refused.
+#: The same names for refused functions.
 REFUSED_BY_NAME: Final = frozenset({"current_user", "session_user", "user"})
 
-#: The allowed functions whose result does not depend on their arguments alone: time, random numbers, partitions.
+#: The allowed functions whose results depend on more than their arguments: time, random numbers, partitions.
 NONDETERMINISTIC: Final = CALLED_BY_NAME | {
     *("curdate", "current_timezone", "localtimestamp", "now", "to_unix_timestamp", "unix_timestamp"),
     *("monotonically_increasing_id", "rand", "randn", "random", "randstr", "shuffle", "spark_partition_id"),
-    *("uniform", "uuid", "aes_encrypt"),  # AES takes a random initialization vector.
+    *("uniform", "uuid", "aes_encrypt"),  # AES uses a random initialization vector.
 }
 
-#: These take a unit of time as their first argument, written as a word.
+#: Functions whose first argument is a time unit, written as a word.
 TAKE_A_UNIT: Final = frozenset(
     {"date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff"},
 )
@@ -28,16 +28,16 @@ TAKE_A_UNIT: Final = frozenset(
 
 def is_refused_by_name(name: str) -> bool:
     """
-    Say whether a column *name* may be a refused function.
+    Return whether a column *name* could be a refused function.
 
-    Spark compares letter by letter, as Java's `equalsIgnoreCase`: a long s is an s to it, and a dotted capital I an i.
+    Spark compares letter by letter, like Java's `equalsIgnoreCase`: a long s equals s, and a dotted capital I equals i.
     """
     return "".join(letter.upper().lower()[:1] for letter in name) in REFUSED_BY_NAME
 
 
 @cache
 def judgements() -> Mapping[str, Mapping[str, str | None]]:
-    """As `queryengine.gate.functions.judgements`."""
+    """See `queryengine.gate.functions.judgements`."""
     return read_judgements(__package__)
 
 
@@ -46,8 +46,8 @@ def check(name: str, kind: str) -> None:
     Check that the function *name* (in lower case) may be called as a *kind*, "scalar" or "table".
 
     Raises:
-        StatementNotAllowedError: It is refused.
-        SqlError: It does not exist.
+        StatementNotAllowedError: The function is refused.
+        SqlError: The function does not exist.
     """
     kinds = judgements().get(name, {})
     if kinds.get(kind, "") is None:

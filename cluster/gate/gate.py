@@ -1,7 +1,7 @@
 """
-Decide whether a statement for a cluster may run, and write the text that runs.
+Decides whether a statement for a cluster may run, and writes the text that runs.
 
-The cluster is never asked: sqlglot parses, `tree` judges, `dialect` writes, `text` checks what was written.
+The cluster is not involved. sqlglot parses, `tree` judges, `dialect` writes, and `text` checks the written text.
 `docs/internals/decisions/0027-gate-for-spark.md` has the reasons.
 """
 
@@ -23,14 +23,14 @@ from queryengine.errors import EmptyStatementError, SqlSyntaxError, StatementNot
 from queryengine.gate import fingerprint
 from queryengine.gate.lexer import lower, scan
 
-#: Verdicts on statements up to `_CACHED_CHARACTERS` long are cached by text, at most `_CACHED`.
+#: Results for statements of up to `_CACHED_CHARACTERS` characters are cached by text, at most `_CACHED` of them.
 _CACHED_CHARACTERS: Final = 4096
 _CACHED: Final = 512
 
-#: What sqlglot raises for hostile text, besides its errors for people.
+#: Exceptions that sqlglot raises for hostile text, in addition to its normal errors.
 _FAILURES: Final = (SqlglotError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
-#: So much of the text is quoted in an error.
+#: The maximum length of text quoted in an error.
 _NEAR_CHARACTERS: Final = 40
 
 _BEGINNINGS: Final = frozenset({"select", "with", "values", "from", "("})
@@ -89,7 +89,7 @@ _ALL_OF: Final = "SELECT * FROM "
 _DESCRIBE: Final = "DESCRIBE is allowed for a dataset or view: DESCRIBE name."
 _SHOW: Final = "SHOW is allowed for TABLES [IN main], COLUMNS IN a dataset or view, SCHEMAS, DATABASES and CATALOGS."
 
-#: Lists that are the same for everybody.
+#: Lists that are the same for every caller.
 _CONSTANT_ANSWERS: Final = {
     "catalogs": "SELECT 'runtime' AS `catalog`",
     "databases": "SELECT 'main' AS `namespace`",
@@ -98,7 +98,7 @@ _CONSTANT_ANSWERS: Final = {
 
 
 class SparkGate:
-    """Judges statements of a cluster. Thread-safe. Holds no data."""
+    """Judges statements for a cluster. Thread-safe. Contains no data."""
 
     def __init__(self) -> None:
         self._cached: Callable[[str, frozenset[str]], GatedStatement] = lru_cache(_CACHED)(_admit)
@@ -178,7 +178,7 @@ def _tokens(sql: str) -> list[Token]:
             token.token_type is before.token_type is TokenType.STRING
             and before.end + 1 == token.start
             and sql[before.end] == sql[token.start]
-        ):  # a doubled quote: Spark takes it for one since version 4, older ones and Sail leave it out
+        ):  # a doubled quote: Spark 4 and later reads it as one quote, older versions and Sail drop it
             before.text += sql[token.start] + token.text
             before.end = token.end
             continue
@@ -189,7 +189,7 @@ def _tokens(sql: str) -> list[Token]:
 
 
 def _tokens_after(first: Token, sql: str) -> list[Token]:
-    """Return the tokens after a word like SHOW: the tokenizer takes everything after some of them for one token."""
+    """Return the tokens after a word like SHOW. After some words, the tokenizer reads the rest as one token."""
     before = sql[: first.end + 1]
     return _one_statement(
         _tokens("".join("\n" if character == "\n" else " " for character in before) + sql[len(before) :])
@@ -240,7 +240,7 @@ def _explained(tokens: Sequence[Token]) -> tuple[str, Sequence[Token]]:
 
 
 def _shown(verb: str, tokens: Sequence[Token], visible: frozenset[str]) -> GatedStatement:
-    """Answer SHOW and DESCRIBE without the engine: it would list what is not declared."""
+    """Answer SHOW and DESCRIBE without the engine, which would also list undeclared relations."""
     words = [_word(token) for token in tokens]
     if verb == "show":
         if len(words) == 1 and words[0] in _CONSTANT_ANSWERS:
@@ -271,7 +271,7 @@ _SCHEMAS: Final = frozenset({("main",), ("runtime", "main")})
 
 
 def _path(tokens: Sequence[Token], *after: str) -> tuple[str, ...]:
-    """Return the parts of the name that is all of *tokens*, after one of the words *after*; empty if it is not."""
+    """Return the parts of the name that *tokens* consist of, after one of the words *after*; empty if they do not."""
     if after:
         if not tokens or _word(tokens[0]) not in after:
             return ()
@@ -297,7 +297,7 @@ def _not_a_query(word: str) -> StatementNotAllowedError:
 
 
 def _word(token: Token) -> str:
-    """Return the first word of *token* in lower case; empty for a quoted name or a text."""
+    """Return the first word of *token* in lower case; empty for a quoted name or a string."""
     if token.token_type in (TokenType.IDENTIFIER, TokenType.STRING):
         return ""
     return lower(token.text.split(" ")[0]) if token.text else ""

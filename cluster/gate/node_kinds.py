@@ -1,4 +1,4 @@
-"""The classes of sqlglot's nodes that are allowed, the arguments that each may have, and the words they write."""
+"""The allowed classes of sqlglot nodes, the arguments that each may have, and the words that they write."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -17,7 +17,7 @@ def _form(parts: str = "", options: str = "") -> Form:
     return Form(frozenset(parts.split()), frozenset(options.split()))
 
 
-#: By class: `parts` are judged in turn, `options` are values that have no nodes in them.
+#: By class: `parts` are judged in turn, and `options` are values without nodes.
 FORMS: Final[Mapping[type[exp.Expr], Form]] = {
     # Queries.
     exp.Select: _form(
@@ -133,10 +133,10 @@ TYPES: Final = frozenset(
 
 _UNITS: Final = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")
 
-#: The units of an interval, and of functions that take a unit as a word.
+#: The units of intervals, and of functions that accept a unit as a word.
 UNITS: Final = frozenset({*_UNITS, *(f"{unit}s" for unit in _UNITS), "nanosecond", "nanoseconds"})
 
-#: What EXTRACT takes, and ALL after ORDER BY.
+#: The words that EXTRACT accepts, and ALL after ORDER BY.
 FIELDS: Final = UNITS | {
     *("yearofweek", "y", "yr", "yrs", "years", "qtr", "mon", "mons", "w", "d", "days", "dayofweek", "dow", "doy"),
     *("dayofweek_iso", "dow_iso", "h", "hr", "hrs", "m", "min", "mins", "s", "sec", "secs", "all"),
@@ -154,10 +154,10 @@ _WORDS: Final = (
     "decimal string binary date timestamp timestamp_ltz timestamp_ntz variant void time"
 )
 
-#: The words of the text that is sent, apart from functions, in lower case.
+#: The lower-case words, apart from functions, in the text that is sent.
 WORDS: Final = FIELDS | frozenset(_WORDS.split())
 
-#: Constructs that are refused with a reason of their own.
+#: Constructs that are refused with a specific reason.
 _REFUSED: Final[Mapping[str, str]] = {
     **{
         verb: f"{verb.upper()} statements are not allowed, not even in a WITH clause: this endpoint only reads."
@@ -176,7 +176,7 @@ def known(node: exp.Expr) -> Form:
     Return the form of *node*.
 
     Raises:
-        StatementNotAllowedError: Its class is not allowed, or it has an argument that is not.
+        StatementNotAllowedError: The node's class or one of its arguments is not allowed.
     """
     form = FORMS.get(type(node))
     if form is None:

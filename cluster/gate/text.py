@@ -1,8 +1,8 @@
 """
-The text that is sent to a cluster: how it is written, and the check that it has no other parts.
+Writes the text that is sent to a cluster, and checks that it has no other elements.
 
-Engines differ in what a backslash, a doubled quote or a dollar sign means. The text has none of them where that
-matters, so each engine splits it into the same parts.
+Engines interpret backslashes, doubled quotes and dollar signs differently. The text contains none of them where that
+matters, so every engine splits it into the same tokens.
 """
 
 import re
@@ -12,16 +12,16 @@ from typing import Final
 from queryengine.errors import SqlSyntaxError, StatementNotAllowedError
 from queryengine.gate.lexer import check_number, lower
 
-#: Around what `binding.bound` replaces: a statement with a NUL is refused, so no caller can write it.
+#: The delimiter of text that `binding.bound` replaces. Statements with a NUL are refused, so callers cannot write it.
 MARK: Final = "\0"
 
 MAX_TOKENS: Final = 50_000
 MAX_NESTING: Final = 200
 
-#: Written by their number: control characters, quotes, backslash, dollar sign, and everything outside ASCII.
+#: Characters written by number: control characters, quotes, backslash, dollar sign, and everything outside ASCII.
 _ESCAPED: Final = re.compile(r"[^ !#%&(-\[\]-_a-~]")
 
-#: What is not closed extends to the end, so that nothing is read twice.
+#: Unclosed elements extend to the end, so that nothing is read twice.
 _TOKEN: Final = re.compile(
     r"""
     ['] (?: [^'\\]++ | \\. )*+ '? | ["] (?: [^"\\]++ | \\. )*+ "? | ` [^`]*+ `? | --[^\n]*+ | /\* (?: .*? \*/ | .* )
@@ -47,16 +47,16 @@ _GENERATED: Final = re.compile(
 
 
 def literal(value: str) -> str:
-    """Return the literal of a text: in single quotes, with neither quotes nor backslashes of its own in it."""
+    """Return the literal of a string in single quotes, without quotes or backslashes inside it."""
     return f"'{_ESCAPED.sub(_by_number, value)}'"
 
 
 def quoted_name(name: str) -> str:
     """
-    Return *name* in back-ticks.
+    Return *name* in backticks.
 
     Raises:
-        SqlSyntaxError: It has characters that not every engine reads as they are.
+        SqlSyntaxError: The name has characters that not every engine reads literally.
     """
     if not name or "`" in name or "${" in name or any(ord(character) < 32 or character == "\x7f" for character in name):
         raise SqlSyntaxError("A name is not empty and has no back-tick, no ${ and no control character in it.")
@@ -64,12 +64,12 @@ def quoted_name(name: str) -> str:
 
 
 def marker(kind: str, name: str = "") -> str:
-    """Return the text in the place of what `binding.bound` fills in."""
+    """Return the placeholder for text that `binding.bound` fills in."""
     return f"{MARK}{kind}:{name}{MARK}"
 
 
 def with_markers_replaced(text: str, replace: Callable[[str, str], str]) -> str:
-    """Return *text* with what *replace* returns for the kind and name of each marker."""
+    """Return *text* with each marker replaced by the result of *replace* for its kind and name."""
     pieces = text.split(MARK)
     for index in range(1, len(pieces), 2):
         kind, _, name = pieces[index].partition(":")
@@ -79,10 +79,10 @@ def with_markers_replaced(text: str, replace: Callable[[str, str], str]) -> str:
 
 def check_size(sql: str) -> None:
     """
-    Check what can be checked before *sql* is parsed: its characters, length and nesting.
+    Check the characters, length and nesting of *sql*, which is possible before parsing.
 
     Raises:
-        SqlSyntaxError: It exceeds a limit, or cannot be encoded.
+        SqlSyntaxError: The SQL exceeds a limit or cannot be encoded.
     """
     if MARK in sql:
         raise SqlSyntaxError("The statement holds a NUL character: write chr(0) where a text needs one.")
@@ -113,7 +113,7 @@ def check_generated(text: str, words: Container[str]) -> None:
     Check that *text* has only literals, quoted names, markers, numbers, operators, and *words* (in lower case).
 
     Raises:
-        StatementNotAllowedError: It has something else, which would be a defect of the generator.
+        StatementNotAllowedError: The text contains something else, which would be a bug in the generator.
     """
     position, end = 0, len(text.rstrip(" "))
     while position < end:
@@ -128,17 +128,17 @@ def _by_number(match: re.Match[str]) -> str:
     return f"\\u{number:04X}" if number < 0x10000 else f"\\U{number:08X}"
 
 
-#: What looks like a path or a URI: a slash before a character that can be a part of a name.
+#: Text that looks like a path or a URI: a slash before a character that can be part of a name.
 _PATH: Final = re.compile(r"[^\s\[\](){},<>;=`'\"]*/[^\s\[\](){},*]+")
 
 
 def shown(plan: str, names: Mapping[str, str]) -> str:
     """
-    Return *plan* with declared *names* instead of those of views, which are their keys.
+    Return *plan* with view names replaced by declared names. *names* maps view names to declared names.
 
-    What looks like a path is left out: the storage of the cluster is not the caller's.
+    Text that looks like a path is removed, because the cluster's storage is not the caller's.
     """
     plan = _PATH.sub("<path>", plan)
-    for view in sorted(names, key=len, reverse=True):  # One may begin with another.
+    for view in sorted(names, key=len, reverse=True):  # One name may begin with another.
         plan = plan.replace(view, names[view])
     return plan

@@ -1,7 +1,7 @@
 """
-Judge sqlglot's tree of a statement by allowlists, and put names of ours in the place of the caller's.
+Checks sqlglot's tree of a statement against allowlists, and replaces the caller's names with ours.
 
-Every class of node, every argument of it, every function, type and relation must be known; anything else is refused.
+Every node class, argument, function, type and relation must be known. Everything else is refused.
 """
 
 import re
@@ -27,7 +27,7 @@ _QUALIFIERS: Final = frozenset({(), ("main",), ("runtime",), ("runtime", "main")
 _CATALOG_QUALIFIERS: Final = frozenset({("information_schema",), ("runtime", "information_schema")})
 _FILE: Final = re.compile(r"[/\\:*?.]")
 
-#: Schemas that make a path of the name after them.
+#: Schemas that turn the name after them into a path.
 _FORMATS: Final = frozenset(
     {"avro", "binaryfile", "csv", "delta", "hudi", "iceberg", "json", "orc", "parquet", "text", "xml"}
 )
@@ -36,13 +36,13 @@ _HEX: Final = re.compile(r"(?:[0-9A-Fa-f]{2})*")
 
 _FUNCTION_SCHEMA: Final = "A function is written without a schema here: there are only the engine's own."
 
-#: The names of common table expressions begin with this in the text.
+#: The prefix of common table expression names in the text.
 _OURS: Final = "_cte_"
 
-#: A hidden column of each source of files.
+#: A hidden column of every file source.
 _HIDDEN_COLUMN: Final = "_metadata"
 
-#: Arguments that are not written: hints, and what sqlglot notes for other dialects.
+#: Arguments that are not written: hints, and sqlglot's notes for other dialects.
 _WITHOUT_EFFECT: Final[Mapping[type[exp.Expr], tuple[str, ...]]] = {
     exp.Select: ("hint",),
     exp.Table: ("hints",),
@@ -56,7 +56,7 @@ _WITHOUT_EFFECT: Final[Mapping[type[exp.Expr], tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """A common table expression that is visible at a node, its name in the text, and the outer ones."""
+    """A common table expression visible at a node, its name in the text, and the outer scopes."""
 
     name: str
     ours: str
@@ -77,9 +77,10 @@ _NOTHING: Final = _Scope("", "", None)
 @dataclass(slots=True)
 class Reading:
     """
-    What a tree reads: the `relations` of those *declared*, and its `parameters`.
+    The relations and parameters that a tree reads: `relations` are a subset of those *declared*.
 
-    `reads_catalog` says that it lists them by `information_schema`. It is `deterministic` as in `GatedStatement`.
+    `reads_catalog` says whether the tree lists relations through `information_schema`. See `GatedStatement` for
+    `deterministic`.
     """
 
     declared: frozenset[str]
@@ -89,7 +90,7 @@ class Reading:
     deterministic: bool = True
     _costs: Costs = field(default_factory=Costs)
     _ctes: int = 0
-    #: The names of tables that are written with a schema and have no alias: columns may repeat them.
+    #: The names of tables written with a schema and without an alias, which columns may repeat.
     _qualified_tables: set[tuple[str, ...]] = field(default_factory=set)
     _qualified_columns: list[exp.Expr] = field(default_factory=list)
     _unnamed_parameters: list[exp.Expr] = field(default_factory=list)
@@ -99,10 +100,10 @@ class Reading:
         Walk *tree* and replace the names in it.
 
         Raises:
-            StatementNotAllowedError: It contains something that is not on the allowlist.
-            SqlError: It names a table or function that does not exist.
-            SqlSyntaxError: It contains too many constructs that are slow to plan, or a name that cannot be sent.
-            ParameterError: It has both named and positional parameters.
+            StatementNotAllowedError: The tree contains something that is not on the allowlist.
+            SqlError: The tree names a table or function that does not exist.
+            SqlSyntaxError: The tree contains too many constructs that are slow to plan, or a name that cannot be sent.
+            ParameterError: The tree has both named and positional parameters.
         """
         pending = [(tree, _NOTHING, Depth())]
         while pending:
@@ -117,7 +118,7 @@ class Reading:
                 self._costs.count_read(node.name, depth)
             if isinstance(with_ := node.args.get("with_"), exp.With):
                 scope = self._with_ctes(with_, scope, depth, pending)
-            # In the order of the arguments: every process numbers names alike, and reports the same fault first.
+            # Use argument order, so that every process numbers names alike and reports the same error first.
             for key, value in reversed(node.args.items()):
                 if key in form.parts and key != "with_":
                     parts = value if isinstance(value, list) else [value]
@@ -130,7 +131,7 @@ class Reading:
     def _with_ctes(
         self, with_: exp.With, scope: _Scope, depth: Depth, pending: list[tuple[exp.Expr, _Scope, Depth]]
     ) -> _Scope:
-        """Queue and rename the common table expressions of a query; each sees the earlier ones (and itself)."""
+        """Queue and rename the common table expressions of a query. Each sees the earlier ones (and itself)."""
         known(with_)
         names: set[str] = set()
         for cte in with_.expressions:
@@ -148,7 +149,7 @@ class Reading:
 
     @singledispatchmethod
     def _judge(self, _: exp.Expr, __: _Scope) -> None:
-        """Judge what a node has besides its form."""
+        """Judge a node beyond its form."""
 
     @_judge.register
     def _(self, node: exp.Table, scope: _Scope) -> None:
@@ -233,7 +234,7 @@ class Reading:
     def _(self, node: exp.Collate, _: _Scope) -> None:
         if node.expression.args.get("table"):
             raise StatementNotAllowedError("A collation is written without a schema here.")
-        if isinstance(node.expression, exp.Var):  # like a column, whose name is quoted
+        if isinstance(node.expression, exp.Var):  # like a column, the name is quoted
             node.set("expression", exp.to_identifier(node.expression.name))
 
     @_judge.register
@@ -250,7 +251,7 @@ class Reading:
 
     @_judge.register
     def _(self, _: exp.IntervalSpan, __: _Scope) -> None:
-        """Judge nothing: sqlglot derives it from DataType."""
+        """Judge nothing, because sqlglot derives this class from DataType."""
 
     @_judge.register
     def _(self, node: exp.HexString, _: _Scope) -> None:
@@ -288,7 +289,7 @@ def find_relation(path: Sequence[str], declared: frozenset[str]) -> str:
     Return the declared name that *path* refers to, outside a query.
 
     Raises:
-        StatementError: There is none.
+        StatementError: There is no such relation.
     """
     *schema, name = map(lower, path)
     if (relation := _declared(schema, name, declared)) is None:
@@ -297,7 +298,7 @@ def find_relation(path: Sequence[str], declared: frozenset[str]) -> str:
 
 
 def _declared(schema: Sequence[str], name: str, declared: frozenset[str]) -> str | None:
-    """Return the one of *declared* that *name* after *schema* refers to. One with a dot has its schema in its name."""
+    """Return the name in *declared* that *schema* and *name* refer to. A name with a dot includes its schema."""
     if "." in name:
         return None
     if tuple(schema) in _QUALIFIERS:
@@ -308,7 +309,7 @@ def _declared(schema: Sequence[str], name: str, declared: frozenset[str]) -> str
 
 
 def _shorten(column: exp.Expr, tables: Container[tuple[str, ...]]) -> None:
-    """Take the schema off a *column* that names one of *tables* with it: in the text, the table has only an alias."""
+    """Remove the schema from a *column* of one of *tables*, because in the text the table has only an alias."""
     keys = [key for key in ("catalog", "db", "table") if column.args.get(key)]
     names = [lower(column.args[key].name) for key in keys]
     for length in range(2, len(keys) + 1):

@@ -1,8 +1,8 @@
 """
 The messages of Spark Connect as protobuf classes.
 
-The classes are created at first use, in a separate descriptor pool: pyspark registers messages of the same names in
-protobuf's default pool, where names are unique.
+The classes are created at first use. They are in a separate descriptor pool because pyspark registers messages with the
+same names in protobuf's default pool, where names must be unique.
 """
 
 from importlib.resources import files
@@ -19,7 +19,7 @@ for _file in descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS).file:
 
 
 def __getattr__(name: str) -> Any:
-    """Return the class of the message *name*, such as `ExecutePlanRequest`, and keep it here."""
+    """Return the class of the message *name*, such as `ExecutePlanRequest`, and cache it here."""
     try:
         descriptor = _POOL.FindMessageTypeByName(f"spark.connect.{name}")
     except KeyError:

@@ -1,4 +1,4 @@
-"""How `abfs:`, `abfss:` and `az:` are written: blobs of Azure Storage, Data Lake Storage included."""
+"""The parameters of `abfs:`, `abfss:` and `az:`: blobs in Azure Storage, including Data Lake Storage."""
 
 import base64
 import binascii
@@ -28,12 +28,12 @@ _MAX_KEY_BYTES = 4 * 1024
 
 _MSI_ENDPOINT = "http://169.254.169.254/metadata/identity/oauth2/token"
 
-#: Exactly one of these may be given.
+#: Exactly one of these must be given.
 _WAYS = (
     *("abfs_access_key", "abfs_sas_string", "abfs_bearer_token", "abfs_client_secret", "abfs_federated_token_file"),
     *("abfs_msi_endpoint", "abfs_skip_signature"),
 )
-#: The ways of a service principal, which needs its ids.
+#: The credentials of a service principal, which also requires its ids.
 _PRINCIPAL_WAYS = ("abfs_client_secret", "abfs_federated_token_file")
 
 
@@ -74,7 +74,7 @@ def _parse_key(text: str) -> str:
 
 
 def _parse_sas(text: str) -> str:
-    """Return the query of a shared access signature without a question mark."""
+    """Return the query string of a shared access signature, without a question mark."""
     query = parse_token(text).removeprefix("?")
     if re.search(r"(?:^|&)sig=[^&]", query) is None or re.search(r"[ #?/\\]", query.partition("sig=")[0]) is not None:
         raise InvalidValueError("a shared access signature has sig=, and is not a whole URL")
@@ -104,7 +104,7 @@ _TOKEN_FILE = PathField("the path of a file with a token of the cluster")
 
 
 class AzureParams(DownloadParams):
-    """The account, one kind of credentials, and how the files are read."""
+    """The account, one kind of credentials, and the file options."""
 
     abfs_account: Annotated[str | None, Param(ParsedField("the name of a storage account", _parse_account))] = None
     abfs_endpoint: Annotated[str | None, Param(_ENDPOINT, is_hidden=True)] = None
@@ -132,7 +132,7 @@ class AzureParams(DownloadParams):
     abfs_tls_root_certificate_file: RootCertificateFile = None
 
     def problem(self, location: str) -> str | None:
-        """Refuse no account or two, no credentials or several, and a server without TLS; see `Params.problem`."""
+        """Require exactly one account, one kind of credentials, and TLS; see `Params.problem`."""
         has_host = "@" in location.partition("://")[2].partition("/")[0]
         if has_host == (self.abfs_account is not None):
             return "must name the account once: after @ in from:, or in abfs_account"
@@ -143,7 +143,7 @@ class AzureParams(DownloadParams):
         return self._credentials_problem() or super().problem(location)
 
     def place(self, location: str) -> tuple[str, str, str]:
-        """Return the account of *location*, the origin of its server, and the path of the containers there."""
+        """Return the account in *location*, the origin of its server, and the path of the containers on the server."""
         authority = location.partition("://")[2].partition("/")[0]
         host = _HOST.fullmatch(authority.partition("@")[2])
         account, domain = host.groups() if host else (self.abfs_account or "", "windows.net")

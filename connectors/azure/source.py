@@ -1,7 +1,7 @@
 """
-`abfs:`, `abfss:` and `az:` sources: blobs of Azure Storage, through its Blob service.
+`abfs:`, `abfss:` and `az:` sources: blobs in Azure Storage, read through the Blob service.
 
-Data Lake Storage has the same blobs there, and lists its directories as blobs, which are left out.
+The Blob service also has the blobs of Data Lake Storage. It lists directories as blobs, which are left out.
 """
 
 import base64
@@ -25,7 +25,7 @@ from system.files import UnreadableFileError, read_regular_file
 
 _VERSION = "2023-11-03"
 
-#: The headers that a signature covers by their place (Authorize with Shared Key, "Blob, Queue, and File Services").
+#: The headers that a signature covers by position (Authorize with Shared Key, "Blob, Queue, and File Services").
 _SIGNED_HEADERS = (
     *("Content-Encoding", "Content-Language", "Content-Length", "Content-MD5", "Content-Type", "Date"),
     *("If-Modified-Since", "If-Match", "If-None-Match", "If-Unmodified-Since", "Range"),
@@ -40,7 +40,7 @@ _WHERE = "see the credentials of the dataset, such as abfs_access_key"
 
 
 class AzureSource(ObjectSource[AzureParams]):
-    """Blobs of Azure Storage."""
+    """Blobs in Azure Storage."""
 
     def _store(self, deadline: Deadline) -> "AzureContainer":
         return AzureContainer(self._name, self._params, deadline)
@@ -119,14 +119,14 @@ class AzureContainer(Bucket):
 
 
 def _token_request(params: AzureParams) -> TokenRequest | None:
-    """Return the request for a token of Microsoft Entra ID; None if *params* name other credentials."""
+    """Return the request for a Microsoft Entra ID token; None if *params* specify other credentials."""
     if params.abfs_msi_endpoint is not None:
         return _managed_identity(params.abfs_msi_endpoint, params.abfs_client_id)
     return _application(params, params.abfs_tenant_id) if params.abfs_tenant_id is not None else None
 
 
 def _managed_identity(endpoint: str, client_id: str | None) -> TokenRequest:
-    """Return the request to the Instance Metadata Service, which knows the identity of this machine."""
+    """Return the request to the Instance Metadata Service, which knows this machine's identity."""
     origin, path = parse_origin(endpoint)
     query = {"api-version": "2018-02-01", "resource": _RESOURCE}
     if client_id is not None:
@@ -141,7 +141,7 @@ def _managed_identity(endpoint: str, client_id: str | None) -> TokenRequest:
 
 
 def _application(params: AzureParams, tenant: str) -> TokenRequest:
-    """Return the request of a service principal, by its secret or by a token of the cluster (RFC 7523, 2.2)."""
+    """Return a service principal's request, with its secret or with a token of the cluster (RFC 7523, 2.2)."""
     form = {"grant_type": "client_credentials", "client_id": str(params.abfs_client_id)}
     form["scope"] = f"{_RESOURCE}.default"
     way = "abfs_client_secret"
@@ -161,7 +161,7 @@ def _application(params: AzureParams, tenant: str) -> TokenRequest:
 
 
 def _federated_token(params: AzureParams) -> str:
-    """Return the token in the file, which the cluster replaces before it expires."""
+    """Return the token in the file. The cluster replaces the file before the token expires."""
     try:
         data = read_regular_file(Path(params.abfs_federated_token_file or ""), _MAX_FEDERATED_BYTES).data
         return parse_token(data.decode().strip())

@@ -1,1 +1,1 @@
-"""The connectors `delta` and `delta_lake`: tables of Delta Lake."""
+"""The connectors `delta` and `delta_lake`: Delta Lake tables."""

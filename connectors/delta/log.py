@@ -1,9 +1,9 @@
 """
-Copy the log of a Delta table into the scratch directory of a load.
+Copies the log of a Delta table into a load's scratch directory.
 
-The deltalake library reads the copy: it needs neither network nor credentials, and reads one version. Every path in the
-copy is checked before the library sees it, so the log names no file outside the table. The rules are those of the Delta
-transaction log protocol.
+The deltalake library reads the copy, so it needs no network or credentials, and reads one version. Every path in the
+copy is checked before the library sees it, so the log names no file outside the table. The rules are defined in the
+Delta transaction log protocol.
 """
 
 import base64
@@ -25,26 +25,26 @@ LOG = "_delta_log"
 _SIDECARS = f"{LOG}/_sidecars"
 
 _COMMIT = re.compile(r"(\d{20})\.json")
-#: Classic checkpoints, in one part or several, and those of version 2.
+#: Classic checkpoints (in one or more parts) and version 2 checkpoints.
 _CHECKPOINT = re.compile(
     r"(\d{20})\.checkpoint(?:\.parquet|\.(\d{10})\.(\d{10})\.parquet|\.[0-9A-Fa-f-]{36}\.(?:parquet|json))"
 )
 
 _BLOCK_BYTES = 1024 * 1024
-#: Rows of a checkpoint that are checked at once.
+#: The number of checkpoint rows checked at once.
 _ROWS = 4096
 
-#: From the digits of Z85 (ZeroMQ RFC 32), which encodes the names of deletion vectors, to those of base64.b85decode.
+#: Maps the digits of Z85 (ZeroMQ RFC 32), which encodes deletion vector names, to the digits of base64.b85decode.
 _FROM_Z85 = str.maketrans(
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
-    ";_`|~",  # no digits of Z85: without them the length is wrong
+    ";_`|~",  # not Z85 digits: removing them makes the length wrong
 )
 
 #: The columns of a checkpoint that name files.
 _NAMING = ("add.deletionVector.storageType", "add.deletionVector.pathOrInlineDv", "sidecar.path")
 
-#: Commits that the library gets at once: it reads each in a thread whose stack counts against the memory of a loader.
+#: Commits passed to the library at once. It reads each in a thread whose stack counts against a loader's memory.
 _STEP = 16
 
 
@@ -55,7 +55,7 @@ def commit_path(version: int) -> str:
 
 class LogCopy:
     """
-    A copy, in *directory*, of the part of the log that the newest *version* needs.
+    A copy in *directory* of the part of the log that the newest *version* needs.
 
     Raises:
         SourceError: There is no table, or its log has a gap.
@@ -102,9 +102,9 @@ class LogCopy:
             yield
 
     def copy_deletion_vectors(self) -> None:
-        """Copy the deletion vectors. Raises as `steps`."""
+        """Copy the deletion vectors. Raises the errors of `steps`."""
         for path in sorted(self._vectors):
-            # Vectors that later versions replaced may have been deleted.
+            # Vectors replaced by later versions may have been deleted.
             if self._root.has(path):
                 self._fetch(path)
 
@@ -129,7 +129,7 @@ class LogCopy:
         target.parent.mkdir(parents=True, exist_ok=True)
         with self._root.open(path) as source, target.open("wb") as file:
             while True:
-                # Only the read is explained: a full disk is not the fault of the table.
+                # Only errors of the read are explained. A full disk is not the table's fault.
                 with self._root.reading(path):
                     block: bytes = source.read(_BLOCK_BYTES)
                 if not block:
@@ -181,7 +181,7 @@ def _complete(names: Iterable[str]) -> dict[int, list[str]]:
         if match[3] is not None:
             parts.setdefault((int(match[1]), int(match[3])), []).append(name)
         else:
-            # One is enough: all checkpoints of a version are equivalent.
+            # One is enough because all checkpoints of a version are equivalent.
             found.setdefault(int(match[1]), [name])
     for (version, count), members in parts.items():
         if len(members) == count:
@@ -197,7 +197,7 @@ def _json_actions(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a repeated name: readers disagree on which one counts."""
+    """Refuse a repeated name, because readers disagree on which one counts."""
     made = dict(pairs)
     if len(made) != len(pairs):
         raise ValueError("repeated name")
@@ -215,7 +215,7 @@ def _parquet_actions(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def outside(root: TableRoot) -> SourceError:
-    """Return the error for a table whose log names a file outside of it."""
+    """Return the error for a table whose log names a file outside the table."""
     return SourceError(
         f"The log of '{root.shown}' names a file outside of the table, as a shallow clone does: only files in "
         "the table are read."

@@ -1,4 +1,4 @@
-"""How `delta:` is written: a table of Delta Lake on disk or in S3."""
+"""The parameters of `delta:`: a Delta Lake table on disk or in S3."""
 
 from connectors.lake_locations import LAKE_SIGNER, locate_lake
 from runtimeconf.connector import Connector, Package

@@ -1,8 +1,8 @@
 """
-`delta:` sources: tables of Delta Lake, on disk and on S3.
+`delta:` sources: Delta Lake tables on disk and in S3.
 
 The deltalake library determines the files of the newest version from a checked copy of the log, and `lake_parquet`
-reads them. The reader of the library is not used: it opens any location that the log names, truncates numbers, and
+reads them. The library's reader is not used because it opens any location that the log names, truncates numbers, and
 finds columns by name even if the table uses ids.
 """
 
@@ -35,7 +35,7 @@ _FEATURES = frozenset(
         *("v2Checkpoint", "vacuumProtocolCheck"),
     }
 )
-#: Features that concern only columns of an unsupported type. Writers enable some of them for every table.
+#: Features that affect only columns of unsupported types. Writers enable some of them for every table.
 _TYPE_FEATURES = frozenset(
     {
         *("variantType", "variantType-preview", "variantShredding", "variantShredding-preview"),
@@ -53,12 +53,12 @@ _PRIMITIVES = frozenset(
 _LISTING_FEATURES = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint"})
 _MAX_READER_VERSION = 3
 
-#: The messages of the library about an unsupported feature.
+#: The library's messages about unsupported features.
 _UNSUPPORTED = re.compile(r"Feature '([A-Za-z0-9_-]{1,60})' is not supported|loading a (catalog-managed) table")
 
 
 class DeltaSource:
-    """A Delta Lake table, in its newest version."""
+    """The newest version of a Delta Lake table."""
 
     def __init__(self, dataset: DatasetConfig, params: S3Params) -> None:
         self._dataset, self._params = dataset, params
@@ -74,7 +74,7 @@ class DeltaSource:
             yield scan(root, files, table.columns, table.identify, load, version=version)
 
     def has_changed(self, version: str, load: Load) -> bool:
-        """Look for a newer commit, and check that the last one is unchanged."""
+        """Check for a newer commit, and whether the last commit is unchanged."""
         number, stamp, _ = version.split("-")
         with root_of(self._dataset, self._params, load.deadline) as root:
             return root.has(commit_path(int(number) + 1)) or root.stamp(commit_path(int(number))) != stamp
@@ -112,7 +112,7 @@ class _Table:
         }
 
     def identify(self, part: pa.Field, path: tuple[str, ...]) -> Key | None:
-        """As `Identify`: by name, unless the table uses ids."""
+        """See `Identify`. Columns are found by name unless the table uses ids."""
         return field_id(part) if self._mode == "id" else str(part.name)
 
     def files(self, bounds: tuple[Bound, ...]) -> list[DataFile]:
@@ -150,7 +150,7 @@ class _Table:
         return _physical_name(described) if self._mode == "name" else str(described.name)
 
     def _supported_features(self, types: frozenset[str]) -> frozenset[str]:
-        """Return the features that the table uses; *types* are the types of its columns, nested ones included."""
+        """Return the features that the table uses. *types* are the types of its columns, including nested types."""
         with self._understood():
             protocol = self._table.protocol()
         features = frozenset(protocol.reader_features or ())
@@ -165,9 +165,9 @@ class _Table:
         return features
 
     def _entries(self, kept: dict[str, pa.BooleanArray]) -> Iterator[tuple[DataFile, Mapping[str, tuple[Any, Any]]]]:
-        """Yield each file, and the lowest and the highest value of its columns, by name in lower case, if known."""
+        """Yield each file with the known minimum and maximum of its columns, by lower-case name."""
         with self._understood():
-            # pa.table() would import pandas where it is installed.
+            # pa.table() would import pandas if it is installed.
             actions = pa.RecordBatchReader.from_stream(self._table.get_add_actions()).read_all()
         for batch in actions.to_batches():
             lists = {name: batch.column(name) for name in batch.schema.names}
@@ -183,13 +183,13 @@ class _Table:
                 low, high = (lists[name][index].as_py() if name in lists else None for name in ("min", "max"))
                 for name, physical in self._physical.items():
                     found = (low or {}).get(physical), (high or {}).get(physical)
-                    # Statistics of decimals were rounded to doubles.
+                    # Decimal statistics were rounded to doubles.
                     if not any(isinstance(value, Decimal) for value in found):
                         ends.setdefault(name.lower(), found)
                 yield DataFile(path, constants, kept.pop(path, None)), ends
 
     def _kept_rows(self) -> dict[str, pa.BooleanArray]:
-        """Return which rows are left, by the path of the file."""
+        """Return the remaining rows by file path."""
         if not self._log.has_deletion_vectors:
             return {}
         kept = {}
@@ -238,5 +238,5 @@ def _physical_name(described: pa.Field) -> str:
 
 
 def _constant(value: pa.Scalar) -> pa.Scalar:
-    """Return the value of a partition; an empty string means null in the protocol."""
+    """Return the value of a partition column. An empty string means null in the protocol."""
     return pa.scalar(None, value.type) if value.as_py() in {"", b""} else value

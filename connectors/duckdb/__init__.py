@@ -1,1 +1,1 @@
-"""The connector `duckdb`: tables of DuckDB files."""
+"""The connector `duckdb`: tables in DuckDB files."""

@@ -1,4 +1,4 @@
-"""How `duckdb:` is written: a table of a DuckDB file."""
+"""The parameters of `duckdb:`: a table in a DuckDB file."""
 
 from functools import partial
 from pathlib import Path

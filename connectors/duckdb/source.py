@@ -1,9 +1,9 @@
 """
-`duckdb:` sources: a table or view of a DuckDB database file, which the loading engine attaches read-only.
+`duckdb:` sources: a table or view in a DuckDB database file, which the loading engine attaches read-only.
 
-The engine may open only that file and its write-ahead log: a view that reads another file is refused. The engine holds
-the shared lock of the file while it reads, so no program can write to it meanwhile; the load fails while a program has
-it open for writing.
+The engine may open only that file and its write-ahead log, so a view that reads another file is refused. The engine
+holds a shared lock on the file while it reads, so no program can write to the file during a load. The load fails while
+a program has the file open for writing.
 """
 
 import stat
@@ -33,7 +33,7 @@ _REASONS = (
 
 
 class DuckdbFileSource:
-    """One table or view of a database file."""
+    """One table or view in a database file."""
 
     def __init__(self, dataset: DatasetConfig, params: DuckdbParams) -> None:
         parts = table_parts(dataset.location)
@@ -44,9 +44,9 @@ class DuckdbFileSource:
 
     @contextmanager
     def open(self, load: Load) -> "Iterator[DuckdbFileScan]":
-        """As `Source.open`."""
+        """See `Source.open`."""
         load.deadline.check()
-        # Resolve links: the engine does so before it compares a path with the allowed ones.
+        # Resolve links, because the engine does so before it compares a path with the allowed paths.
         path = self._resolved()
         if self._database not in {None, path.stem, self._path.stem}:
             raise SourceError(f"The database in '{self._path.name}' is called {self._path.stem}, not {self._database}.")
@@ -81,7 +81,7 @@ class DuckdbFileScan(Scan):
         self.paths = (str(path), f"{path}.wal")
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Attach the file under its own name, because its views may use that, unless that name is taken."""
+        """Attach the file under its own name unless the name is taken, because its views may use that name."""
         taken = connection.execute("SELECT lower(database_name) FROM duckdb_databases()").fetchall()
         name = "_source" if (self._name.lower(),) in taken else self._name
         connection.execute(f"ATTACH {literal(str(self._path))} AS {identifier(name)} (READ_ONLY)")
@@ -98,7 +98,7 @@ class DuckdbFileScan(Scan):
         return ".".join(map(identifier, (name, *self._table)))
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """Return what is wrong with the file, or with a view in it."""
+        """Return the problem of the file, or of a view in it."""
         reason = reason_for(str(error), _REASONS)
         if reason is None and isinstance(error, duckdb.CatalogException | duckdb.BinderException):
             reason = (

@@ -1,1 +1,1 @@
-"""The connector `flightsql`: tables of servers that speak Arrow Flight SQL."""
+"""The connector `flightsql`: tables on Arrow Flight SQL servers."""

@@ -1,4 +1,4 @@
-"""How `flightsql:` is written: a table of a server that speaks Arrow Flight SQL."""
+"""The parameters of `flightsql:`: a table on an Arrow Flight SQL server."""
 
 from functools import partial
 from typing import Annotated
@@ -34,7 +34,7 @@ _ENDPOINT = ParsedField(
 
 
 class FlightSqlParams(Params):
-    """Where the server is, and the credentials."""
+    """The server's address and the credentials."""
 
     flightsql_endpoint: Annotated[str, Param(_ENDPOINT, is_hidden=True)]
     flightsql_username: Annotated[str | None, Param(TextField("the name of a user"))] = None
@@ -47,12 +47,12 @@ class FlightSqlParams(Params):
 
     @property
     def credentials(self) -> dict[str, str]:
-        """The credentials that are given, by name."""
+        """The given credentials by name."""
         names = ("flightsql_token", "flightsql_username", "flightsql_password")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def problem(self, location: str) -> str | None:
-        """Refuse credentials of two kinds, and any over a connection without TLS; see `Params.problem`."""
+        """Refuse two kinds of credentials, and any credentials without TLS; see `Params.problem`."""
         given = self.credentials.keys()
         if "flightsql_token" in given and len(given) > 1:
             return "has both flightsql_token and flightsql_username or flightsql_password: keep one"

@@ -1,12 +1,12 @@
 """
-`flightsql:` sources: a table or view of a server that speaks Arrow Flight SQL, such as another Querykeep, by ADBC.
+`flightsql:` sources: a table or view on an Arrow Flight SQL server, such as another Querykeep, read with ADBC.
 
-One statement reads all rows, so the data is one version of the table as the server defines it. The time-outs of the
-driver cover each of its calls, including a whole stream of rows.
+One statement reads all rows, so the data is one version of the table as the server defines it. The driver's timeouts
+cover each of its calls, including a whole stream of rows.
 
-A server may answer a query with the locations of other servers, and the driver would send them the credentials. So the
-driver only fetches the endpoints; they are checked here, and the driver reads each of them without its locations, over
-its existing connection.
+A server may respond to a query with the locations of other servers, and the driver would send them the credentials.
+Therefore the driver only fetches the endpoints. They are checked here, and the driver reads each endpoint without its
+locations, over the existing connection.
 """
 
 import socket
@@ -35,24 +35,24 @@ from runtimeconf.fields import InvalidValueError
 from runtimeconf.model import DatasetConfig
 from runtimeconf.tables import table_parts
 
-#: The scheme for the driver, by that of `flightsql_endpoint`.
+#: The driver's scheme by the scheme of `flightsql_endpoint`.
 _SCHEMES = {"grpc": "grpc+tcp", "http": "grpc+tcp", "https": "grpc+tls"}
 
-#: The schemes of a location, and whether they have TLS (Flight RPC, "Connection details"; `http:` as above).
+#: The schemes of a location, and whether they use TLS (Flight RPC, "Connection details"; `http:` as above).
 _HAS_TLS = {"grpc": False, "grpc+tcp": False, "http": False, "grpc+tls": True, "https": True}
-#: The location that means the connection on which the query was asked (Flight RPC, "Downloading data").
+#: The location that means the connection used for the query (Flight RPC, "Downloading data").
 _REUSE = "arrow-flight-reuse-connection://?"
 
-#: The type in which DuckDB sends a HUGEINT. The 16 bytes are those of the number, so 39 digits are exact.
+#: The type in which DuckDB sends a HUGEINT. Its 16 bytes are the bytes of the number, so 39 digits are exact.
 _SENT_HUGEINT = pa.decimal128(38, 0)
 #: The type that DuckDB reads as a HUGEINT.
 _HUGEINT = pa.opaque(pa.binary(16), "hugeint", "DuckDB")
 
-#: The largest message that is accepted (bytes).
+#: The maximum accepted message size in bytes.
 _MESSAGE_BYTES = 64 * 1024 * 1024
 
-#: While connecting, the driver asks for properties of the server and would follow the endpoints in the answer. This
-#: time limit (s) passes before the request is sent; the driver does not need the answer.
+#: While connecting, the driver asks for server properties and would follow the endpoints in the response. This time
+#: limit (s) expires before the request is sent. The driver does not need the response.
 _NO_TIME_S = "1e-9"
 _TIMEOUTS = (DatabaseOptions.TIMEOUT_FETCH, DatabaseOptions.TIMEOUT_QUERY, DatabaseOptions.TIMEOUT_UPDATE)
 
@@ -66,7 +66,7 @@ _BY_CODE: Mapping[object, str] = {
     AdbcStatusCode.TIMEOUT: "it did not respond in time",
     AdbcStatusCode.CANCELLED: "it cancelled the query",
 }
-#: Our reasons for a failed connection, by the message of the driver. They take precedence over the status codes.
+#: Our reasons for a failed connection by driver message. They take precedence over the status codes.
 _BY_WORDS = (
     (
         "unknown authority|self.signed",
@@ -90,13 +90,13 @@ _BY_WORDS = (
     ("Unavailable|EOF|connection reset|closing transport", "the connection broke, or it is starting or stopping"),
 )
 
-# Load the driver now: its Go runtime reserves a hundred megabytes of addresses, which must not count against the first
-# load. This opens no connection.
+# Load the driver now, because its Go runtime reserves a hundred megabytes of addresses, which must not count against
+# the first load. This opens no connection.
 adbc_driver_flightsql.connect("grpc://127.0.0.1:1").close()
 
 
 class FlightSqlSource(Source):
-    """One table or view of a server. Flight SQL has no version number for a table."""
+    """One table or view on a server. Flight SQL has no version number for a table."""
 
     def __init__(self, dataset: DatasetConfig, params: FlightSqlParams) -> None:
         self._table = ".".join(map(identifier, table_parts(dataset.location)))
@@ -151,13 +151,13 @@ class FlightSqlSource(Source):
 
     def _rows(self, cursor: adbc_driver_manager.dbapi.Cursor, sql: str) -> pa.RecordBatchReader:
         """
-        Request the rows of *sql*, one endpoint after the other; none is read before all have been checked.
+        Request the rows of *sql*, one endpoint after the other. No endpoint is read before all have been checked.
 
         Raises:
             SourceError: An endpoint names another server.
         """
-        # Not by cursor.execute, which prepares the statement: if the connection is cut, closing the prepared statement
-        # fails, and then closing the connection does too.
+        # Do not use cursor.execute, which prepares the statement. If the connection is cut, closing the prepared
+        # statement fails, and then closing the connection fails too.
         cursor.adbc_statement.set_sql_query(sql)
         partitions, schema, _ = cursor.adbc_statement.execute_partitions()
         checked = [self._checked(partition) for partition in partitions]
@@ -181,7 +181,7 @@ class FlightSqlSource(Source):
         """
         Return *partition*, a FlightInfo with one endpoint, with only the ticket of that endpoint.
 
-        Without locations the driver can only use the server that was asked, however it parses URLs.
+        Without locations the driver can only use the queried server, regardless of how it parses URLs.
 
         Raises:
             SourceError: A location names another server.
@@ -209,7 +209,7 @@ class FlightSqlSource(Source):
             raise self._elsewhere(url.hostname)
 
     def _elsewhere(self, host: str | None) -> SourceError:
-        """Return the error for *host*, which the server chose: shown only if it is a host and not a credential."""
+        """Return the error for *host*, which the server chose. It is shown only if it is not a credential."""
         try:
             shown = f" on {parse_host(host or '')}"
         except InvalidValueError:
@@ -226,10 +226,10 @@ class FlightSqlSource(Source):
         return isinstance(peer, tuple) and peer[1] == self._endpoint.port
 
     def _explanation(self, error: Exception) -> SourceError:
-        """Turn an error of the library, which contains the address, SQL and values, into a sentence."""
+        """Turn a library error, which contains the address, SQL and values, into a sentence."""
         text = str(error)
         if "panicked" in text:
-            # Every further call of the driver fails.
+            # Every further driver call fails.
             return SourceError(
                 "The Flight SQL server: what it sends is not Flight SQL, and breaks the driver.", broke_library=True
             )
@@ -255,18 +255,18 @@ def _certificates(path: Path) -> str:
 
 def _with_hugeints(batch: pa.RecordBatch) -> pa.RecordBatch:
     """
-    Return *batch* with each column that may have been a HUGEINT as a HUGEINT.
+    Return *batch* with each possible HUGEINT column converted to HUGEINT.
 
-    Arrow has no such type: DuckDB sends a decimal of 38 digits, though some of these numbers have 39.
+    Arrow has no such type. DuckDB sends a decimal of 38 digits, although some of these numbers have 39.
     """
     columns = [viewed(column, lambda kind: _HUGEINT if kind == _SENT_HUGEINT else kind) for column in batch.columns]
-    # The metadata of a field may hold its type, such as geoarrow.wkb.
+    # The metadata of a field may contain its type, such as geoarrow.wkb.
     fields = [field.with_type(column.type) for field, column in zip(batch.schema, columns, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _column(field: pa.Field) -> Column:
-    """Return how the column *field* is read: unchanged, and compared by the server if all servers compare alike."""
+    """Return the column for *field*, read unchanged. The server compares it if all servers compare its type alike."""
     compared: frozenset[str] = frozenset()
     if pa.types.is_integer(field.type):
         compared = INTEGERS

@@ -1,1 +1,1 @@
-"""The connector `ftp`: files of FTP servers."""
+"""The connector `ftp`: files on FTP servers."""

@@ -1,4 +1,4 @@
-"""How `ftp:` is written: files of an FTP server."""
+"""The parameters of `ftp:`: files on an FTP server."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from runtimeconf.network import PORT, RootCertificateFile, parse_password
 
 
 class FtpParams(DownloadParams):
-    """Who reads, with TLS or without, and how the files are read."""
+    """The user, TLS, and the file options."""
 
     ftp_port: Annotated[int, Param(PORT)] = 21
     ftp_user: Annotated[str, Param(ParsedField("the name of a user", parse_password))] = ""
@@ -19,7 +19,7 @@ class FtpParams(DownloadParams):
     ftp_tls_root_certificate_file: RootCertificateFile = None
 
     def problem(self, location: str) -> str | None:
-        """Refuse a password without a user, and roots without TLS; see `Params.problem`."""
+        """Refuse a password without a user, and root certificates without TLS; see `Params.problem`."""
         if self.ftp_pass and not self.ftp_user:
             return "has ftp_pass, but no ftp_user"
         if self.ftp_tls == "disabled" and self.ftp_tls_root_certificate_file is not None:

@@ -1,7 +1,7 @@
 """
-`ftp:` sources: files of an FTP server, over explicit TLS (RFC 4217) unless the YAML says otherwise.
+`ftp:` sources: files on an FTP server, over explicit TLS (RFC 4217) unless the YAML says otherwise.
 
-The standard library's client connects for data to the address of the control connection only, whatever the server says.
+The standard library's client opens data connections only to the address of the control connection.
 """
 
 import ftplib
@@ -22,15 +22,15 @@ from datasources.errors import SourceError
 
 _BLOCK_BYTES = 256 * 1024
 
-#: A file is sent as it is. The client turns that off for each list, which is a text.
+#: Binary mode for files. The client turns it off for each list, which is text.
 _AS_BYTES = "TYPE I"
 
-#: Replies for what is not there, may not be seen (RFC 959, 4.2), or is no directory (RFC 3659, 7.2.1).
+#: Replies for paths that are missing, not accessible (RFC 959, 4.2), or not a directory (RFC 3659, 7.2.1).
 _NOT_THERE = ("450", "501", "550")
 
 
 class FtpSource(FileServerSource[FtpParams]):
-    """Files of an FTP server."""
+    """Files on an FTP server."""
 
     def _store(self, deadline: Deadline) -> "FtpServer":
         return FtpServer(f"ftp://{self._name}", self._params, deadline)
@@ -46,7 +46,7 @@ class _TlsClient(ftplib.FTP_TLS):
 
 
 class FtpServer(FileServer[FtpParams]):
-    """The server at *url*; see `FileServer`. *params* are those of the dataset."""
+    """The server at *url*; see `FileServer`. *params* are the dataset's."""
 
     errors = (*FileServer.errors, ftplib.Error, LookupError)
 
@@ -60,7 +60,7 @@ class FtpServer(FileServer[FtpParams]):
 
     @contextmanager
     def get(self, found: StoredObject) -> Iterator[Download]:
-        """As `Store.get`."""
+        """See `Store.get`."""
         shown = self.shown(found.key)
         with self._explained(f"'{shown}' cannot be read"):
             connection, _ = self._client.ntransfercmd(f"RETR /{found.key}")
@@ -73,9 +73,9 @@ class FtpServer(FileServer[FtpParams]):
             while block := connection.recv(_BLOCK_BYTES):
                 count += len(block)
                 yield block
-            self._deadline.check()  # A connection that was cut off looks like the end.
+            self._deadline.check()  # A connection that was cut off looks like the end of the file.
             if isinstance(connection, ssl.SSLSocket):
-                with suppress(OSError):  # The end of TLS, which the size and the reply make up for.
+                with suppress(OSError):  # TLS may end without a close, but the size and the reply confirm completeness.
                     connection.unwrap()
             connection.close()
             self._client.voidresp()
@@ -86,7 +86,7 @@ class FtpServer(FileServer[FtpParams]):
         self._open.callback(self._client.close)
         self._client.connect(self._host, self._port, timeout=limit_s)
         self._client.sock.settimeout(self._silence_s)
-        self._client.timeout = self._silence_s  # of data connections
+        self._client.timeout = self._silence_s  # for data connections
         if isinstance(self._client, _TlsClient):
             try:
                 self._client.auth()
@@ -102,7 +102,7 @@ class FtpServer(FileServer[FtpParams]):
             self._client.prot_p()
         self._client.voidcmd(_AS_BYTES)
         with suppress(ftplib.error_perm):
-            # The features are indented (RFC 2389, 3.2).
+            # Features are indented (RFC 2389, 3.2).
             features = self._client.sendcmd("FEAT").upper().splitlines()
             self._has_mlsd = any(line.split()[:1] == ["MLST"] for line in features)
 
@@ -132,7 +132,7 @@ class FtpServer(FileServer[FtpParams]):
                 raise
 
     def _facts(self, path: str) -> list[Entry]:
-        """Return the entries by MLSD (RFC 3659, 7)."""
+        """Return the entries, using MLSD (RFC 3659, 7)."""
         found = []
         for name, facts in self._client.mlsd(path):
             kind = facts.get("type", "").lower()
@@ -145,7 +145,7 @@ class FtpServer(FileServer[FtpParams]):
         return found
 
     def _names(self, path: str) -> list[Entry]:
-        """Return the entries by NLST, which gives names only, with or without the directory before them."""
+        """Return the entries, using NLST, which returns only names, with or without their directory."""
         found = []
         lines = self._client.nlst(path)
         self._client.voidcmd(_AS_BYTES)

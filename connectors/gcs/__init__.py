@@ -1,1 +1,1 @@
-"""The connectors `gs` and `gcs`: objects of Google Cloud Storage."""
+"""The connectors `gs` and `gcs`: objects in Google Cloud Storage."""

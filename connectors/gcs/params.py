@@ -1,4 +1,4 @@
-"""How `gs:` and `gcs:` are written: objects in a bucket of Google Cloud Storage."""
+"""The parameters of `gs:` and `gcs:`: objects in a Google Cloud Storage bucket."""
 
 import json
 import re
@@ -14,12 +14,12 @@ from runtimeconf.network import AllowHttp, RootCertificateFile, lacks_tls, parse
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _MAX_KEY_BYTES = 1024
 
-#: Exactly one of these may be given.
+#: At most one of these can be given.
 _WAYS = ("gcs_service_account_path", "gcs_service_account_key", "gcs_use_metadata_server", "gcs_skip_signature")
 
 
 def _parse_key(text: str) -> str:
-    """Return the JSON of the key of a service account; no message shows it."""
+    """Return the JSON of a service account key. No message shows the key."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -46,7 +46,7 @@ _KEY = ParsedField("the key of a service account, JSON", _parse_key)
 
 
 class GcsParams(DownloadParams):
-    """The server, one kind of credentials, and how the files are read."""
+    """The server, one kind of credentials, and the file options."""
 
     gcs_endpoint: Annotated[str, Param(_ENDPOINT, is_hidden=True)] = "https://storage.googleapis.com"
     gcs_service_account_path: Annotated[

@@ -1,9 +1,9 @@
 """
-`gs:` sources: objects of Google Cloud Storage.
+`gs:` sources: objects in Google Cloud Storage.
 
-Its XML API has the list, the conditions and the errors of S3 (https://cloud.google.com/storage/docs/xml-api/overview).
-google-auth signs a token with the key of the service account on this machine; no request is needed for one. On a
-machine of Google's, its metadata server gives a token.
+Its XML API has the same lists, conditions and errors as S3 (https://cloud.google.com/storage/docs/xml-api/overview).
+google-auth signs a token with the service account's key locally, without a request. On a Google machine, the metadata
+server provides a token.
 """
 
 import json
@@ -26,14 +26,14 @@ _WHERE = "see the credentials of the dataset, such as gcs_service_account_path"
 
 
 class GcsSource(ObjectSource[GcsParams]):
-    """Objects of Google Cloud Storage."""
+    """Objects in Google Cloud Storage."""
 
     def _store(self, deadline: Deadline) -> "GcsBucket":
         return GcsBucket(self._name, self._params, deadline)
 
 
 class GcsBucket(Bucket):
-    """The bucket *name*; see `Bucket`. *params* are those of the dataset."""
+    """The bucket *name*; see `Bucket`. *params* are the dataset's."""
 
     _service = "Google Cloud Storage"
     _codes = {
@@ -50,7 +50,7 @@ class GcsBucket(Bucket):
         407: "the proxy from the environment requires credentials",
         429: "the server is rate limiting requests",
     }
-    # Otherwise an object that is stored with gzip would be decompressed on the way, without a length.
+    # Otherwise an object stored with gzip would be decompressed in transit and have no length.
     _encoding = "gzip"
 
     def __init__(self, name: str, params: GcsParams, deadline: Deadline) -> None:
@@ -72,7 +72,7 @@ class GcsBucket(Bucket):
 
 
 def _metadata_request() -> TokenRequest:
-    """Return the request to the metadata server of Google's machines, which is where `GCE_METADATA_HOST` says."""
+    """Return the request to the metadata server of Google machines, at the address in `GCE_METADATA_HOST`."""
     host = os.environ.get("GCE_METADATA_HOST") or "169.254.169.254"
     return TokenRequest(
         server=f"http://{host}",
@@ -84,7 +84,7 @@ def _metadata_request() -> TokenRequest:
 
 
 def _credentials(params: GcsParams) -> Any:
-    """Return the credentials of the service account; None if there are none, for public objects."""
+    """Return the service account credentials; None for public objects."""
     path, text = params.gcs_service_account_path, params.gcs_service_account_key
     if path is None and text is None:
         return None
@@ -101,5 +101,5 @@ def _credentials(params: GcsParams) -> Any:
     except MemoryError:
         raise
     except Exception as exc:  # noqa: BLE001 (see below)
-        # Its text may quote the key.
+        # The error's text may quote the key.
         raise SourceError(f"The key of the service account cannot be used ({type(exc).__name__}).") from None

@@ -1,1 +1,1 @@
-"""The connector `graphql`: answers of GraphQL servers."""
+"""The connector `graphql`: responses of GraphQL servers."""

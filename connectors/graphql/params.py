@@ -1,4 +1,4 @@
-"""How `graphql:` is written: a list in the answer of a GraphQL server to one query."""
+"""The parameters of `graphql:`: a list in a GraphQL server's response to one query."""
 
 import re
 from pathlib import Path
@@ -52,7 +52,7 @@ _DEPTH = ParsedField("a whole number from 0 to 10", _parse_depth)
 
 
 class GraphqlParams(Params):
-    """The query, where the rows are in its answer, and the credentials."""
+    """The query, the position of the rows in the response, and the credentials."""
 
     graphql_query: Annotated[str, Param(ParsedField("a query", _parse_query), is_code=True)]
     json_pointer: Annotated[
@@ -69,11 +69,11 @@ class GraphqlParams(Params):
 
     @property
     def pointer(self) -> list[str]:
-        """The names and positions in `json_pointer`."""
+        """The names and indexes in `json_pointer`."""
         return [part.replace("~1", "/").replace("~0", "~") for part in self.json_pointer.split("/")[1:]]
 
     def problem(self, location: str) -> str | None:
-        """Refuse several credentials, and any over a connection without TLS; see `Params.problem`."""
+        """Refuse several credentials, and any credentials without TLS; see `Params.problem`."""
         user = self.graphql_auth_user
         if (user is not None) != (self.graphql_auth_pass is not None):
             return "has only one of graphql_auth_user and graphql_auth_pass"

@@ -1,9 +1,9 @@
 """
-`graphql:` sources: a list in the answer of a GraphQL server, read as JSON.
+`graphql:` sources: a list in a GraphQL server's response, read as JSON.
 
 A query that asks for `pageInfo` (GraphQL Cursor Connections Specification, 5) is repeated with the cursor of the next
-page until there is none. The pages are answers at different times, so a server whose data changes meanwhile may repeat
-or leave out rows: no server has a snapshot to ask for.
+page until there is no next page. The pages are fetched at different times, so rows may be repeated or missing if the
+server's data changes in between. GraphQL servers do not offer snapshots.
 """
 
 import base64
@@ -42,26 +42,26 @@ from datasources.sources.source import Load, Source
 from runtimeconf.file_formats import FileParams
 from runtimeconf.model import DatasetConfig
 
-#: The largest answer: it is parsed as a whole.
+#: The maximum size of a response, which is parsed as a whole.
 _MAX_PAGE_BYTES = 16 * 1024 * 1024
 
-#: Writes numbers with all their digits.
+#: Writes numbers with all digits.
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
-#: For each direction of a connection: the argument, and the fields of `pageInfo` for the cursor and for what is left.
+#: For each paging direction: the argument, and the `pageInfo` fields for the cursor and for whether more pages follow.
 _DIRECTIONS = (("after", "endCursor", "hasNextPage"), ("before", "startCursor", "hasPreviousPage"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Paging:
-    """Where `pageInfo` is in an answer, and the *direction*, one of `_DIRECTIONS`, in which pages follow."""
+    """The position of `pageInfo` in a response, and the paging *direction*, one of `_DIRECTIONS`."""
 
     path: tuple[str, ...]
     direction: tuple[str, str, str]
 
 
 class GraphqlSource(Source):
-    """A list in the answer to one query. An answer has no version."""
+    """A list in the response to one query. Responses have no version."""
 
     def __init__(self, dataset: DatasetConfig, params: GraphqlParams) -> None:
         parts = urlsplit(dataset.location)
@@ -72,7 +72,7 @@ class GraphqlSource(Source):
 
     @contextmanager
     def open(self, load: Load) -> Iterator[FileFormat]:
-        """Ask for all pages; see `Source.open`."""
+        """Request all pages; see `Source.open`."""
         document = self._document()
         paging = _paging_of(document)
         with ExitStack() as stack:
@@ -129,7 +129,7 @@ class GraphqlSource(Source):
             yield line
 
     def _asked(self, server: Origin, query: str) -> Any:
-        """Return the answer to *query*. Its errors may quote data, so they are not shown."""
+        """Return the response to *query*. Its errors may quote data, so they are not shown."""
         body = json.dumps({"query": query}).encode()
         headers = {
             "Content-Type": "application/json",
@@ -171,7 +171,7 @@ class GraphqlSource(Source):
             yield self._unnested(row, self._params.unnest_depth)
 
     def _unnested(self, row: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        """Return *row* with the fields of the objects in it, *depth* levels deep, in place of these."""
+        """Return *row* with nested objects replaced by their fields, *depth* levels deep."""
         flat: dict[str, Any] = {}
         for name, value in row.items():
             inner = self._unnested(value, depth - 1) if depth and isinstance(value, dict) else {name: value}
@@ -184,7 +184,7 @@ class GraphqlSource(Source):
         return flat
 
     def _next(self, answer: Any, paging: _Paging) -> str | None:
-        """Return the cursor of the next page; None if *answer* is the last one."""
+        """Return the cursor of the next page; None if *answer* is the last page."""
         _, cursor, is_more = paging.direction
         found = answer
         for name in paging.path:
@@ -199,7 +199,7 @@ class GraphqlSource(Source):
 
 
 def _exact(text: str) -> Decimal:
-    """Return a number with all digits; NaN and infinities are no JSON."""
+    """Return a number with all digits. NaN and infinities are not valid JSON."""
     try:
         value = Decimal(text)
     except InvalidOperation:
@@ -220,7 +220,7 @@ def _authorization(params: GraphqlParams) -> dict[str, str]:
 
 def _paging_of(document: DocumentNode) -> _Paging | None:
     """
-    Return how the answers to *document* are paged; None if they are not.
+    Return how the responses to *document* are paged; None if they are not.
 
     Raises:
         SourceError: Several fields are paged, or `pageInfo` lacks a field.
@@ -240,7 +240,7 @@ def _paging_of(document: DocumentNode) -> _Paging | None:
 
 
 def _connections(document: DocumentNode) -> Iterator[tuple[tuple[str, ...], set[str]]]:
-    """Yield the path in the answer of each field that is paged, and the names of the fields of its `pageInfo`."""
+    """Yield the response path of each paged field, and the names of its `pageInfo` fields."""
     (operation,) = (node for node in document.definitions if isinstance(node, OperationDefinitionNode))
     waiting: list[tuple[tuple[str, ...], Any]] = [((), operation)]
     while waiting:
@@ -253,7 +253,7 @@ def _connections(document: DocumentNode) -> Iterator[tuple[tuple[str, ...], set[
 
 
 def _count(document: DocumentNode) -> int:
-    """Return how often *document* asks for `pageInfo`, wherever that is."""
+    """Return how often *document* asks for `pageInfo`, at any level."""
     found = []
 
     class Count(Visitor):
@@ -271,7 +271,7 @@ def _fields(node: Any) -> list[FieldNode]:
 
 
 def _from(document: DocumentNode, paging: _Paging | None, cursor: str | None) -> DocumentNode:
-    """Return *document* with the argument that asks for the page at *cursor*; None is the first page."""
+    """Return *document* with the argument that requests the page at *cursor*; None means the first page."""
     if paging is None or cursor is None:
         return document
     name = paging.direction[0]

@@ -1,1 +1,1 @@
-"""The connectors `http` and `https`: files of web servers."""
+"""The connectors `http` and `https`: files on web servers."""

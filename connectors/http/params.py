@@ -1,4 +1,4 @@
-"""How `http:` and `https:` are written: a file of a web server."""
+"""The parameters of `http:` and `https:`: a file on a web server."""
 
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +35,7 @@ def _parse_headers(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def _parse_query(text: str) -> str:
-    """Return the query of a URL; characters that a URL cannot hold are escaped."""
+    """Return the query of a URL, with invalid characters escaped."""
     query = text.removeprefix("?")
     if not query or not query.isprintable() or "#" in query or len(query) > _MAX_LENGTH:
         raise InvalidValueError(f"printable, without #, at most {_MAX_LENGTH:,} characters")
@@ -54,7 +54,7 @@ _HEADERS = ParsedField("headers such as X-Token: abc, one a line", _parse_header
 
 
 class HttpParams(DownloadParams):
-    """How the server is asked, and how the file is read."""
+    """The request options and the file options."""
 
     http_port: Annotated[int | None, Param(PORT)] = None
     http_query: Annotated[str | None, Param(_QUERY, is_hidden=True)] = None
@@ -66,7 +66,7 @@ class HttpParams(DownloadParams):
     allow_http: AllowHttp = False
 
     def problem(self, location: str) -> str | None:
-        """Refuse several credentials, and any over a connection without TLS; see `Params.problem`."""
+        """Refuse several credentials, and any credentials without TLS; see `Params.problem`."""
         if self.http_password is not None and self.http_username is None:
             return "has http_password, but no http_username"
         if ":" in (self.http_username or ""):

@@ -1,9 +1,9 @@
 """
-`http:` and `https:` sources: one file of a web server, downloaded by one request and then read as a local file.
+`http:` and `https:` sources: one file on a web server, downloaded by one request and then read as a local file.
 
 The ETag and Last-Modified headers identify the version (RFC 9110, 8.8). If they identify bytes, the server is asked
-again after the download whether it still has that version: a file that is overwritten while the server sends it arrives
-as a mix of two.
+again after the download whether it still has that version, because a file that is overwritten while the server sends it
+arrives as a mix of two versions.
 """
 
 import base64
@@ -49,12 +49,12 @@ _STATUSES = {
     429: "the server is rate limiting requests",
 }
 
-#: A longer validator is not kept; the version is then unknown.
+#: Longer validators are not kept, and the version is then unknown.
 _MAX_VALIDATOR_LENGTH = 1000
 
 
 class HttpSource:
-    """A file of a web server."""
+    """A file on a web server."""
 
     def __init__(self, dataset: DatasetConfig, params: HttpParams) -> None:
         self._shown = dataset.from_
@@ -87,7 +87,7 @@ class HttpSource:
             )
 
     def has_changed(self, version: str, load: Load) -> bool:
-        """Ask the server for the file on the condition that it has changed."""
+        """Send a conditional request for the file."""
         with self._connection(load) as server:
             return self._is_other(server, version)
 
@@ -102,7 +102,7 @@ class HttpSource:
             if answer.status == 304:
                 return False
             self._refuse(answer)
-            # Not every server supports conditions; the body is left unread.
+            # Not every server supports conditions. The body is left unread.
             return version_of(answer) != version
 
     def _refuse(self, answer: Answer) -> None:
@@ -128,7 +128,7 @@ class HttpSource:
             )
         encoding = answer.headers.get("content-encoding", "identity").strip().lower()
         if encoding in {"gzip", "x-gzip"}:
-            # Servers often label a .gz file as encoded too; it is compressed only once.
+            # Servers often also label a .gz file as encoded, but it is compressed only once.
             compression = "GZIP"
         elif encoding not in {"identity", ""}:
             raise SourceError(f"'{self._shown}': the server compresses it in a way other than gzip.")
@@ -137,7 +137,7 @@ class HttpSource:
 
 def version_of(answer: Answer) -> str | None:
     """
-    Return the validators of an answer as a text; None if none of them shows every change.
+    Return the validators of a response as a string; None if no validator shows every change.
 
     Last-Modified counts in seconds, so it shows every change only after a second has passed (RFC 9110, 8.8.2.2).
     """
@@ -151,7 +151,7 @@ def version_of(answer: Answer) -> str | None:
 def _is_settled(changed_at: str, now: str) -> bool:
     try:
         return (parsedate_to_datetime(now) - parsedate_to_datetime(changed_at)).total_seconds() >= 1
-    except (ValueError, OverflowError, TypeError):  # A date is missing, is not one, or has no zone.
+    except (ValueError, OverflowError, TypeError):  # A date is missing, invalid, or has no time zone.
         return False
 
 
@@ -164,7 +164,7 @@ def _request_headers(params: HttpParams) -> list[tuple[str, str]]:
     names = {name.lower() for name, _ in headers}
     defaults = {"User-Agent": "dataset-loader", "Accept": "*/*"}
     headers += [(name, value) for name, value in defaults.items() if name.lower() not in names]
-    # Ask for the stored bytes, so that the length is known and nothing has to be decompressed.
+    # Request the stored bytes, so that the length is known and nothing has to be decompressed.
     headers.append(("Accept-Encoding", "identity"))
     if params.http_bearer_token is not None:
         headers.append(("Authorization", f"Bearer {params.http_bearer_token}"))

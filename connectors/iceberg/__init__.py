@@ -1,1 +1,1 @@
-"""The connector `iceberg`: tables of Apache Iceberg."""
+"""The connector `iceberg`: Apache Iceberg tables."""

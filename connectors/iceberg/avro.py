@@ -1,8 +1,8 @@
 """
-The Avro files of an Iceberg table (manifest lists and manifests), rewritten without compression.
+Rewrites the Avro files of an Iceberg table (manifest lists and manifests) without compression.
 
-pyiceberg parses the result. Left alone it needs an extra package for Snappy, sets no limit on the size of a block, and
-reads a file that was cut short within a block as complete. The format is that of the Avro specification, "Object
+pyiceberg parses the result. On its own, pyiceberg needs an extra package for Snappy, does not limit the block size, and
+reads a file that was truncated within a block as complete. The format is defined in the Avro specification, "Object
 container files".
 """
 
@@ -16,7 +16,7 @@ from pyiceberg.avro.decoder import StreamingBinaryDecoder
 from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.io import InputFile
 
-#: The most bytes of a metadata file or of a manifest, decompressed. Writers make manifests of 8 MiB.
+#: The maximum decompressed bytes of a metadata file or a manifest. Writers create manifests of 8 MiB.
 MAX_BYTES = 64 * 1024 * 1024
 
 _MAGIC = b"Obj\x01"
@@ -26,18 +26,18 @@ _RAW_DEFLATE = -15
 
 
 class UnknownCodecError(Exception):
-    """A file uses a compression codec that is not supported; `str()` is its name."""
+    """A file uses an unsupported compression codec. `str()` is the codec's name."""
 
 
 class AvroContent(InputFile):
     """
-    The Avro file *content*, without compression, as pyiceberg opens one.
+    The uncompressed Avro file *content*, in a form that pyiceberg can open.
 
     Raises:
         UnknownCodecError: The compression codec is not supported.
-        ValueError: The file is damaged, or holds more than `MAX_BYTES`.
-        EOFError: The file was cut short.
-        Exception: The file is damaged; the decompressors raise many types.
+        ValueError: The file is damaged, or contains more than `MAX_BYTES`.
+        EOFError: The file was truncated.
+        Exception: The file is damaged. The decompressors raise many types.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -45,7 +45,7 @@ class AvroContent(InputFile):
         self._content = _uncompressed(content)
 
     def new_input(self, location: str) -> Self:
-        """Return the file for any *location*, where pyiceberg expects a file system."""
+        """Return the file for any *location*. pyiceberg expects a file system here."""
         return self
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class _Decoder(StreamingBinaryDecoder):
         return (value >> 1) ^ -(value & 1)
 
     def read_varint(self) -> int:
-        """Read an integer of at most 64 bits: 7 bits a byte, the lowest first."""
+        """Read an integer of at most 64 bits: 7 bits per byte, the lowest first."""
         value = 0
         for shift in range(0, 70, 7):
             (byte,) = self.read(1)
@@ -112,11 +112,11 @@ def _uncompressed(content: bytes) -> bytes:
 
 def unpacked(block: bytes, window_bits: int = _RAW_DEFLATE) -> bytes:
     """
-    Decompress *block* with zlib; *window_bits* selects the kind of its header.
+    Decompress *block* with zlib. *window_bits* selects the header type.
 
     Raises:
-        ValueError: It was cut short, or holds more than `MAX_BYTES`.
-        zlib.error: It is damaged.
+        ValueError: The block was truncated, or contains more than `MAX_BYTES`.
+        zlib.error: The block is damaged.
     """
     unpacking = zlib.decompressobj(window_bits)
     content = unpacking.decompress(block, MAX_BYTES)
@@ -126,7 +126,7 @@ def unpacked(block: bytes, window_bits: int = _RAW_DEFLATE) -> bytes:
 
 
 def _snappy(block: bytes) -> bytes:
-    """Decompress a Snappy block, which begins with the size of its content and ends with the CRC-32 of it."""
+    """Decompress a Snappy block, which begins with the size of its content and ends with the content's CRC-32."""
     packed, checksum = block[:-_CHECKSUM_BYTES], block[-_CHECKSUM_BYTES:]
     size = _Decoder(packed).read_varint()
     if size > MAX_BYTES:

@@ -1,9 +1,10 @@
 """
-Find an Iceberg table and its newest metadata file.
+Finds an Iceberg table and its newest metadata file.
 
-A catalog names it: a SQL catalog in a SQLite file, for which Iceberg's JDBC catalog and pyiceberg's SQL catalog use the
-same table. Without a catalog it is the file that `from:` names, or the highest version in the directory of the table.
-The catalog is read here: pyiceberg would need SQLAlchemy for one SELECT.
+A catalog names the metadata file. This is a SQL catalog in a SQLite file, for which Iceberg's JDBC catalog and
+pyiceberg's SQL catalog use the same table. Without a catalog, the metadata file is the file in `from:`, or the highest
+version in the table's directory. This module reads the catalog itself because pyiceberg would need SQLAlchemy for one
+SELECT.
 """
 
 import re
@@ -24,13 +25,13 @@ from runtimeconf.model import DatasetConfig
 
 _DIRECTORY = "metadata"
 
-#: Names of metadata files begin with a number if the table has a catalog, otherwise with v and a number.
+#: Metadata file names begin with a number if the table has a catalog, otherwise with v and a number.
 _VERSION = re.compile(r"(?:v(\d{1,18})|(\d{1,18})-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _METADATA_FILE = re.compile(r"(.+)/metadata/([^/]+\.metadata\.json(?:\.gz)?)")
 
 #: The longest wait for another program's lock on the catalog (seconds).
 _LOCK_S = 5.0
-#: Steps of SQLite's virtual machine between two checks of the deadline: some milliseconds.
+#: Steps of SQLite's virtual machine between two deadline checks (a few milliseconds).
 _STEPS = 100_000
 
 #: SQLite's result codes for a file that another program is writing to.
@@ -47,10 +48,10 @@ LIMIT 1
 @contextmanager
 def newest(dataset: DatasetConfig, params: IcebergParams, deadline: Deadline) -> Iterator[tuple[TableRoot, str]]:
     """
-    Open the root of the table, and yield it with the path of the newest metadata file in it.
+    Open the table's root, and yield it with the path of the newest metadata file in it.
 
     Raises:
-        SourceError: There is no such table, it is outside the location of `from:`, or the catalog cannot be read.
+        SourceError: The table does not exist or is outside the location in `from:`, or the catalog cannot be read.
     """
     catalog = params.iceberg_catalog
     named = None if catalog is not None else _METADATA_FILE.fullmatch(dataset.location)
@@ -90,24 +91,24 @@ def _by_catalog(root: TableRoot, catalog: Path, params: IcebergParams, deadline:
 
 
 def _looked_up(path: Path, table: str, catalog_name: str, deadline: Deadline) -> str | None:
-    """Return the location of the metadata file according to the catalog; None if it has no such table."""
+    """Return the location of the metadata file in the catalog; None if the catalog has no such table."""
     namespace, _, name = table.rpartition(".")
     key = (catalog_name, namespace, name)
     try:
-        # Check before opening: opening a pipe would wait for a writer.
+        # Check before opening, because opening a pipe would wait for a writer.
         if not stat.S_ISREG(path.stat().st_mode):
             raise SourceError("The file of iceberg_catalog is not a regular file.")
         timeout_s = max(0.0, min(_LOCK_S, deadline.left_s))
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=timeout_s)) as connection:
             connection.execute("PRAGMA trusted_schema = off")
-            # The author of the file could make its table a view that never ends.
+            # The author of the file could make the table a view that never ends.
             connection.set_progress_handler(lambda: deadline.passed, _STEPS)
             row = connection.execute(_LOOKUP, key).fetchone()
     except OSError as exc:
         raise SourceError(f"The file of iceberg_catalog cannot be read: {exc.strerror}.") from None
     except sqlite3.Error as exc:
         deadline.check()
-        # Extended codes have the primary one in their lowest byte.
+        # The lowest byte of an extended code is the primary code.
         is_locked = getattr(exc, "sqlite_errorcode", 0) & 0xFF in _LOCKED
         reason = "locked by another program; the next refresh reads it again" if is_locked else _NO_CATALOG
         raise SourceError(f"The file of iceberg_catalog is {reason}.") from None

@@ -1,4 +1,4 @@
-"""How `iceberg:` is written: a table of Apache Iceberg on disk or in S3, perhaps named by a catalog."""
+"""The parameters of `iceberg:`: an Apache Iceberg table on disk or in S3, optionally named by a catalog."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from runtimeconf.s3 import S3Params
 
 
 class IcebergParams(S3Params):
-    """The catalog that names the table, if there is one, and the bucket."""
+    """The catalog that names the table, if any, and the bucket."""
 
     iceberg_catalog: Annotated[Path | None, Param(PathField("the path of a SQLite file"), is_path=True)] = None
     iceberg_catalog_name: Annotated[str | None, Param(TextField("the name of a catalog", max_length=255))] = None

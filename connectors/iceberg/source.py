@@ -1,9 +1,9 @@
 """
-`iceberg:` sources: tables of Apache Iceberg, on disk and on S3.
+`iceberg:` sources: Apache Iceberg tables on disk and in S3.
 
-pyiceberg parses the metadata and the manifests from bytes that are read here; `lake_parquet` reads the data files. The
-reader of pyiceberg is not used: it opens any location that the metadata name, and needs credentials. The rules are
-those of the Iceberg table specification, versions 1 and 2.
+pyiceberg parses the metadata and the manifests from bytes that are read here, and `lake_parquet` reads the data files.
+pyiceberg's reader is not used because it opens any location in the metadata and needs credentials. The rules are
+defined in the Iceberg table specification, versions 1 and 2.
 """
 
 import json
@@ -44,7 +44,7 @@ from runtimeconf.model import DatasetConfig
 
 _GZIP = 31  # zlib window bits: with a gzip header
 
-#: The columns of a position delete file; the specification reserves the ids.
+#: The columns of a position delete file. The specification reserves the ids.
 _DELETES = (
     Column("file_path", 2147483546, pa.string(), is_nullable=False),
     Column("pos", 2147483545, pa.int64(), is_nullable=False),
@@ -52,7 +52,7 @@ _DELETES = (
 
 
 class IcebergSource:
-    """An Apache Iceberg table, in its newest snapshot."""
+    """The newest snapshot of an Apache Iceberg table."""
 
     def __init__(self, dataset: DatasetConfig, params: IcebergParams) -> None:
         self._dataset, self._params = dataset, params
@@ -73,7 +73,7 @@ class IcebergSource:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file in a manifest; `sequence` is the sequence number of the commit that added it."""
+    """A file in a manifest. `sequence` is the sequence number of the commit that added the file."""
 
     path: str
     file: DataFile
@@ -113,7 +113,7 @@ class _Table:
             self.version = f"{identity}-{current}-{schema.schema_id}"
 
     def identify(self, part: pa.Field, path: tuple[str, ...]) -> Key | None:
-        """As `Identify`: by the id, or by the names in a file without ids."""
+        """See `Identify`. Columns are found by id, or by name in a file without ids."""
         found = lake_parquet.field_id(part)
         return found if found is not None else self._ids.get(path)
 
@@ -122,7 +122,7 @@ class _Table:
         Return the files that may have rows within *bounds*.
 
         Raises:
-            SourceError: A manifest is missing or damaged, names a file outside the table or of another format, or
+            SourceError: A manifest is missing or damaged, names a file outside the table or in another format, or
                 deletes rows in an unsupported way.
         """
         if self._snapshot is None:
@@ -172,7 +172,7 @@ class _Table:
             raise self._root.unsupported("encrypted files")
         if (file.content == DataFileContent.DATA) != (manifest.content == ManifestContent.DATA):
             raise ValueError("deleted rows among the rows")
-        if entry.sequence_number is None:  # pyiceberg has filled in those that an entry inherits from its manifest.
+        if entry.sequence_number is None:  # pyiceberg has filled in values inherited from the manifest.
             raise ValueError("no sequence number")
         return _Entry(self._inside(file.file_path), file, entry.sequence_number, manifest.partition_spec_id)
 
@@ -190,7 +190,7 @@ class _Table:
         return True
 
     def _constants(self, entry: _Entry) -> dict[Key, pa.Scalar]:
-        """Return the values of identity partition columns, which files need not contain."""
+        """Return the values of identity partition columns, which files may omit."""
         with self._understood(entry.path):
             spec = self._metadata.specs()[entry.spec_id]
             by_key = {column.key: column for column in self.columns}
@@ -211,7 +211,7 @@ class _Table:
                     locations, positions = (column.to_pylist() for column in batch.columns)
                 for location, position in zip(locations, positions, strict=True):
                     path = self._inside(location)
-                    # Deletes apply to files that are not newer than they are.
+                    # Deletes apply to files that are not newer than the delete.
                     if path not in data or data[path].sequence > entry.sequence:
                         continue
                     if not 0 <= position < data[path].file.record_count:
@@ -221,9 +221,9 @@ class _Table:
 
     def _inside(self, location: str) -> str:
         """
-        Return the path in the table of *location*.
+        Return the path of *location* in the table.
 
-        It is relative to the location of the table in its metadata, so a table can be copied or moved as a whole.
+        The path is relative to the table location in the metadata, so a table can be copied or moved as a whole.
         """
         start = _plain(self._metadata.location).rstrip("/") + "/"
         plain = _plain(location)
@@ -237,7 +237,7 @@ class _Table:
 
     @contextmanager
     def _understood(self, path: str) -> Iterator[None]:
-        """Turn any error of the library about the file *path* into one sentence: its errors are not documented."""
+        """Turn any library error about the file *path* into one sentence. The library does not document its errors."""
         try:
             yield
         except (SourceError, SnapshotError, MemoryError):
@@ -249,7 +249,7 @@ class _Table:
 
 
 def _kept(gone: "array[int] | None") -> pa.BooleanArray | None:
-    """Return which rows are left, up to the last one in *gone*."""
+    """Return the mask of remaining rows, up to the last row in *gone*."""
     if gone is None:
         return None
     rows = max(gone) + 1
@@ -260,7 +260,7 @@ def _kept(gone: "array[int] | None") -> pa.BooleanArray | None:
 
 
 def _plain(location: str) -> str:
-    """Return a location in one spelling: `s3a:` and `s3n:` are Hadoop's names for `s3:`."""
+    """Return a location in normal form. `s3a:` and `s3n:` are Hadoop's names for `s3:`."""
     return re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:(?://)?(?=/)", "", location))
 
 
@@ -290,10 +290,10 @@ _PRIMITIVES: Mapping[type[types.IcebergType], pa.DataType] = {
 
 def _column(field: types.NestedField) -> Column:
     """
-    Return the column for *field*; its key is the field id, and so are those of its parts.
+    Return the column for *field*. Its key is the field id, and so are the keys of its parts.
 
     Raises:
-        TypeError: Its type is not known here.
+        TypeError: The field's type is unknown here.
     """
     return lake_parquet.column_of(_arrow(field), lambda part: int(part.metadata[FIELD_ID]))
 
@@ -321,12 +321,12 @@ def _bound(kind: types.IcebergType, column: Column, encoded: bytes | None) -> ob
         # The library represents dates and times as numbers.
         return pa.scalar(from_bytes(kind, encoded), column.type).as_py()
     except (ValueError, TypeError, OverflowError, struct.error, pa.ArrowException):
-        # It was written when the column was narrower, or is damaged.
+        # The bound was written when the column was narrower, or is damaged.
         return None
 
 
 def _ids_of_names(fields: Sequence[MappedField], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the path of names and the id of each column, for files without ids."""
+    """Yield the name path and the id of each column, for files without ids."""
     for field in fields:
         for name in field.names:
             if field.field_id is not None:

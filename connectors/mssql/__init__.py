@@ -1,1 +1,1 @@
-"""The connector `mssql`: tables of Microsoft SQL Server and Azure SQL."""
+"""The connector `mssql`: tables in Microsoft SQL Server and Azure SQL."""

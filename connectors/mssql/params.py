@@ -1,7 +1,7 @@
 """
-How `mssql:` is written: a table of Microsoft SQL Server or Azure SQL.
+The parameters of `mssql:`: a table in Microsoft SQL Server or Azure SQL.
 
-Its parameters are those of upstream (Spice), and a file of certificate authorities.
+They are the parameters of upstream (Spice), plus a file of certificate authorities.
 """
 
 import re
@@ -14,15 +14,15 @@ from runtimeconf.fields import FlagField, InvalidValueError, ParsedField, TextFi
 from runtimeconf.network import PORT, RootCertificateFile, parse_password
 from runtimeconf.tables import locate_table
 
-#: The longest name of a database or a user (`sysname`).
+#: The maximum length of a database or user name (`sysname`).
 _MAX_NAME_LENGTH = 128
 
-#: One pair of a connection string, whose value may stand in quotes.
+#: One pair in a connection string. The value may be quoted.
 _PAIR = re.compile(
     r"""\s*(?P<key>[^=;]+?)\s*=\s*+"""
     r"""(?:"(?P<double>(?:[^"]|"")*+)"|'(?P<single>(?:[^']|'')*+)'|(?P<plain>(?!["'])[^;]*?))\s*(?:;|$)"""
 )
-#: The keys that are read, by the parameter that each sets: as Microsoft.Data.SqlClient calls them.
+#: The supported keys by the parameter that each sets, with the names of Microsoft.Data.SqlClient.
 _KEYS = {
     **dict.fromkeys(("server", "datasource", "addr", "address", "networkaddress"), "mssql_host"),
     **dict.fromkeys(("database", "initialcatalog"), "mssql_database"),
@@ -31,7 +31,7 @@ _KEYS = {
     "encrypt": "mssql_encrypt",
     "trustservercertificate": "mssql_trust_server_certificate",
 }
-#: The keys that change nothing here: one connection for one load, with the time limit of the dataset.
+#: The keys that have no effect here, because a load uses one connection with the dataset's time limit.
 _WITHOUT_EFFECT = frozenset(
     {"app", "applicationname", "commandtimeout", "connecttimeout", "connectiontimeout", "language", "packetsize"}
     | {"multipleactiveresultsets", "persistsecurityinfo", "pooling", "timeout", "workstationid", "wsid"}
@@ -43,7 +43,7 @@ _WORDS = {
 
 
 def _parse_connection_string(text: str) -> str:
-    """Return *text* unchanged if it is one that `_parsed` reads. No message shows a value of it."""
+    """Return *text* unchanged if `_parsed` accepts it. Messages show no values from it."""
     parse_password(text)
     if {"mssql_host", "mssql_username"} - _parsed(text).keys():
         raise InvalidValueError("it lacks Server or User ID")
@@ -51,7 +51,7 @@ def _parse_connection_string(text: str) -> str:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Return the parameters for which the pairs of a connection string stand."""
+    """Return the parameters that the pairs of a connection string set."""
     found: dict[str, Any] = {}
     position = 0
     text = text.strip().rstrip(";")
@@ -79,7 +79,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _param(name: str, value: str) -> dict[str, Any]:
-    """Return the parameters that one value of a connection string gives."""
+    """Return the parameters that one value in a connection string sets."""
     if name == "mssql_host":
         host, _, port = value.removeprefix("tcp:").partition(",")
         if port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
@@ -103,7 +103,7 @@ _NAME_OF_USER = TextField("the name of a user", max_length=_MAX_NAME_LENGTH)
 
 
 class MssqlParams(Params):
-    """Where the server is, and who reads: by names of their own or in a connection string."""
+    """The server and the login, as separate parameters or in a connection string."""
 
     mssql_connection_string: Annotated[str | None, Param(_CONNECTION_STRING, is_secret=True)] = None
     mssql_host: Annotated[
@@ -119,13 +119,13 @@ class MssqlParams(Params):
 
     @property
     def expanded(self) -> Self:
-        """The same without a connection string: what it says has a name of its own."""
+        """Return the same parameters with the connection string expanded into separate parameters."""
         if self.mssql_connection_string is None:
             return self
         return type(self).of(_parsed(self.mssql_connection_string) | {"mssql_sslrootcert": self.mssql_sslrootcert})
 
     def problem(self, location: str) -> str | None:
-        """Refuse what is given twice, or not at all; see `Params.problem`."""
+        """Refuse duplicate and missing parameters; see `Params.problem`."""
         if self.mssql_connection_string is not None:
             others = self.declared.keys() - {"mssql_connection_string", "mssql_sslrootcert"}
             if given := sorted(name for name in others if getattr(self, name) is not None):

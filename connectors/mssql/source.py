@@ -1,8 +1,8 @@
 """
-`mssql:` sources: a table or view of Microsoft SQL Server or Azure SQL, by the driver pymssql, which contains FreeTDS.
+`mssql:` sources: a table or view in Microsoft SQL Server or Azure SQL, read with pymssql, which contains FreeTDS.
 
-The server describes the columns; then one statement reads the rows, in a snapshot where the database allows one. What
-FreeTDS has to know about TLS stands in a file of its own kind, `freetds.conf`, in the temporary directory of the load.
+The server first describes the columns. Then one statement reads the rows, in a snapshot if the database allows it. The
+TLS settings for FreeTDS are in its own configuration file, `freetds.conf`, in the load's temporary directory.
 """
 
 import os
@@ -34,42 +34,42 @@ from runtimeconf.model import DatasetConfig
 from runtimeconf.tables import table_parts
 
 _DEFAULT_PORT = 1433
-#: The domains of Azure SQL: of the public cloud, those of the governments of the USA and China, and Synapse.
+#: The domains of Azure SQL: the public cloud, the government clouds of the USA and China, and Synapse.
 _AZURE = (
     *(".database.windows.net", ".database.usgovcloudapi.net", ".database.chinacloudapi.cn"),
     ".sql.azuresynapse.net",
 )
-#: Where Azure SQL may send a client on (its connection policy `Redirect`).
+#: The hosts to which Azure SQL may redirect a client (connection policy `Redirect`).
 _REDIRECT_PORTS = range(11000, 12000)
 
-#: The approximate memory of the rows that become one batch, as Python objects, and of one such object (bytes).
+#: The approximate memory in bytes of the Python objects for one batch of rows, and of one such object.
 _BATCH_BYTES = 8 * 1024 * 1024
 _OBJECT_BYTES = 64
 
-#: The time after the deadline of the load when the server gives up waiting for a lock (s). The load ends first.
+#: Seconds after the load's deadline when the server stops waiting for a lock. The load ends first.
 _SPARE_S = 1
 
-#: The longest number of the server.
+#: The maximum number on the server.
 _MAX_DIGITS = 38
 
-#: What the driver raises: its own errors, and those of values that Python or Arrow does not take.
+#: The exceptions that the driver raises: its own errors, and errors for values that Python or Arrow does not accept.
 _ERRORS = (pymssql.Error, pymssql.Warning, OSError, ValueError, ArithmeticError, LookupError, TypeError)
 
-#: FreeTDS reports a text that it cannot convert with this severity, and the driver hides errors up to 5 by default.
+#: FreeTDS reports unconvertible text with this severity, but the driver hides errors up to 5 by default.
 _mssql.min_error_severity = 4
 _NOT_CONVERTED = re.compile(rb"DB-Lib error message 240\d,")
 
-#: The section of `freetds.conf`, which FreeTDS looks up with the port.
+#: The section of `freetds.conf`. FreeTDS looks it up with the port.
 _SECTION = "querykeep"
-#: Variables of the process that would override it.
+#: Environment variables that would override the file.
 _VARIABLES = ("DSQUERY", "TDSQUERY", "TDSHOST", "TDSPORT", "TDSVER", "TDSDUMP", "TDSDUMPCONFIG")
-#: FreeTDS finds its file by a variable of the process.
+#: FreeTDS finds its file through an environment variable.
 _connecting = threading.Lock()
 
 #: The types whose values have no fixed length.
 _LONG = (pa.string(), pa.binary())
 
-#: Our reasons for a connection that the server refuses, by the number of the error.
+#: Our reasons for a refused connection, by error number.
 _REFUSALS = {
     18456: "it refuses the user or the password",
     18452: "it refuses the user: it takes Windows accounts only, or not over this way",
@@ -83,9 +83,9 @@ _REFUSALS = {
     **dict.fromkeys((17809, 10928, 10929), "it has no connection left"),
     **dict.fromkeys((17142, 6005), "it is shutting down or paused"),
 }
-#: Messages after a login: the database and the language of the session.
+#: Messages after login: the session's database and language.
 _NO_ERRORS = frozenset({5701, 5703})
-#: Our reasons for a query that failed.
+#: Our reasons for a failed query.
 _FAILURES = {
     208: "it has no table or view {table}, or the user may not see it",
     **dict.fromkeys((229, 230, 262, 297, 300), "the user may not read {table}, or a part of it"),
@@ -100,9 +100,9 @@ _FAILURES = {
     **dict.fromkeys((1101, 1105, 9002), "the server's disk is full"),
     **dict.fromkeys((596, 6005, 17142), "the server ended the connection"),
 }
-#: Errors of DB-Library: a connection that is not there any more.
+#: DB-Library errors for a lost connection.
 _BROKEN = frozenset({0, 20003, 20004, 20006, 20017, 20019, 20020, 20047})
-#: Our reasons for a failed connection, by the words of FreeTDS.
+#: Our reasons for a failed connection, by FreeTDS message.
 _BY_WORDS = (
     (
         "checking hostname failed",
@@ -160,11 +160,12 @@ class MssqlSource(Source):
 
     def _connection(self, load: Load) -> pymssql.Connection:
         """
-        Connect as `freetds.conf` says, which this writes.
+        Write `freetds.conf` and connect with it.
 
         Raises:
-            SourceError: It fails, with the reason from the log of FreeTDS. The number in the exception of the driver
-                may be that of an earlier connection: it resets it after a success only.
+            SourceError: The connection fails. The reason is taken from the FreeTDS log. The error number in the
+                driver's exception may belong to an earlier connection, because the driver resets it only after a
+                success.
         """
         lock_timeout_ms = 1000 * (int(max(0, load.deadline.left_s)) + 1 + _SPARE_S)
         try:
@@ -190,16 +191,16 @@ class MssqlSource(Source):
 
     @contextmanager
     def _configured(self, directory: Path) -> Iterator[None]:
-        """Let FreeTDS read a `freetds.conf` in *directory* while the block runs, one block at a time."""
+        """Make FreeTDS read a `freetds.conf` in *directory* while the block runs, one block at a time."""
         settings: dict[str, object] = {
             "host": self._host,
             "port": self._port,
             "tds version": "7.4",
-            # `request` is what other drivers call Encrypt=false: only the login is encrypted, if the server can do it.
+            # Other drivers call `request` Encrypt=false: only the login is encrypted, if the server supports it.
             "encryption": "require" if self._is_encrypted else "request",
             "check certificate hostname": "no" if self._params.mssql_trust_server_certificate else "yes",
             "certificate hostname": certificate_name(self._host),
-            # The newest version of TLS in this protocol, and no older one.
+            # Only the newest TLS version in this protocol.
             "openssl ciphers": "TLSv1.2+HIGH:!aNULL",
             "client charset": "UTF-8",
             "dump file": _log.path,
@@ -207,14 +208,15 @@ class MssqlSource(Source):
         }
         with ExitStack() as stack:
             if not self._params.mssql_trust_server_certificate:
-                # Without a file FreeTDS verifies nothing. By its descriptor: the format has no quotes for a path.
+                # Without a file FreeTDS verifies nothing. Use the file's descriptor, because the format has no quotes
+                # for a path.
                 root = self._params.mssql_sslrootcert
                 tls_context(root)
                 usual = os.environ.get("SSL_CERT_FILE") or certifi.where()
                 roots = stack.enter_context(Path(root or usual).open("rb"))
                 settings["ca file"] = f"/proc/self/fd/{roots.fileno()}"
             file = directory / "freetds.conf"
-            # Without a section of exactly this name, FreeTDS would read the files of the user and of the system too.
+            # Without a section of exactly this name, FreeTDS would also read the user's and the system's files.
             lines = [f"[{_SECTION}:{self._port}]", *(f"{key} = {value}" for key, value in settings.items()), ""]
             file.write_text("\n".join(lines))
             stack.enter_context(_connecting)
@@ -223,7 +225,7 @@ class MssqlSource(Source):
             yield
 
     def _refusal(self, said: str) -> str:
-        """Return why a connection failed; *said* is the log of FreeTDS and the exception of the driver."""
+        """Return why a connection failed. *said* is the FreeTDS log and the driver's exception."""
         numbers = [int(number) for number in re.findall(r"message (\d+) from server", said)]
         if errors := [number for number in numbers if number not in _NO_ERRORS]:
             return _REFUSALS.get(errors[0], f"it says error {errors[0]}")
@@ -238,14 +240,14 @@ class MssqlSource(Source):
         return isinstance(peer, tuple) and (peer[1] == self._port or peer[1] in _REDIRECT_PORTS)
 
     def _begin(self, cursor: pymssql.Cursor) -> None:
-        """Begin a snapshot if the database allows it; else the statement that reads the rows is what is consistent."""
+        """Begin a snapshot if the database allows it. Otherwise only the statement for the rows is consistent."""
         cursor.execute("SELECT snapshot_isolation_state FROM sys.databases WHERE database_id = DB_ID()")
         if cursor.fetchall() == [(1,)]:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL SNAPSHOT")
             cursor.execute("BEGIN TRANSACTION")
 
     def _columns(self, cursor: pymssql.Cursor) -> list[MssqlColumn]:
-        # What is wrong with a table the description says as a row; this statement fails with it.
+        # The description reports table problems as a row. This statement fails with the error.
         cursor.execute(f"SELECT TOP (0) 1 AS one FROM {self._table}")  # noqa: S608 - quoted
         statement = f"SELECT * FROM {self._table}".replace("'", "''")  # noqa: S608 - quoted
         cursor.execute(
@@ -262,7 +264,7 @@ class MssqlSource(Source):
         return [column_of(name, declared, user_type) for name, declared, user_type, _ in described]
 
     def _ranged(self, cursor: pymssql.Cursor, columns: Sequence[MssqlColumn]) -> list[MssqlColumn]:
-        """Return *columns*; those of moments in steps of 100 ns get the type that has the range of their values."""
+        """Return *columns*. Columns of 100 ns timestamps get the type that fits their range of values."""
         checks = [check for column in columns if column.moments for check in column.range_checks()]
         if not checks:
             return list(columns)
@@ -274,7 +276,7 @@ class MssqlSource(Source):
         ]
 
     def _explanation(self, error: Exception) -> SourceError:
-        """Turn an error of the driver, which contains host, user, SQL and values, into a sentence."""
+        """Turn a driver error, which contains host, user, SQL and values, into a sentence."""
         code, text = (*(error.args if isinstance(error, pymssql.Error) else ()), None, None)[:2]
         if isinstance(text, bytes) and _NOT_CONVERTED.search(text):
             return SourceError(
@@ -297,10 +299,11 @@ class MssqlSource(Source):
 
 def certificate_name(host: str) -> str:
     """
-    Return what FreeTDS is to look for in the certificate of *host*: that name, or a pattern for Azure's.
+    Return the name that FreeTDS looks for in the certificate of *host*: the host itself, or a pattern for Azure.
 
-    FreeTDS 1.5 takes wildcards the wrong way round: not in a certificate, but in what it looks for, where one stands
-    for labels of any number. The certificates of Azure SQL have wildcards, and all names there are Microsoft's.
+    FreeTDS 1.5 handles wildcards the wrong way round. It ignores them in certificates, but accepts them in the name
+    that it looks for, where a wildcard matches any number of labels. Azure SQL certificates have wildcards, and all
+    names there belong to Microsoft.
     """
     suffix = next((suffix for suffix in _AZURE if host.endswith(suffix)), None)
     return host if suffix is None else f"*{suffix}"
@@ -308,12 +311,12 @@ def certificate_name(host: str) -> str:
 
 class _ErrorLog:
     """
-    The log of FreeTDS: the only place that has the reason of a failed connection. It is in memory.
+    The FreeTDS log, which is the only source of the reason for a failed connection. It is in memory.
 
-    FreeTDS opens one log for the life of the process, and keeps its position in it.
+    FreeTDS opens one log for the lifetime of the process, and keeps its position in it.
     """
 
-    #: Fatal errors, errors and warnings; no statements, packets or rows.
+    #: Log fatal errors, errors and warnings, but no statements, packets or rows.
     LEVELS = "0x0f"
 
     def __init__(self) -> None:
@@ -322,12 +325,12 @@ class _ErrorLog:
         self.path = f"/proc/self/fd/{self._descriptor}"
 
     def forget(self) -> None:
-        """Drop what was logged until now."""
+        """Drop everything logged so far."""
         self._begin = max(self._begin, os.fstat(self._descriptor).st_size)
         os.ftruncate(self._descriptor, 0)
 
     def read(self) -> str:
-        """Return what was logged since."""
+        """Return everything logged since then."""
         size = os.fstat(self._descriptor).st_size - self._begin
         return os.pread(self._descriptor, max(0, size), self._begin).decode(errors="replace")
 
@@ -337,7 +340,7 @@ _log = _ErrorLog()
 
 @contextmanager
 def _environment(values: Mapping[str, str], *, without: Sequence[str]) -> Iterator[None]:
-    """Give the variables of this process other *values* while the block runs."""
+    """Set environment variables of this process to *values* while the block runs."""
     before = {name: os.environ.pop(name, None) for name in (*values, *without)}
     os.environ.update(values)
     try:
@@ -389,7 +392,7 @@ def _array(values: Sequence[object], column: MssqlColumn) -> pa.Array:
 
 
 def _widened(bounds: Sequence[Bound], columns: Sequence[MssqlColumn]) -> Iterator[Bound]:
-    """Return *bounds* with room for the digits that the server compares and the engine does not have."""
+    """Return *bounds* widened for the digits that the server compares but the engine lacks."""
     errors = {column.name.lower(): column.error for column in columns}
     for bound in bounds:
         error = errors.get(bound.column.lower(), timedelta(0))
@@ -404,7 +407,7 @@ def _widened(bounds: Sequence[Bound], columns: Sequence[MssqlColumn]) -> Iterato
 
 
 def _literal(value: Value) -> tuple[str, str]:
-    """Return the kind of *value* and the value as a literal of Transact-SQL; see `standard_literal`."""
+    """Return the kind of *value* and the value as a Transact-SQL literal; see `standard_literal`."""
     if isinstance(value, float):
         text = repr(value)
         return ("double", text if "e" in text else f"{text}e0") if isfinite(value) else ("", "")

@@ -1,8 +1,8 @@
 """
 The types of Microsoft SQL Server, for `mssql:` sources.
 
-The server describes the columns of a query before it runs (`sys.dm_exec_describe_first_result_set`). That description
-decides how a column is read, and for moments in steps of 100 ns also the range of their values.
+The server describes the columns of a query before it runs (`sys.dm_exec_describe_first_result_set`). This description
+determines how a column is read. For 100 ns timestamps, the range of values also matters.
 """
 
 import re
@@ -17,20 +17,20 @@ import pyarrow.compute as pc
 
 from connectors.databases import INTEGERS, Column, Conversion, UnfitValueError
 
-#: A type of the description, such as `decimal(10,2)`, `varchar(max)` and `int`.
+#: A type in the description, such as `decimal(10,2)`, `varchar(max)` and `int`.
 _TYPE = re.compile(r"(\w+)(?:\((\d+|max)(?:,(\d+))?\))?")
 
 #: The longest `nvarchar(n)`.
 _MAX_CHARACTERS = 4000
-#: The most digits after the point for which the server compares a decimal and a small integer without rounding one: it
-#: has 38 digits for both sides, and such an integer up to 16.
+#: The maximum number of decimal places for which the server compares a decimal and a small integer without rounding. It
+#: has 38 digits for both sides, and such an integer has up to 16.
 _MAX_COMPARED_SCALE = 22
 
-#: The digits of a second that the objects of the driver have.
+#: The fractional second digits in the driver's objects.
 _MICROSECONDS = 6
-#: The days that TIMESTAMP_NS has as a whole: from the first one, and before the second.
+#: The range of days that TIMESTAMP_NS fully covers: from the first date, and before the second.
 _NS_DAYS = ("1677-09-22", "2262-04-11")
-#: A `datetime` has steps of 1/300 s, which the driver gives in whole milliseconds.
+#: A `datetime` has steps of 1/300 s, which the driver returns in whole milliseconds.
 _DATETIME_ERROR = timedelta(milliseconds=4)
 
 _SMALL = frozenset({"small integer"})
@@ -41,14 +41,14 @@ _SPATIAL = frozenset({"geography", "geometry"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MssqlColumn(Column):
     """
-    A column and how the objects of the driver become Arrow data.
+    A column, and the conversion of the driver's objects to Arrow data.
 
     Args:
-        kind: The type of its arrays.
-        change: Applied to each object first; None to leave it.
-        error: The most by which a value of the server differs from ours, for times that have finer steps there.
-        refused: Why the column cannot be read, empty if it can.
-        moments: The type of the server whose values have steps of 100 ns, where their range decides on the type.
+        kind: The type of the arrays.
+        change: Applied to each object first; None for no change.
+        error: The maximum difference between the server's value and ours, for times with finer steps on the server.
+        refused: Why the column cannot be read; empty if it can.
+        moments: The server type with steps of 100 ns, for which the range of values determines our type.
     """
 
     kind: pa.DataType
@@ -58,16 +58,16 @@ class MssqlColumn(Column):
     moments: str = ""
 
     def range_checks(self) -> tuple[str, str]:
-        """Return SQL for whether moments are outside the days of TIMESTAMP_NS, and have digits below microseconds."""
+        """Return SQL for whether values are outside the days of TIMESTAMP_NS, and have sub-microsecond digits."""
         name = quoted(self.name)
         first, end = (f"CAST('{day}T00:00:00' AS {self.moments})" for day in _NS_DAYS)
         tests = f"{name} < {first} OR {name} >= {end}", f"DATEPART(nanosecond, {name}) % 1000 > 0"
-        # Without ELSE the server warns of nulls in an aggregate.
+        # Without ELSE the server warns about nulls in an aggregate.
         outside, finer = (f"MAX(CASE WHEN {test} THEN 1 ELSE 0 END)" for test in tests)
         return outside, finer
 
     def of_range(self, *, outside: bool, finer: bool) -> "MssqlColumn":
-        """Return how the moments are read: as TIMESTAMP_NS, else as TIMESTAMP, else as text."""
+        """Return the column read as TIMESTAMP_NS if possible, otherwise as TIMESTAMP, otherwise as text."""
         zone = "UTC" if self.moments == "datetimeoffset" else None
         if not outside:
             return replace(self, convert=_nanoseconds_of(self.name, pa.timestamp("ns", zone)))
@@ -78,7 +78,7 @@ class MssqlColumn(Column):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """How columns of one type are read: the fields of `MssqlColumn`, with `{}` for the quoted name."""
+    """How columns of a type are read: the fields of `MssqlColumn`, with `{}` for the quoted name."""
 
     kind: pa.DataType
     expression: str = "{}"
@@ -98,8 +98,8 @@ def column_of(name: str, declared: str | None, user_type: str | None) -> MssqlCo
     """
     Return how the column *name* is read.
 
-    *declared* is its type in the description of the server, and *user_type* that of a column which has no such type,
-    because it is one of the CLR's.
+    *declared* is the type in the server's description. *user_type* is the type of a column without such a type because
+    it is a CLR type.
     """
     match = _TYPE.fullmatch(declared or "")
     base, size, scale = match.groups() if match else ("", None, None)
@@ -127,13 +127,13 @@ def column_of(name: str, declared: str | None, user_type: str | None) -> MssqlCo
 
 
 def _sized(base: str, size: str | None, scale: str | None) -> _Reading | None:
-    """Return how a type is read for which its *size* and *scale* matter; None for others."""
+    """Return how a type is read if its *size* and *scale* matter; None for other types."""
     if base in {"decimal", "numeric"} and size is not None:
         digits = int(scale or 0)
         compared = _SMALL if digits <= _MAX_COMPARED_SCALE else frozenset()
         return _Reading(kind=pa.decimal128(int(size), digits), compared=compared)
     if base in {"char", "varchar"}:
-        # The server converts from the code page of the column, which the driver may not know.
+        # The server converts from the column's code page, which the driver may not know.
         is_short = size is not None and size.isdecimal() and int(size) <= _MAX_CHARACTERS
         return _Reading(kind=pa.string(), expression=f"CAST({{}} AS nvarchar({size if is_short else 'max'}))")
     if base in _FINE and (size is None or int(size) > _MICROSECONDS):
@@ -142,7 +142,7 @@ def _sized(base: str, size: str | None, scale: str | None) -> _Reading | None:
 
 
 def _moments(column: str, texts: pa.Array, fits: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return *texts* as *kind*, after checking that all of them fit: others may write once the range is known."""
+    """Return *texts* as *kind*, after checking that all fit, because rows may change after the range is known."""
     if pc.min(fits).as_py() is False:
         index = pc.index(fits, value=False).as_py()
         type_ = "TIMESTAMP_NS" if kind.unit == "ns" else "TIMESTAMP"
@@ -175,7 +175,7 @@ def _times_of_day(texts: pa.Array) -> pa.Array:
 
 _LONG_TEXT = _Reading(kind=pa.string(), expression="CAST({} AS nvarchar(max))")
 
-#: The types of times in steps of 100 ns, which the driver would cut. The bounds of a load have microseconds.
+#: Time types with steps of 100 ns, which the driver would truncate. A load's bounds have microseconds.
 _FINE = {
     "time": _Reading(kind=pa.string(), expression="CONVERT(nvarchar(16), {}, 121)"),
     "datetime2": _Reading(
@@ -205,7 +205,7 @@ _READINGS = {
     "money": _Reading(kind=pa.decimal128(19, 4), expression="CAST({} AS decimal(19,4))"),
     "smallmoney": _Reading(kind=pa.decimal128(10, 4), expression="CAST({} AS decimal(10,4))"),
     "date": _Reading(kind=pa.date32(), compared={"date"}),
-    # Not compared: there is no literal for a time.
+    # Not compared, because there is no literal for a time.
     "time": _Reading(kind=pa.time64("us")),
     "smalldatetime": _Reading(kind=pa.timestamp("us"), compared={"timestamp"}),
     "datetime": _Reading(kind=pa.timestamp("us"), compared={"timestamp"}, error=_DATETIME_ERROR),

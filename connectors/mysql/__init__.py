@@ -1,1 +1,1 @@
-"""The connector `mysql`: tables of MySQL and MariaDB."""
+"""The connector `mysql`: tables in MySQL and MariaDB."""

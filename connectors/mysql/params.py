@@ -1,4 +1,4 @@
-"""How `mysql:` is written: a table of MySQL or MariaDB."""
+"""The parameters of `mysql:`: a table in MySQL or MariaDB."""
 
 from functools import partial
 from typing import Annotated
@@ -11,19 +11,19 @@ from runtimeconf.tables import locate_table, table_parts
 
 
 class MysqlParams(Params):
-    """Where the server is, and who reads."""
+    """The server and the login."""
 
     mysql_host: Annotated[str, Param(ParsedField("a host name or an IP address", parse_host), is_hidden=True)]
     mysql_tcp_port: Annotated[int, Param(PORT)] = 3306
     mysql_db: Annotated[str | None, Param(TextField("the name of a database", max_length=64))] = None
     mysql_user: Annotated[str, Param(TextField("the name of a user", max_length=80))]
     mysql_pass: Annotated[str, Param(ParsedField("a password", parse_password), is_secret=True)] = ""
-    #: As upstream.
+    #: The upstream default.
     mysql_sslmode: Annotated[str, Param(ChoiceField("disabled", "preferred", "required"))] = "required"
     mysql_sslrootcert: RootCertificateFile = None
 
     def problem(self, location: str) -> str | None:
-        """Refuse a table without a database, and roots without TLS; see `Params.problem`."""
+        """Refuse a table without a database, and root certificates without TLS; see `Params.problem`."""
         if len(table_parts(location)) == 1 and self.mysql_db is None:
             return "lacks the field mysql_db, the name of a database: from: names the table only"
         if self.mysql_sslmode == "disabled" and self.mysql_sslrootcert is not None:
@@ -38,6 +38,6 @@ MYSQL = Connector(
     ),
     params=MysqlParams,
     source="connectors.mysql.source:MysqlSource",
-    # `cryptography` is for passwords by caching_sha2_password, the default of MySQL, over connections without TLS.
+    # `cryptography` is needed for caching_sha2_password, MySQL's default, over connections without TLS.
     packages=(Package("pymysql", "pymysql~=1.2"), Package("cryptography", "cryptography>=46.0.7")),
 )

@@ -1,9 +1,9 @@
 """
-`mysql:` sources: a table or view of a MySQL or MariaDB server, by the driver PyMySQL.
+`mysql:` sources: a table or view on a MySQL or MariaDB server, read with PyMySQL.
 
-One read-only transaction with one snapshot reads the columns and then the rows. The server sends every value as text;
-the batches of texts are cast by the types that the server declares, which `SHOW COLUMNS` gives. A `FLOAT` is selected
-as a double, because its text is cut to six digits, and a `BIT` as a number.
+One read-only transaction with one snapshot reads the columns and then the rows. The server sends every value as text.
+The text is cast to the type that `SHOW COLUMNS` declares. A `FLOAT` is selected as a double because its text has only
+six digits. A `BIT` is selected as a number.
 """
 
 import socket
@@ -37,27 +37,27 @@ from datasources.sources.streams import StreamScan
 from runtimeconf.model import DatasetConfig
 from runtimeconf.tables import table_parts
 
-#: The approximate memory of the rows that become one batch, as Python objects, and of one such object (bytes).
+#: The approximate memory in bytes of the Python objects for one batch of rows, and of one such object.
 _BATCH_BYTES = 8 * 1024 * 1024
 _OBJECT_BYTES = 64
 
-#: The time after the deadline of the load when the server itself ends the statement (s). The load ends first.
+#: Seconds after the load's deadline when the server itself ends the statement. The load ends first.
 _SPARE_S = 1
 
 #: Values of every type arrive as bytes.
 _NO_CONVERSIONS: dict[int, Callable[[bytes], object]] = {}
 
-#: What the driver raises for a server that breaks off, or that speaks another protocol: it checks little of a packet.
+#: The exceptions for a server that disconnects or speaks another protocol. The driver hardly checks packets.
 _ERRORS = (
     *(pymysql.MySQLError, OSError, ValueError, LookupError, struct.error),
     *(AssertionError, AttributeError, RuntimeError, TypeError),
 )
 
-# Codes of MySQL or MariaDB alone: include/mysqld_ername.h, and MariaDB's page of error codes.
+# Codes that only MySQL or MariaDB has: include/mysqld_ername.h, and MariaDB's error code page.
 _CONNECTION_KILLED, _SECURE_TRANSPORT_REQUIRED = 1927, 3159
 _ACCOUNT_LOCKED, _PASSWORD_EXPIRED = (3118, 4151), (1820, 1862)
 
-#: Our reasons for a connection that the server refuses, by the number of the error.
+#: Our reasons for a refused connection, by error number.
 _REFUSALS = {
     ER.ACCESS_DENIED_ERROR: "it refuses the user or the password",
     ER.DBACCESS_DENIED_ERROR: "the user may not use that database",
@@ -77,7 +77,7 @@ _REFUSALS = {
         "listens, which needs mysql_sslmode: required"
     ),
 }
-#: Our reasons for a query that failed.
+#: Our reasons for a failed query.
 _FAILURES = {
     **dict.fromkeys(
         (ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR), "the user may not read {table}, or a part of it"
@@ -92,7 +92,7 @@ _FAILURES = {
     ER.DISK_FULL: "the server's disk is full",
     **dict.fromkeys((ER.OUTOFMEMORY, ER.OUT_OF_SORTMEMORY, ER.OUT_OF_RESOURCES), "the server ran out of memory"),
 }
-#: Our reasons for a failed connection, by the words of the system.
+#: Our reasons for a failed connection, by system message.
 _BY_WORDS = (
     ("Hostname mismatch|IP address mismatch", "TLS with it failed: the certificate is not for that host"),
     (
@@ -108,7 +108,7 @@ _BY_WORDS = (
 
 
 class MysqlSource(Source):
-    """One table or view, read in one snapshot of the server. MySQL has no version number for a table."""
+    """One table or view, read in one server snapshot. MySQL has no version number for a table."""
 
     def __init__(self, dataset: DatasetConfig, params: MysqlParams) -> None:
         *database, self._table = table_parts(dataset.location)
@@ -149,7 +149,7 @@ class MysqlSource(Source):
             charset="utf8mb4",
             use_unicode=False,
             conv=_NO_CONVERSIONS,
-            # Without one of both, the driver uses TLS if the server has it, and verifies nothing.
+            # Without either option, the driver uses TLS if the server has it, and verifies nothing.
             ssl=context,
             ssl_disabled=sslmode == "disabled",
             auth_plugin_map={} if context is not None else dict.fromkeys(_IN_CLEAR_TEXT, _Refusal),
@@ -169,7 +169,7 @@ class MysqlSource(Source):
             "SET SESSION sql_mode = '', time_zone = '+00:00', sql_select_limit = 18446744073709551615",
             (
                 f"SET SESSION wait_timeout = {timeout_s}, net_write_timeout = {timeout_s}"
-                # Code for MariaDB alone, and for MySQL alone, whose units are the second and the millisecond.
+                # Code only for MariaDB, and only for MySQL. Their units are the second and the millisecond.
                 f" /*M! , max_statement_time = {timeout_s} */ /*!50708 , max_execution_time = {timeout_s}000 */"
             ),
             "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
@@ -179,7 +179,7 @@ class MysqlSource(Source):
 
     def _columns(self, cursor: Cursor, table: str) -> list[Column]:
         cursor.execute(f"SHOW COLUMNS FROM {table}")
-        # The fields are name, type, three more, and properties.
+        # The fields are name, type, three others, and properties.
         columns = [
             column_of(str(name, "utf-8"), str(declared, "utf-8"))
             for name, declared, _, _, _, extra in cursor.fetchall()
@@ -190,7 +190,7 @@ class MysqlSource(Source):
         return columns
 
     def _explanation(self, error: Exception) -> SourceError:
-        """Turn an error of the driver, which contains host, user, SQL and values, into a sentence."""
+        """Turn a driver error, which contains host, user, SQL and values, into a sentence."""
         code = error.args[0] if isinstance(error, pymysql.MySQLError) and error.args else None
         if code in _FAILURES:
             return SourceError(f"MySQL: {_FAILURES[code].format(table=self._shown)}.")
@@ -209,7 +209,7 @@ class MysqlSource(Source):
 
 
 class _UnreadCursor(SSCursor):  # type: ignore[misc]  # without annotations
-    """An unbuffered cursor that leaves the rest unread when it is closed: its connection ends with it."""
+    """An unbuffered cursor that leaves the remaining rows unread when closed, because the connection is closed too."""
 
     def close(self) -> None:
         if self._result is not None:
@@ -219,12 +219,12 @@ class _UnreadCursor(SSCursor):  # type: ignore[misc]  # without annotations
     __del__ = close
 
 
-#: The authentication plugins that send the text of the password, or something from which it is soon found.
+#: The authentication plugins that send the password in plain text or in an easily reversible form.
 _IN_CLEAR_TEXT = ("mysql_clear_password", "dialog", "mysql_old_password")
 
 
 class _Refusal:
-    """A handler for plugins that are refused without verified TLS."""
+    """A handler for authentication plugins that are refused without verified TLS."""
 
     def __init__(self, _connection: pymysql.Connection) -> None:
         pass
@@ -257,11 +257,11 @@ def _batches(cursor: SSCursor, names: Sequence[str]) -> pa.RecordBatchReader:
 
 
 def _literal(value: Value) -> tuple[str, str]:
-    """Return the kind of *value* and the value as a literal of MySQL; see `standard_literal`."""
+    """Return the kind of *value* and the value as a MySQL literal; see `standard_literal`."""
     if isinstance(value, float):
         text = repr(value)
         return ("double", text if "e" in text else f"{text}e0") if isfinite(value) else ("", "")
     if isinstance(value, datetime) and value.tzinfo is not None:
-        # The time zone of the session is UTC.
+        # The session time zone is UTC.
         return "timestamptz", f"TIMESTAMP '{value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=' ')}'"
     return standard_literal(value)

@@ -1,7 +1,7 @@
 """
 The types of a MySQL or MariaDB server, for `mysql:` sources.
 
-The server sends every value as text. The texts are parsed by the declared type alone.
+The server sends every value as text. Only the declared type determines how text is parsed.
 """
 
 import re
@@ -14,10 +14,10 @@ import pyarrow as pa
 from connectors.databases import INTEGERS, Column, Conversion, UnfitValueError
 from datasources.errors import SourceError
 
-#: The most digits of the engine's decimals.
+#: The maximum number of digits in the engine's decimals.
 _MAX_DIGITS = 38
 
-#: The beginning of a type of `SHOW COLUMNS`, such as `decimal(10,2)` and `int(10) unsigned`.
+#: The beginning of a type in `SHOW COLUMNS`, such as `decimal(10,2)` and `int(10) unsigned`.
 _TYPE = re.compile(r"(\w*)(?:\((\d+)(?:,(\d+))?\))?( unsigned)?")
 
 _GEOMETRIES = frozenset(
@@ -37,7 +37,7 @@ _EXACT = INTEGERS | {"decimal"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """How columns of one type are read: the fields of `Column`, with `{}` for the name."""
+    """How columns of a type are read: the fields of `Column`, with `{}` for the name."""
 
     expression: str = "{}"
     engine_type: str | None = None
@@ -46,12 +46,12 @@ class _Reading:
 
 
 def quoted(name: str) -> str:
-    """Return *name* as a quoted identifier, in every mode of the server."""
+    """Return *name* as a quoted identifier that is valid in every server mode."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def column_of(name: str, declared: str) -> Column:
-    """Return how the column *name* is read; *declared* is its type in `SHOW COLUMNS`."""
+    """Return how the column *name* is read. *declared* is its type in `SHOW COLUMNS`."""
     match = _TYPE.match(declared.lower())
     base, precision, scale, unsigned = match.groups("") if match else ("",) * 4
     if base == "decimal" and int(precision) <= _MAX_DIGITS:
@@ -79,7 +79,7 @@ def _parsed(
     compared: AbstractSet[str] = frozenset(),
     then: Conversion = lambda array: array,
 ) -> _Reading:
-    """Parse texts to *kind*, and change them by *then*. What cannot be parsed is *refused*."""
+    """Parse text as *kind*, and convert it with *then*. *refused* describes values that cannot be parsed."""
 
     def by_name(name: str) -> Conversion:
         def convert(array: pa.Array) -> pa.Array:
@@ -95,7 +95,7 @@ def _parsed(
 
 
 def _first_unfit(texts: pa.Array, kind: pa.DataType) -> int:
-    """Return the index of the first of *texts* that is not of *kind*; there is one."""
+    """Return the index of the first of *texts* that is not of *kind*. There must be one."""
     low, high = 0, len(texts)
     while high - low > 1:
         middle = (low + high) // 2
@@ -108,7 +108,7 @@ def _first_unfit(texts: pa.Array, kind: pa.DataType) -> int:
 
 
 def _refused(base: str) -> _Reading:
-    """Refuse columns of a type as soon as one is asked for."""
+    """Refuse columns of a type as soon as one is requested."""
     form = "ST_AsText({0}) or ST_AsBinary({0})" if base in _GEOMETRIES else "CAST({0} AS CHAR)"
 
     def by_name(name: str) -> Conversion:
@@ -122,7 +122,7 @@ def _refused(base: str) -> _Reading:
 
 _READINGS = {
     **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"), _Reading()),
-    # A decimal with more digits than the engine's is text.
+    # A decimal with more digits than the engine supports is text.
     **dict.fromkeys(("enum", "set", "inet4", "inet6", "decimal"), _Reading()),
     "json": _Reading(engine_type="JSON"),
     "uuid": _Reading(engine_type="UUID"),
@@ -138,9 +138,9 @@ _READINGS = {
     "bigint": _parsed(pa.int64(), compared=_EXACT),
     "bigint unsigned": _parsed(pa.uint64(), compared=_EXACT),
     "bit": _parsed(pa.uint64(), expression="{} + 0"),
-    # Not compared: the server takes a year of two digits for one of this century or the last.
+    # Not compared, because the server interprets a two-digit year as a year of this or the last century.
     "year": _parsed(pa.int16()),
-    # As products, which are doubles with all their digits; a sum would lose the sign of -0.
+    # Select products, which are doubles with all digits. A sum would lose the sign of -0.
     "float": _parsed(pa.float64(), expression="{} * 1e0", then=lambda array: array.cast(pa.float32())),
     "double": _parsed(pa.float64(), expression="{} * 1e0", compared=_EXACT | {"double"}),
     "date": _parsed(pa.date32(), _NO_DATE, compared={"date"}),
@@ -151,7 +151,7 @@ _READINGS = {
         compared={"timestamptz"},
         then=lambda array: array.view(pa.timestamp("us", "UTC")),
     ),
-    # Arrow parses no times alone.
+    # Arrow cannot parse times without dates.
     "time": _parsed(
         pa.timestamp("us"),
         _NO_TIME,

@@ -1,1 +1,1 @@
-"""The connector `postgres`: tables of PostgreSQL."""
+"""The connector `postgres`: tables in PostgreSQL."""

@@ -1,4 +1,4 @@
-"""How `postgres:` is written: a table of PostgreSQL."""
+"""The parameters of `postgres:`: a table in PostgreSQL."""
 
 from functools import partial
 from typing import Annotated
@@ -11,7 +11,7 @@ from runtimeconf.tables import locate_table
 
 
 def _parse_server(text: str) -> str:
-    """Return a host in lower case, the directory of a Unix socket unchanged."""
+    """Return a host in lower case, or a Unix socket directory unchanged."""
     if text.startswith("/"):
         if not text.isprintable() or "," in text:
             raise InvalidValueError("a comma would name a second host")
@@ -25,14 +25,14 @@ _SERVER = ParsedField(
 
 
 class PostgresParams(Params):
-    """Where the server is, and who reads."""
+    """The server and the login."""
 
     pg_host: Annotated[str, Param(_SERVER, is_hidden=True)]
     pg_port: Annotated[int, Param(PORT)] = 5432
     pg_db: Annotated[str, Param(TextField("the name of a database", max_length=63))]
     pg_user: Annotated[str, Param(TextField("the name of a user", max_length=63))]
     pg_pass: Annotated[str, Param(ParsedField("a password", parse_password), is_secret=True)] = ""
-    #: As upstream: an unencrypted connection, or one to an unverified server, must be requested.
+    #: As in upstream, unencrypted connections and unverified servers must be requested explicitly.
     pg_sslmode: Annotated[str, Param(ChoiceField("disable", "prefer", "require", "verify-ca", "verify-full"))] = (
         "verify-full"
     )

@@ -1,16 +1,16 @@
 """
-`postgres:` sources: a table, view, partitioned or foreign table of a PostgreSQL server, by its ADBC driver.
+`postgres:` sources: a table, view, partitioned or foreign table in PostgreSQL, read with its ADBC driver.
 
-One read-only transaction with one snapshot reads the catalog and then the rows, by COPY in binary form. Some values are
-selected in another form, because the driver or the engine would misread them:
+One read-only transaction with one snapshot reads the catalog and then the rows, with COPY in binary format. Some values
+are selected in another form because the driver or the engine would misread them:
 
-* dates and times may be infinite; the driver adds the distance of two epochs without checking for that, so infinite
-  values are selected as reserved numbers;
-* a numeric may be NaN or have more digits than the engine's decimals: it is selected as text, and the engine casts it
-  if the column declares digits that fit;
-* the driver flattens arrays of several dimensions: they are an error.
+* dates and times may be infinite. The driver adds the difference between two epochs without checking for infinity, so
+  infinite values are selected as reserved numbers;
+* a numeric may be NaN or have more digits than the engine's decimals. It is selected as text, and the engine casts it
+  if the column's declared digits fit;
+* multidimensional arrays are refused because the driver flattens them.
 
-Types without a match in the engine are read as PostgreSQL's text.
+Types without an equivalent in the engine are read as PostgreSQL's text.
 """
 
 import re
@@ -45,10 +45,10 @@ from datasources.sql import identifier, literal
 from runtimeconf.model import DatasetConfig
 from runtimeconf.tables import table_parts
 
-#: The approximate size of a batch (bytes); the default of the driver is four times as much.
+#: The approximate size of a batch in bytes. The driver's default is four times as much.
 _BATCH_BYTES = 4 * 1024 * 1024
 
-#: The time after the deadline of the load when PostgreSQL itself ends the statement (ms). The load ends first.
+#: Milliseconds after the load's deadline when PostgreSQL itself ends the statement. The load ends first.
 _SPARE_MS = 1000
 
 # The OIDs of built-in types, the same in every server: src/include/catalog/pg_type.dat of PostgreSQL.
@@ -58,14 +58,14 @@ _REAL, _DOUBLE = 700, 701
 #: bool, bytea, bigint, smallint, integer, text, json, real, double, char(n), varchar, time, uuid, jsonb
 _AS_THEY_ARE = frozenset({16, 17, 25, 114, _REAL, _DOUBLE, 1042, 1043, 1083, 2950, 3802}) | _INTEGERS
 
-#: Tables, views, materialized views, foreign and partitioned tables, as pg_class.relkind has them.
+#: Tables, views, materialized views, foreign and partitioned tables, as in pg_class.relkind.
 _TABLE_KINDS = frozenset("rvmfp")
 
-#: The most digits of the engine's decimals.
+#: The maximum number of digits in the engine's decimals.
 _MAX_DIGITS = 38
 
-#: Timestamps from this one on (µs since 1970, 294246-01-01) are beyond the range of the engine, or nearly so. Three of
-#: them stand for values without a number.
+#: Timestamps from this value on (µs since 1970, 294246-01-01) are outside the engine's range, or almost. Three of them
+#: represent values without a number.
 _FAR = 9_223_339_708_800_000_000
 _DAY_US = 86_400_000_000
 _POSITIVE, _NEGATIVE, _TOO_FAR = _FAR, _FAR + _DAY_US, _FAR + 2 * _DAY_US
@@ -98,10 +98,10 @@ _BY_SQLSTATE = {
     "53100": "the server's disk is full",
     "53400": "the query needs more temporary space than the server allows it",
 }
-#: PgBouncer's message for a transaction that is begun in a pool in statement mode.
+#: PgBouncer's message when a transaction begins in a pool in statement mode.
 _NO_TRANSACTIONS = "not allowed in statement pooling mode"
 _TLS_FAILED = "TLS with it failed:"
-#: Our reasons for a failed connection, by the message of the client library.
+#: Our reasons for a failed connection, by client library message.
 _BY_WORDS = (
     (_NO_TRANSACTIONS, "its PgBouncer allows no transactions: connect to a pool in transaction or session mode"),
     ("password authentication failed", "it refuses the user or the password"),
@@ -127,7 +127,7 @@ _BY_WORDS = (
 
 
 class PostgresSource(Source):
-    """One table or view, read in one snapshot of the database. PostgreSQL has no version number for a table."""
+    """One table or view, read in one database snapshot. PostgreSQL has no version number for a table."""
 
     def __init__(self, dataset: DatasetConfig, params: PostgresParams) -> None:
         self._parts = table_parts(dataset.location)
@@ -188,8 +188,8 @@ class PostgresSource(Source):
             "tcp_user_timeout": str(max(1000, int(load.deadline.left_s * 1000))),
         }
         text = " ".join(f"{name}={_quoted_option(value)}" for name, value in options.items())
-        # The driver prepares a statement in one round trip and executes it in the next. A pooler may send them to
-        # different servers unless they are in a transaction; the driver begins one in a single round trip.
+        # The driver prepares a statement in one round trip and executes it in the next. A pooler may send these to
+        # different servers unless they are in a transaction. The driver begins a transaction in a single round trip.
         connection: adbc_driver_manager.dbapi.Connection = adbc_driver_postgresql.dbapi.connect(text)
         return connection
 
@@ -213,7 +213,7 @@ class PostgresSource(Source):
         return bool(peer == f"{self._params.pg_host}/.s.PGSQL.{port}")
 
     def _begin(self, cursor: Any, load: Load) -> None:
-        """Set up the transaction, which the driver began when it connected."""
+        """Set up the transaction that the driver began when it connected."""
         timeout_ms = int(max(0, load.deadline.left_s) * 1000) + _SPARE_MS
         for statement in (
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
@@ -228,7 +228,7 @@ class PostgresSource(Source):
             cursor.execute(statement)
 
     def _table(self, cursor: Any) -> tuple[int, str]:
-        """Return the table's number and its name as SQL."""
+        """Return the table's OID and its name as SQL."""
         name = ".".join(map(identifier, self._parts))
         cursor.execute(
             "SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text "  # noqa: S608 - quoted
@@ -247,7 +247,7 @@ class PostgresSource(Source):
         return oid, f"{identifier(schema)}.{identifier(table)}"
 
     def _explanation(self, error: Exception, arrays: Sequence[str] = ()) -> SourceError:
-        """Turn an error of the library, which contains host, user, SQL and values, into a sentence."""
+        """Turn a library error, which contains host, user, SQL and values, into a sentence."""
         text = str(error)
         state = getattr(error, "sqlstate", None) or next(iter(re.findall(r"SQLSTATE: (\w{5})", text)), None)
         if state in _BY_SQLSTATE:
@@ -277,7 +277,7 @@ def _quoted_option(value: str) -> str:
 
 
 def _column(name: str, oid: int, modifier: int, element: int | None) -> Column:
-    """Return how the column *name* of type *oid* is read; *element* is the type of an array's elements."""
+    """Return how the column *name* of type *oid* is read. *element* is the element type of an array."""
     quoted = identifier(name)
     if element is not None:
         return _array_column(name, element, modifier)
@@ -299,7 +299,7 @@ def _date_column(name: str) -> Column:
         f"CASE {quoted} WHEN 'infinity' THEN {_INFINITE_DAY} WHEN '-infinity' THEN -{_INFINITE_DAY} "
         f"ELSE {quoted} - '1970-01-01'::date END"
     )
-    # Days since 1970; infinite ones have the engine's numbers.
+    # Days since 1970. Infinite dates have the engine's numbers.
     return Column(name=name, expression=expression, convert=lambda days: days.view(pa.date32()), compared={"date"})
 
 
@@ -316,8 +316,8 @@ def _timestamp_column(name: str, *, has_zone: bool) -> Column:
 
 
 def _array_column(name: str, element: int, modifier: int) -> Column:
-    # A slice of the whole array begins at 1, as lists do. The driver refuses an array that begins at 2; such an array
-    # replaces those of several dimensions.
+    # A slice of the whole array begins at 1, as lists do. The driver refuses an array that begins at 2, so such an
+    # array replaces multidimensional arrays.
     quoted = identifier(name)
     array, wrong = f"{quoted}[:]", "'[2:2]={NULL}'"
     engine_type = None
@@ -333,10 +333,10 @@ def _array_column(name: str, element: int, modifier: int) -> Column:
 
 
 def _decimal(modifier: int) -> str | None:
-    """Return the engine's type for a numeric with this type modifier; None if no decimal holds all its values."""
+    """Return the engine's type for a numeric with this type modifier; None if no decimal fits all values."""
     if modifier < 0:
         return None
-    # src/backend/utils/adt/numeric.c: eleven bits of scale with a sign, above them the precision, plus 4.
+    # src/backend/utils/adt/numeric.c: eleven bits of signed scale, above them the precision, plus 4.
     precision, scale = (modifier - 4) >> 16 & 0xFFFF, (((modifier - 4) & 0x7FF) ^ 1024) - 1024
     digits, scale = max(precision, scale, precision - scale), max(scale, 0)
     return f"DECIMAL({digits},{scale})" if digits <= _MAX_DIGITS else None
@@ -356,16 +356,16 @@ def _timestamps(name: str) -> Callable[[pa.Array], pa.Array]:
     return convert
 
 
-#: Years before Christ, which the engine marks after the day, and PostgreSQL at the end.
+#: Years before Christ: the engine writes the marker after the day, PostgreSQL at the end.
 _BC_AFTER_DAY = r"regexp_replace({}::text, '(\d-\d\d-\d\d)([^,\"]*) BC', '\1 (BC)\2', 'g')"
-#: The texts of arrays, by the type of their elements, as the engine reads them.
+#: The text of arrays by element type, in the form that the engine reads.
 _IN_ENGINE_FORM = {
     _INTERVAL: "replace({}::text, '+', '')",
     **dict.fromkeys((_DATE, _TIMESTAMP, _TIMESTAMPTZ), _BC_AFTER_DAY),
 }
 
 _EXACT = INTEGERS | {"decimal"}
-# Without real: the engine and PostgreSQL compare it with a constant in different precisions.
+# Without real, because the engine and PostgreSQL compare it with a constant at different precisions.
 _COMPARED = {**dict.fromkeys(_INTEGERS, _EXACT), _DOUBLE: _EXACT | {"double"}}
 
 _ELEMENTS = {_DATE: "DATE", _TIMESTAMP: "TIMESTAMP", _TIMESTAMPTZ: "TIMESTAMPTZ", _INTERVAL: "INTERVAL", _OID: "BIGINT"}

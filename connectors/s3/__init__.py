@@ -1,1 +1,1 @@
-"""The connector `s3`: objects of S3, or of a compatible server."""
+"""The connector `s3`: objects in S3 or on a compatible server."""

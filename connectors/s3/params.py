@@ -1,4 +1,4 @@
-"""How `s3:` is written: objects in a bucket of S3 or of a compatible server."""
+"""The parameters of `s3:`: objects in a bucket on S3 or a compatible server."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from runtimeconf.s3 import SIGNER, S3Params, parse_location
 
 
 class S3FileParams(DownloadParams, S3Params):
-    """Where the bucket is, and how the files in it are read."""
+    """The bucket's location and the file options."""
 
     def problem(self, location: str) -> str | None:
         """See `Params.problem`."""

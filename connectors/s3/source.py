@@ -1,4 +1,4 @@
-"""`s3:` sources: objects of S3, or of a compatible server."""
+"""`s3:` sources: objects in S3 or on a compatible server."""
 
 from connectors.objects import ObjectSource
 from connectors.s3.params import S3FileParams
@@ -7,7 +7,7 @@ from datasources.deadline import Deadline
 
 
 class S3Source(ObjectSource[S3FileParams]):
-    """Objects of S3."""
+    """Objects in S3."""
 
     def _store(self, deadline: Deadline) -> S3Bucket:
         return S3Bucket(self._name, self._params, deadline)

@@ -1,1 +1,1 @@
-"""The connector `sftp`: files of servers that are reached over SSH."""
+"""The connector `sftp`: files on servers reached over SSH."""

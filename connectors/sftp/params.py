@@ -1,4 +1,4 @@
-"""How `sftp:` is written: files of a server that is reached over SSH."""
+"""The parameters of `sftp:`: files on a server reached over SSH."""
 
 import base64
 import binascii
@@ -14,7 +14,7 @@ from runtimeconf.network import PORT, parse_password
 
 def parse_host_keys(text: str) -> list[tuple[str, bytes]]:
     """
-    Return the type and the bytes of each key in *text*, lines such as `ssh-ed25519 AAAA...` (RFC 4253, 6.6).
+    Return the type and bytes of each key in *text*, in lines such as `ssh-ed25519 AAAA...` (RFC 4253, 6.6).
 
     Raises:
         InvalidValueError: A line is not a key.
@@ -44,7 +44,7 @@ _HOST_KEYS = ParsedField("the key of the server, such as ssh-ed25519 AAAA..., on
 
 
 class SftpParams(DownloadParams):
-    """Who reads, by which key the server is known, and how the files are read."""
+    """The user, the server's host keys, and the file options."""
 
     sftp_port: Annotated[int, Param(PORT)] = 22
     sftp_user: Annotated[str, Param(ParsedField("the name of a user", parse_password))]
@@ -56,7 +56,7 @@ class SftpParams(DownloadParams):
     sftp_host_key: Annotated[str | None, Param(_HOST_KEYS)] = None
 
     def problem(self, location: str) -> str | None:
-        """Refuse no credentials, and two; see `Params.problem`."""
+        """Require exactly one kind of credentials; see `Params.problem`."""
         if (self.sftp_pass is None) == (self.sftp_private_key_file is None):
             return "must have one of sftp_pass and sftp_private_key_file"
         if self.sftp_private_key_passphrase is not None and self.sftp_private_key_file is None:

@@ -1,4 +1,4 @@
-"""`sftp:` sources: files of a server over SSH, whose key the YAML names."""
+"""`sftp:` sources: files on an SSH server whose host key is in the YAML."""
 
 import base64
 import logging
@@ -17,23 +17,23 @@ from datasources.deadline import Deadline
 from datasources.errors import SourceError
 
 _BLOCK_BYTES = 256 * 1024
-#: The part of a file that is requested at once (bytes), and how many requests are under way.
+#: The bytes of a file requested at once, and the number of concurrent requests.
 _PART_BYTES = 16 * 1024 * 1024
 _REQUESTS = 64
 
-# Its messages quote hosts and tracebacks; what matters is in the error of the load.
+# paramiko's messages contain hosts and tracebacks. The load's error has the relevant information.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 
 class SftpSource(FileServerSource[SftpParams]):
-    """Files of a server over SSH."""
+    """Files on a server, read over SSH."""
 
     def _store(self, deadline: Deadline) -> "SftpServer":
         return SftpServer(f"sftp://{self._name}", self._params, deadline)
 
 
 class SftpServer(FileServer[SftpParams]):
-    """The server at *url*; see `FileServer`. *params* are those of the dataset."""
+    """The server at *url*; see `FileServer`. *params* are the dataset's."""
 
     errors = (*FileServer.errors, paramiko.SSHException)
 
@@ -44,7 +44,7 @@ class SftpServer(FileServer[SftpParams]):
 
     @contextmanager
     def get(self, found: StoredObject) -> Iterator[Download]:
-        """As `Store.get`."""
+        """See `Store.get`."""
         shown = self.shown(found.key)
         with self._explained(f"'{shown}' cannot be read"):
             file = self._client.open(f"/{found.key}", "rb", bufsize=0)
@@ -75,7 +75,7 @@ class SftpServer(FileServer[SftpParams]):
         if known:
             kinds = {kind for kind, _ in known}
             options = transport.get_security_options()
-            # A key of RSA signs in several ways.
+            # An RSA key has several signature algorithms.
             names = [name for name in options.key_types if name in kinds or ("rsa" in name and "ssh-rsa" in kinds)]
             if not names:
                 raise SourceError("params.sftp_host_key has no key of a type that is still considered safe.")
@@ -90,7 +90,7 @@ class SftpServer(FileServer[SftpParams]):
         self._client = client
 
     def _check_host_key(self, key: paramiko.PKey, known: Sequence[tuple[str, bytes]]) -> None:
-        """Raise SourceError unless the server has proved to have one of the keys that the YAML names."""
+        """Raise SourceError unless the server has proved possession of one of the keys in the YAML."""
         if (key.get_name(), key.asbytes()) in known:
             return
         shown = f"{key.get_name()} {base64.b64encode(key.asbytes()).decode()}"
@@ -137,7 +137,7 @@ class SftpServer(FileServer[SftpParams]):
             found = []
             for one in listed:
                 if stat.S_ISLNK(one.st_mode or 0):
-                    # A link to a file counts as one; a link to a directory may lead back to one above.
+                    # A link to a file counts as a file. A link to a directory may lead back to a parent.
                     target = self._entry(f"{path.rstrip('/')}/{one.filename}")
                     if target is not None and target.size is not None:
                         found.append(target)

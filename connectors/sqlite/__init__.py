@@ -1,1 +1,1 @@
-"""The connector `sqlite`: tables of SQLite files."""
+"""The connector `sqlite`: tables in SQLite files."""

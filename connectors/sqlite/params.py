@@ -1,4 +1,4 @@
-"""How `sqlite:` is written: a table of a SQLite file."""
+"""The parameters of `sqlite:`: a table in a SQLite file."""
 
 from functools import partial
 from typing import Annotated

@@ -1,14 +1,14 @@
 """
-`sqlite:` sources: a table or view of an SQLite database file, by its ADBC driver.
+`sqlite:` sources: a table or view in an SQLite database file, read with its ADBC driver.
 
-SQLite types each value, whatever its column declares; the engine types each column. So each column is read as the type
-that it declares, and the statement marks each row that holds a value of another type: such a row is an error, never a
-guess. The driver takes the types of a result from its first rows, so the statement begins with a row of our own that
-has the right types and is dropped.
+SQLite assigns a type to each value, regardless of the column's declaration, but the engine assigns a type to each
+column. Therefore each column is read as its declared type, and the statement marks each row that contains a value of
+another type. Such a row is an error, never a guess. The driver infers result types from the first rows, so the
+statement begins with an extra row that has the correct types and is dropped.
 
-Dates and times are texts in SQLite, and the engine would change many of them: it drops the time of a date, the date and
-the zone of a time, and digits that its type lacks, and it knows words such as `epoch`. So each text must have a form
-that the engine reads exactly. A first scan of the table finds columns of times that need nanoseconds.
+Dates and times are text in SQLite, and the engine would change many of them. It drops the time of a date, the date and
+the zone of a time, and digits that its type lacks, and it accepts words such as `epoch`. Therefore each text must have
+a form that the engine reads exactly. A first scan of the table finds time columns that need nanoseconds.
 """
 
 import os
@@ -36,15 +36,15 @@ from datasources.sources.streams import StreamScan
 from datasources.sql import identifier, literal
 from runtimeconf.model import DatasetConfig
 
-#: The longest wait for a writer (seconds); then the load fails until the next refresh.
+#: The maximum wait for a writer in seconds. After that, the load fails until the next refresh.
 _BUSY_S = 5.0
 
 _BATCH_ROWS = 16_384
 
-#: Of the file header: the page size, the change counter, the number of pages, and the change counter for that number.
+#: File header fields: page size, change counter, number of pages, and the change counter for that number.
 _HEADER = struct.Struct(">16x H 6x I I 60x I")
 
-#: The name of the column that marks a faulty row; no table has it twice.
+#: The name of the column that marks an invalid row. No table has it twice.
 _FAULT = "querykeep fault"
 _OURS = -1
 
@@ -54,16 +54,16 @@ _HINT = "; sqlite_types: text reads every value"
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """
-    How a column is read, by its declaration.
+    How a column with a certain declaration is read.
 
     Args:
-        accepts: The values that it may have, in words.
-        stored: Their types, of SQLite's `typeof`.
-        example: A value that gives the driver the type of the column.
-        value: The expression to select; `{}` is the column.
-        engine_type: As `Column.engine_type`.
-        also: A further condition on its values.
-        form: The regular expression of the texts that the engine reads as `engine_type` without a change.
+        accepts: A description of the accepted values.
+        stored: Their types, as returned by SQLite's `typeof`.
+        example: A value from which the driver infers the column's type.
+        value: The expression to select. `{}` is the column.
+        engine_type: See `Column.engine_type`.
+        also: A further condition on the values.
+        form: A regular expression for text that the engine reads as `engine_type` without changes.
     """
 
     accepts: str
@@ -76,10 +76,10 @@ class _Kind:
 
 
 _DAY = r"\d{4,6}-\d{1,2}-\d{1,2}"
-#: Without 24:00, which the engine takes for 00:00 of the next day, and without 60 seconds.
+#: Without 24:00, which the engine reads as 00:00 of the next day, and without 60 seconds.
 _CLOCK = r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d{0,DIGITS}0*)?)?"
 _MIDNIGHT = r"00:00(?::00(?:\.0*)?)?"
-#: The engine would drop another zone.
+#: The engine would drop other time zones.
 _UTC = r" ?(?:Z|[+-]00(?::?00)?)"
 
 
@@ -97,7 +97,7 @@ def _times(engine_type: str, digits: int) -> _Kind:
 
 _INTEGER = _Kind("integers", ("integer",), "0")
 _BOOLEAN = _Kind("0 and 1", ("integer",), "0", engine_type="BOOLEAN", also="{} IN (0, 1)")
-# Doubles hold whole numbers up to 2**53 exactly.
+# Doubles represent integers up to 2**53 exactly.
 _REAL = _Kind(
     f"numbers; integers up to {2**53}",
     ("real", "integer"),
@@ -105,7 +105,7 @@ _REAL = _Kind(
     "CAST({} AS REAL)",
     also=f"abs({{}}) <= {2**53} OR typeof({{}}) = 'real'",
 )
-#: Older versions of SQLite write 15 digits of a double, which may need 17.
+#: Older SQLite versions write 15 digits of a double, which may need 17.
 _AS_TEXT = (
     "CASE WHEN typeof({}) <> 'real' OR CAST(CAST({} AS TEXT) AS REAL) = {} THEN CAST({} AS TEXT) "
     "ELSE printf('%!.17g', {}) END"
@@ -122,13 +122,13 @@ _ANYTHING = _Kind(
     f"CASE typeof({{}}) WHEN 'blob' THEN hex({{}}) ELSE {_AS_TEXT} END",
 )
 
-#: The types with nanoseconds, by those without.
+#: The types with nanoseconds by the types without.
 _FINER = {_TIMESTAMP: _TIMESTAMP_NS, _TIME: _TIME_NS}
-#: Whether a text has digits below microseconds; most are too short for them, which is found fastest.
+#: Whether a text has sub-microsecond digits. Most texts are too short, and the length check is the fastest.
 _IS_FINER = "length({0}) > 14 AND {0} GLOB '*.[0-9][0-9][0-9][0-9][0-9][0-9]*[1-9]*'"
 
-#: By a part of the declaration; the first match counts. INT, CHAR, CLOB, TEXT, BLOB, REAL, FLOA and DOUB follow the
-#: rules of affinity of SQLite (section 3.1 of its page on datatypes); the other words mean nothing to SQLite.
+#: Kinds by a substring of the declaration. The first match counts. INT, CHAR, CLOB, TEXT, BLOB, REAL, FLOA and DOUB
+#: follow SQLite's affinity rules (section 3.1 of its page on datatypes). The other words mean nothing to SQLite.
 _KINDS = (
     (re.compile("INT"), _INTEGER),
     (re.compile("CHAR|CLOB|TEXT"), _TEXT),
@@ -143,13 +143,13 @@ _KINDS = (
 
 
 class _SqliteScan(StreamScan):
-    """A scan whose every value can also be read as text."""
+    """A scan in which every value can also be read as text."""
 
     hint = _HINT
 
 
 class SqliteSource:
-    """One table or view of a database file; other programs may write to it at the same time."""
+    """One table or view in a database file. Other programs may write to the file at the same time."""
 
     def __init__(self, dataset: DatasetConfig, params: SqliteParams) -> None:
         self._path = Path(dataset.location)
@@ -159,13 +159,13 @@ class SqliteSource:
 
     @contextmanager
     def open(self, load: Load) -> Iterator[StreamScan]:
-        """As `Source.open`."""
+        """See `Source.open`."""
         load.deadline.check()
         before = self._version()
         self._refuse_cut()
         with (
             explained(load, self._explanation, adbc_driver_manager.Error),
-            # By name, not by descriptor: SQLite looks for the write-ahead log beside the file.
+            # Open by name, not by descriptor, because SQLite looks for the write-ahead log next to the file.
             adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(self._path))}?mode=ro") as connection,
             connection.cursor() as cursor,
         ):
@@ -201,13 +201,13 @@ class SqliteSource:
             if not suffix and not os.access(self._path, os.R_OK):
                 raise SourceError(f"'{self._shown}' cannot be read: Permission denied.")
             if suffix and not info.st_size:
-                continue  # Opening the database creates one.
+                continue  # Opening the database creates a write-ahead log.
             identities.append(Identity.of(info))
         return version_of(identities)
 
     def _refuse_cut(self) -> None:
-        """Compare the size of the file with what its header says (section 1.3 of SQLite's page on its file format)."""
-        # Before connecting: closing a descriptor of the file drops all locks of this process on it.
+        """Compare the file size with the header (section 1.3 of SQLite's page on its file format)."""
+        # Do this before connecting, because closing a descriptor of the file drops all of this process's locks on it.
         with self._path.open("rb", buffering=0) as file:
             header, size = file.read(_HEADER.size), os.fstat(file.fileno()).st_size
         if len(header) < _HEADER.size:
@@ -232,7 +232,7 @@ class SqliteSource:
         return [_column(name, kind) for name, kind in kinds.items()], kinds
 
     def _refined(self, cursor: Any, asked: Sequence[Column], kinds: dict[str, _Kind]) -> Sequence[Column]:
-        """Return the columns *asked*; in *kinds*, those that have digits below microseconds become finer."""
+        """Return the columns *asked*. Columns with sub-microsecond digits get a finer type in *kinds*."""
         times = [column.name for column in asked if kinds[column.name] in _FINER]
         if not times:
             return asked
@@ -256,7 +256,7 @@ class SqliteSource:
         )
 
     def _explanation(self, error: Exception) -> SourceError:
-        """Turn an error of the library, which contains paths and SQL, into a sentence."""
+        """Turn a library error, which contains paths and SQL, into a sentence."""
         reasons = (
             ("locked|busy", "another program is writing to it; the next refresh reads it again"),
             ("not a database|encrypted", "it is not an SQLite database, or it is encrypted"),
@@ -273,8 +273,8 @@ class SqliteSource:
 def _checked_rows(
     columns: Sequence[Column], kinds: dict[str, _Kind], table: str
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return a function that drops our own row from the batches, and refuses rows that are marked as faulty."""
-    rows = -1  # before our own
+    """Return a function that drops the extra row from the batches, and refuses rows marked as invalid."""
+    rows = -1  # before the extra row
     forms = [(place, form) for place, column in enumerate(columns) if (form := kinds[column.name].form) is not None]
 
     def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -306,7 +306,7 @@ def _checked_rows(
 
 def _kind(declared: str) -> _Kind:
     upper = declared.upper()
-    # As in SQLite, a declaration without a known word says nothing about the values.
+    # As in SQLite, a declaration without a known word implies nothing about the values.
     return next((kind for words, kind in _KINDS if words.search(upper)), _TEXT)
 
 
@@ -322,7 +322,7 @@ def _column(name: str, kind: _Kind) -> Column:
     value = kind.value.replace("{}", quoted)
     return Column(
         name=name,
-        # A value of another type would change the type that the driver gives the column.
+        # A value of another type would change the type that the driver infers for the column.
         expression=value if kind is _ANYTHING else f"CASE WHEN {_fits(name, kind)} THEN {value} END",
         engine_type=kind.engine_type,
         # SQLite compares these with integers and doubles without rounding.

@@ -1,1 +1,1 @@
-"""Load one dataset into a snapshot file."""
+"""Loads one dataset into a snapshot file."""

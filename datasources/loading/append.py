@@ -2,7 +2,7 @@
 `refresh_mode: append`: add newer rows to the served ones.
 
 A row is newer if its `time_column` is greater than the greatest served value. A null, NaN or infinite time is never
-newer and never the greatest: the first load takes such rows, later ones leave them out.
+newer and never the greatest. The first load includes such rows, and later loads leave them out.
 """
 
 import os
@@ -24,15 +24,15 @@ from datasources.sql import identifier, literal
 from queryengine.manifest import Column
 from runtimeconf.model import DatasetConfig, RefreshMode
 
-#: The types of a time_column. Strings are not among them: '10' sorts before '9'.
+#: The types of a time_column. Strings are not supported because '10' sorts before '9'.
 _ORDERED = re.compile(
     r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?|FLOAT|DOUBLE|DECIMAL\(\d+,\d+\)|DATE"
     r"|TIMESTAMP(?:_S|_MS|_NS)?|TIMESTAMP WITH TIME ZONE|TIMESTAMPTZ_NS"
 )
-#: Those of them that have infinite values.
+#: The time_column types that have infinite values.
 _UNBOUNDED = re.compile(r"FLOAT|DOUBLE|DATE|TIMESTAMP.*")
 
-#: SQL for the greatest value as a Python type, rounded down, for a source. Nanoseconds are cut.
+#: SQL for the greatest value as a Python type, rounded down, for a source. Nanoseconds are truncated.
 _HINTS = {
     "TIMESTAMP_NS": "{}::TIMESTAMP - INTERVAL 1 MICROSECOND",
     "TIMESTAMP WITH TIME ZONE": "{} AT TIME ZONE 'UTC'",
@@ -43,16 +43,16 @@ _COPY_BYTES = 64 * 1024 * 1024
 
 
 def time_column_of(dataset: DatasetConfig) -> str | None:
-    """Return the `time_column` by which *dataset* is appended to; None if each refresh replaces all rows."""
+    """Return the `time_column` used to append to *dataset*; None if each refresh replaces all rows."""
     acceleration = dataset.acceleration
     return dataset.time_column if acceleration.enabled and acceleration.refresh_mode == "append" else None
 
 
 def in_mode(dataset: DatasetConfig, mode: RefreshMode | None) -> DatasetConfig:
     """
-    Return *dataset* with the refresh mode *mode*; None: as declared.
+    Return *dataset* with the refresh mode *mode*; None means as declared.
 
-    A full load of a dataset that appends keeps that mode: its rows must still have the `time_column`.
+    A full load of an append dataset keeps the append mode, because its rows must still have the `time_column`.
     """
     if mode != "append" or dataset.acceleration.refresh_mode == "append":
         return dataset
@@ -61,7 +61,7 @@ def in_mode(dataset: DatasetConfig, mode: RefreshMode | None) -> DatasetConfig:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The *column* of the greatest served time, and the condition on newer rows: SQL, and *bounds* for a source."""
+    """The *column* of the greatest served time, and the condition for newer rows: SQL, and *bounds* for a source."""
 
     column: Column
     condition: str
@@ -73,7 +73,7 @@ def find_time_column(dataset: DatasetConfig, columns: Sequence[Column]) -> Colum
     Return the `time_column` among the *columns* of the source.
 
     Raises:
-        SourceError: It is missing, or its type has no order.
+        SourceError: The column is missing, or its type has no order.
     """
     wanted = str(dataset.time_column)
     column = find_column(wanted, columns)
@@ -94,7 +94,7 @@ def check_result(dataset: DatasetConfig, of_source: Column, columns: Sequence[Co
     Check that the *columns* of a `refresh_sql` include the time column of the source.
 
     Raises:
-        SourceError: They do not.
+        SourceError: The time column is missing from *columns*.
     """
     column = find_column(of_source.name, columns)
     if column is None or column.type != of_source.type:
@@ -106,9 +106,9 @@ def check_result(dataset: DatasetConfig, of_source: Column, columns: Sequence[Co
 
 def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str) -> Watermark | None:
     """
-    Return the greatest time in *table*, which is quoted; None if there is none.
+    Return the greatest time in *table*, a quoted name; None if there is none.
 
-    The time zone of *connection* must be UTC; *name* is the `time_column`.
+    The time zone of *connection* must be UTC. *name* is the `time_column`.
 
     Raises:
         duckdb.Error: The table cannot be read.
@@ -117,10 +117,10 @@ def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str) -> W
     if column is None:
         return None
     quoted = identifier(column.name)
-    # The engine lacks isfinite for TIMESTAMPTZ_NS; the coarser type has the same infinities.
+    # The engine lacks isfinite for TIMESTAMPTZ_NS, but the coarser type has the same infinities.
     coarser = "::TIMESTAMPTZ" if column.type == "TIMESTAMPTZ_NS" else ""
     finite = f"isfinite({quoted}{coarser})" if _UNBOUNDED.fullmatch(column.type) else "true"
-    only_finite = "" if finite == "true" else f"FILTER ({finite})"  # Without it, statistics of the column answer.
+    only_finite = "" if finite == "true" else f"FILTER ({finite})"  # Without a filter, the column statistics suffice.
     as_hint = _HINTS.get(column.type, "{}").format("m")
     row = connection.execute(
         f"SELECT m::VARCHAR, {as_hint} FROM (SELECT max({quoted}) {only_finite} AS m FROM {table})"  # noqa: S608 - quoted by us
@@ -138,15 +138,15 @@ def watermark(connection: duckdb.DuckDBPyConnection, table: str, name: str) -> W
 
 def copy(source: Path, target: Path, deadline: Deadline) -> None:
     """
-    Copy a file to a new one; a file system that can share blocks does so.
+    Copy a file to a new file. A file system that can share blocks does so.
 
     Raises:
         OSError: A file cannot be read or written, or *target* exists.
-        SnapshotError: *deadline* passed.
+        SnapshotError: *deadline* has passed.
     """
     with source.open("rb", buffering=0) as old, target.open("xb", buffering=0) as new:
         try:
             while os.copy_file_range(old.fileno(), new.fileno(), _COPY_BYTES):
                 deadline.check()
-        except OSError:  # The file system does not support it, or fails again here.
+        except OSError:  # The file system does not support sharing, or the copy below fails again.
             shutil.copyfileobj(old, new)

@@ -1,4 +1,4 @@
-"""The columns of a table, and their limits and changes."""
+"""Table columns, their limits and their changes."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,9 @@ import duckdb
 from datasources.errors import SchemaChangedError, SourceError
 from queryengine.manifest import Column
 
-#: The most columns of a dataset: each takes memory in every engine worker, and is listed in the manifest.
+#: The maximum number of columns of a dataset. Each takes memory in every engine worker and is listed in the manifest.
 MAX_COLUMNS = 10_000
-#: The most characters of their names and types together, because a nested type can be long.
+#: The maximum characters of column names and types together, because a nested type can be long.
 MAX_SCHEMA_LENGTH = 2_000_000
 
 
@@ -25,7 +25,7 @@ def find_column(name: str, columns: Sequence[Column]) -> Column | None:
 
 
 def count_of(connection: duckdb.DuckDBPyConnection, table: str) -> int:
-    """Return the number of rows of *table*, which is quoted."""
+    """Return the number of rows in *table*, a quoted name."""
     row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - a quoted name of the YAML
     return int(row[0]) if row else 0
 
@@ -35,7 +35,7 @@ def refuse_excess(dataset: str, columns: Sequence[Column]) -> None:
     Refuse *columns* beyond the limits of a dataset.
 
     Raises:
-        SourceError: There are too many, or their names and types are too long.
+        SourceError: There are too many columns, or their names and types are too long.
     """
     if len(columns) > MAX_COLUMNS:
         raise SourceError(f"The source of {dataset} has {len(columns)} columns: a dataset has at most {MAX_COLUMNS}.")
@@ -49,10 +49,10 @@ def refuse_excess(dataset: str, columns: Sequence[Column]) -> None:
 
 def refuse_changes(dataset: str, served: Sequence[Column], new: Sequence[Column]) -> None:
     """
-    Refuse the *new* columns of *dataset* if their names, order or types differ from those *served*.
+    Refuse the *new* columns of *dataset* if their names, order or types differ from the *served* columns.
 
     Raises:
-        SchemaChangedError: They differ; the sentence names the first differences.
+        SchemaChangedError: They differ. The message names the first differences.
     """
     if tuple(served) == tuple(new):
         return

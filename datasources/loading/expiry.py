@@ -1,7 +1,7 @@
 """
-`refresh_data_window` and `retention_period`: leave out the rows whose `time_column` is too long ago.
+`refresh_data_window` and `retention_period`: leave out rows whose `time_column` is too old.
 
-A row without a time is left out too. A timestamp without a time zone, and a date, are in UTC.
+Rows without a time are also left out. Timestamps without a time zone, and dates, are in UTC.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -11,27 +11,27 @@ from datasources.sql import identifier, literal
 from queryengine.manifest import Column
 from runtimeconf.model import DatasetConfig
 
-#: The units of numbers, as a part of a second.
+#: The units of numbers, as a fraction of a second.
 _UNITS = {"unix_seconds": 1, "unix_millis": 1000}
 
 
 def window_of(dataset: DatasetConfig) -> float | None:
-    """Return the age in seconds beyond which a load of *dataset* leaves out rows; None if it takes rows of any age."""
+    """Return the age in seconds beyond which a load of *dataset* leaves out rows; None for no limit."""
     acceleration = dataset.acceleration
     ages = (acceleration.refresh_data_window_s, acceleration.retention_period_s)
     return min((age for age in ages if age is not None and acceleration.enabled), default=None)
 
 
 def retention_of(dataset: DatasetConfig) -> float | None:
-    """Return the age in seconds beyond which served rows of *dataset* are dropped; None if they never are."""
+    """Return the age in seconds beyond which served rows of *dataset* are dropped; None for no limit."""
     acceleration = dataset.acceleration
-    # A full load drops all that it does not read.
+    # A full load drops all rows that it does not read.
     limit_s = window_of(dataset) if acceleration.refresh_mode == "full" else acceleration.retention_period_s
     return limit_s if acceleration.enabled else None
 
 
 def format_problem(dataset: DatasetConfig, column: Column) -> str | None:
-    """Return why the `time_format` does not fit the type of *column*, the `time_column`; None if it does."""
+    """Return why the `time_format` does not fit the type of *column*, the `time_column`; None if it fits."""
     is_time = column.type.startswith(("DATE", "TIMESTAMP"))
     counts = (dataset.time_format or "timestamp") in _UNITS
     if is_time is not counts:
@@ -42,7 +42,7 @@ def format_problem(dataset: DatasetConfig, column: Column) -> str | None:
 
 def kept(dataset: DatasetConfig, column: Column, age_s: float) -> str:
     """
-    Return the condition, in SQL, on rows of *dataset* whose time in *column* is at most *age_s* seconds ago.
+    Return the SQL condition for rows of *dataset* whose time in *column* is at most *age_s* seconds ago.
 
     Raises:
         SourceError: The `time_format` does not fit the type of *column*.

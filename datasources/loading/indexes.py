@@ -1,4 +1,4 @@
-"""The indexes of a snapshot, as the YAML declares them."""
+"""The indexes of a snapshot, as declared in the YAML."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ from runtimeconf.model import DatasetConfig
 
 
 def declared(dataset: DatasetConfig) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """Return columns and kind (primary, unique, enabled) of each index of *dataset*; none without acceleration."""
+    """Return the columns and kind (primary, unique, enabled) of each index of *dataset*; none without acceleration."""
     acceleration = dataset.acceleration
     if not acceleration.enabled:
         return ()
@@ -22,10 +22,10 @@ def declared(dataset: DatasetConfig) -> tuple[tuple[tuple[str, ...], str], ...]:
 
 def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[Column], dataset: DatasetConfig) -> None:
     """
-    Create the indexes of *dataset* on *table*, which is quoted and has *columns*.
+    Create the indexes of *dataset* on *table*, a quoted name, which has *columns*.
 
     Raises:
-        SourceError: A column is missing or cannot have an index, or its values violate a constraint.
+        SourceError: A column is missing or cannot be indexed, or its values violate a constraint.
     """
     for number, (names, kind) in enumerate(declared(dataset)):
         keys = ", ".join(_quoted(names, columns, dataset))
@@ -45,9 +45,9 @@ def build(connection: duckdb.DuckDBPyConnection, table: str, columns: Sequence[C
 
 def merge(dataset: DatasetConfig, served: str, added: str, columns: Sequence[Column]) -> Iterator[str]:
     """
-    Yield the statements that add the rows of the table *added* to *served*, as `on_conflict` says.
+    Yield the statements that add the rows of the table *added* to *served*, according to `on_conflict`.
 
-    Both tables are quoted and have these *columns*.
+    Both are quoted names of tables with these *columns*.
     """
     acceleration = dataset.acceleration
     keys = _quoted(acceleration.primary_key, columns, dataset)
@@ -67,6 +67,6 @@ def _quoted(names: Sequence[str], columns: Sequence[Column], dataset: DatasetCon
 
 
 def refusal(dataset: str, columns: Sequence[str] = ()) -> SourceError:
-    """Return the error for values that violate the constraint on *columns*, or on any columns."""
+    """Return the error for values that violate the constraint on *columns*, or on unspecified columns."""
     which = f"the column {', '.join(columns)}" if columns else "a column with a unique index"
     return SourceError(f"Two rows of {dataset} have the same value in {which}, or one has none in the primary key.")

@@ -1,9 +1,8 @@
 """
 The engine for one load.
 
-It has its own memory limit and temporary directory, and can open only the pinned files of the source and the file that
-it writes. So a `refresh_sql`, which the gate has checked, cannot reach beyond its dataset even if the gate missed
-something.
+It has its own memory limit and temporary directory, and can open only the source's pinned files and the file that it
+writes. A `refresh_sql` therefore cannot reach beyond its dataset even if the gate that checked it missed something.
 """
 
 import contextlib
@@ -36,17 +35,17 @@ TOO_LARGE = (
     "The load needs more memory than query.memory_limit, or more temporary space than query.temp_directory_limit."
 )
 
-#: Types that a table can hold but that no result can show.
+#: Types that are valid in a table but not in a result.
 _UNSUPPORTED_TYPES = ("AGGREGATE_STATE",)
 
-#: Messages of the engine that concern the snapshot, not the source.
+#: Engine messages about the snapshot, not the source.
 _WRITE_ERRNOS = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT)
 _WRITE_FAILURES = re.compile("|".join([*map(os.strerror, _WRITE_ERRNOS), "fsync failed"]))
 
-#: Messages of a commit that runs out of memory, for which the engine raises no specific error.
+#: Messages of a commit that runs out of memory. The engine raises no specific error for it.
 _WANT_OF_MEMORY = re.compile(rf"{WANT_OF_MEMORY.pattern}|(?:allocate|pin) (?:block|data) of size", re.IGNORECASE)
 
-#: The columns of the view of the source. DESCRIBE would read a text file again to find its types.
+#: The columns of the source's view. DESCRIBE would read a text file again to find its types.
 _COLUMNS_READ = (
     "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = 'runtime' ORDER BY column_index"
 )
@@ -54,20 +53,20 @@ _COLUMNS_READ = (
 #: The temporary table for a stream that a SELECT may read more than once.
 _KEPT = "_rows"
 
-#: At most 1 / this of the memory of the engine is left to a client library.
+#: At most 1 / this of the engine's memory is left to a client library.
 _MAX_HELD_PART = 2
 
 
 def open_engine(settings: Mapping[str, str | bool]) -> duckdb.DuckDBPyConnection:
-    """Return an engine in memory with one thread, *settings*, and nothing that loads code."""
-    # The stacks of threads count as memory of the process that loads.
+    """Return an in-memory engine with one thread and *settings*, which cannot load code."""
+    # Thread stacks count as memory of the loading process.
     one_thread = {"threads": 1, "async_threads": 1}
     nothing_else = {"autoload_known_extensions": False, "python_enable_replacements": False}
     return duckdb.connect(":memory:", config={**one_thread, **nothing_else, **settings})
 
 
 def lock_down(connection: duckdb.DuckDBPyConnection, **allowed: Sequence[str]) -> None:
-    """Confine the engine to the files that *allowed* lists (`allowed_paths`, `allowed_directories`), for good."""
+    """Permanently confine the engine to the files in *allowed* (`allowed_paths`, `allowed_directories`)."""
     for setting, paths in allowed.items():
         connection.execute(f"SET GLOBAL {setting} = {literals(paths)}")
     connection.execute("SET GLOBAL enable_external_access = false")
@@ -86,9 +85,9 @@ class Loaded:
 @dataclass(frozen=True, slots=True)
 class LoadingEngine:
     """
-    Loads for the runtime with the state directory *state_dir*, which no error mentions.
+    Loads for the runtime with the state directory *state_dir*, which errors never mention.
 
-    It uses at most *memory_limit_bytes* of memory, the temporary space that a load allows, and one thread.
+    The engine uses at most *memory_limit_bytes* of memory, the load's temporary space, and one thread.
     """
 
     state_dir: Path
@@ -107,15 +106,15 @@ class LoadingEngine:
 
         Args:
             dataset: The dataset to read.
-            refresh_sql: As in `Order`.
-            path: The file; the caller deletes it after an error.
+            refresh_sql: See `Order`.
+            path: The file. The caller deletes it after an error.
             load: The load.
             newer_than: Read only newer rows; None for all.
 
         Raises:
-            SchemaChangedError: The time column has another type than in *newer_than*.
+            SchemaChangedError: The time column has a different type than in *newer_than*.
             SourceError: The source cannot be read, or its data is not valid.
-            SnapshotError: The file cannot be written, or the deadline passed.
+            SnapshotError: The file cannot be written, or the deadline has passed.
         """
         deadline = load.deadline
         deadline.check()
@@ -163,11 +162,11 @@ class LoadingEngine:
 
     def columns(self, dataset: DatasetConfig, refresh_sql: str | None, load: Load) -> tuple[Column, ...]:
         """
-        Return the columns that `load` would write. It reads rows only of text files, to find their types.
+        Return the columns that `load` would write. Rows are read only from text files, to find their types.
 
         Raises:
             SourceError: The source cannot be read, or *refresh_sql* fails.
-            SnapshotError: The deadline passed.
+            SnapshotError: The deadline has passed.
         """
         deadline = load.deadline
         with source_of(dataset).open(load) as scan, self._connection(load, scan) as connection:
@@ -182,49 +181,49 @@ class LoadingEngine:
 
     def has_expired(self, dataset: DatasetConfig, path: Path, load: Load) -> bool:
         """
-        Return whether the table of *dataset* in the file *path* holds a row to drop, or may hold one.
+        Return whether the table of *dataset* in the file *path* contains, or may contain, a row to drop.
 
         Raises:
             SourceError: The `time_format` does not fit the time column.
-            SnapshotError: *path* cannot be read, or the deadline passed.
+            SnapshotError: *path* cannot be read, or the deadline has passed.
         """
         age_s = retention_of(dataset)
         return age_s is not None and self._has_rows(dataset, path, load, age_s, are_kept=False)
 
     def has_current(self, dataset: DatasetConfig, path: Path, load: Load) -> bool:
         """
-        Return whether the table of *dataset* in the file *path* holds a row that a load would take, or may hold one.
+        Return whether the table of *dataset* in the file *path* contains, or may contain, a row that a load would keep.
 
         Raises:
-            SourceError: As `has_expired`.
-            SnapshotError: As `has_expired`.
+            SourceError: See `has_expired`.
+            SnapshotError: See `has_expired`.
         """
         age_s = window_of(dataset)
         return age_s is None or self._has_rows(dataset, path, load, age_s, are_kept=True)
 
     def _has_rows(self, dataset: DatasetConfig, path: Path, load: Load, age_s: float, *, are_kept: bool) -> bool:
-        """Return whether the file holds rows of at most, or of more than, the age *age_s*; True if it does not tell."""
+        """Return whether the file contains rows up to the age *age_s*, or older rows; True if that is unknown."""
         with self._connection(load) as connection, load.deadline.guard(connection), self._explained(connection):
             connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (READ_ONLY)")
             table = f"_snapshot.main.{identifier(dataset.name)}"
             time = find_column(str(dataset.time_column), columns_of(connection, table))
-            if time is None:  # The refresh_sql leaves it out.
+            if time is None:  # The refresh_sql leaves the column out.
                 return True
             condition = f"{kept(dataset, time, age_s)} IS {'' if are_kept else 'NOT '}TRUE"
             return bool(connection.execute(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1").fetchall())  # noqa: S608 - quoted by us
 
     def add(self, dataset: DatasetConfig, new: Path, path: Path, load: Load) -> int:
         """
-        Append the table of *dataset* in the file *new* to that with the same columns in the file *path*.
+        Append the table of *dataset* in the file *new* to the table with the same columns in the file *path*.
 
-        Expired rows of the latter are dropped, and rows with the same primary key are treated as `on_conflict` says.
+        Expired rows in *path* are dropped, and rows with the same primary key are handled according to `on_conflict`.
 
         Returns:
             The number of rows afterwards.
 
         Raises:
             SourceError: A new value violates a unique index.
-            SnapshotError: *path* cannot be written, or the deadline passed.
+            SnapshotError: *path* cannot be written, or the deadline has passed.
         """
         served, added = (f"{where}.main.{identifier(dataset.name)}" for where in ("_snapshot", "_new"))
         with self._connection(load) as connection, load.deadline.guard(connection), self._explained(connection):
@@ -247,7 +246,7 @@ class LoadingEngine:
         Return the greatest time in the *column* of *table* in the file *path*; None if there is none.
 
         Raises:
-            SnapshotError: It cannot be read, or the deadline passed.
+            SnapshotError: The file cannot be read, or the deadline has passed.
         """
         with self._connection(load) as connection, load.deadline.guard(connection), self._explained(connection):
             connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (READ_ONLY)")
@@ -255,7 +254,7 @@ class LoadingEngine:
 
     @contextlib.contextmanager
     def _connection(self, load: Load, scan: Scan | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-        # The memory of a client library is taken from that of the engine.
+        # A client library's memory is subtracted from the engine's.
         held_bytes = min(scan.held_bytes if scan is not None else 0, self.memory_limit_bytes // _MAX_HELD_PART)
         connection = open_engine(
             {
@@ -276,12 +275,12 @@ class LoadingEngine:
             connection.close()
 
     def _bound(self, connection: duckdb.DuckDBPyConnection, path: Path, scan: Scan) -> str:
-        """Confine the engine to *scan* and the new file *path*, and return a SELECT of all rows of the source."""
+        """Confine the engine to *scan* and the new file *path*, and return a SELECT of all source rows."""
         connection.execute(f"ATTACH {literal(str(path))} AS _snapshot (STORAGE_VERSION 'latest')")
         connection.execute("ATTACH ':memory:' AS runtime")
         connection.execute("USE runtime")
-        # The engine compares the current name of a file. A file that was replaced has none, and is found only below
-        # this directory; descriptors of files with a name never are.
+        # The engine compares the current name of a file. A replaced file has no name and is found only below this
+        # directory. Descriptors of files with a name are never found there.
         needs_descriptors = any(path.startswith(f"{DESCRIPTORS}/") for path in scan.paths)
         lock_down(connection, allowed_paths=scan.paths, allowed_directories=[DESCRIPTORS] if needs_descriptors else [])
         return f"SELECT * FROM {scan.bind(connection)}"  # noqa: S608 - quoted by the source
@@ -291,7 +290,7 @@ class LoadingEngine:
         self, connection: duckdb.DuckDBPyConnection, scan: Scan | None = None, refreshed: DatasetConfig | None = None
     ) -> Iterator[None]:
         """
-        Turn errors of the engine into those of this room, except an interrupt, which the deadline explains.
+        Turn engine errors into errors of this package, except interrupts, which the deadline explains.
 
         *refreshed* is the dataset whose `refresh_sql` runs, if any.
         """
@@ -304,7 +303,7 @@ class LoadingEngine:
         except duckdb.Error as exc:
             text = str(exc)
             is_broken = isinstance(exc, duckdb.FatalException | duckdb.InternalException)
-            # A commit writes rows to disk, and reports only that it failed.
+            # A commit writes rows to disk and reports only that it failed.
             if (is_broken or isinstance(exc, duckdb.TransactionException)) and _WANT_OF_MEMORY.search(text):
                 raise SnapshotError(TOO_LARGE) from exc
             reason = _WRITE_FAILURES.search(text)
@@ -324,7 +323,7 @@ class LoadingEngine:
 def _with_types_served(
     connection: duckdb.DuckDBPyConnection, table: str, written: tuple[Column, ...], load: Load
 ) -> tuple[Column, ...]:
-    """Give the new *table* the types of the columns served if it has no rows; return its columns."""
+    """If the new *table* has no rows, give it the types of the served columns. Return its columns."""
     if written == load.served or count_of(connection, table):
         return written
     columns = ", ".join(f"{identifier(column.name)} {column.type}" for column in load.served)
@@ -341,7 +340,7 @@ def _wanted(dataset: DatasetConfig, refresh_sql: str | None, newer_than: Waterma
 
 
 def _conditions(dataset: DatasetConfig, time: Column, newer_than: Watermark | None) -> list[str]:
-    """Return the conditions, in SQL, on the *time* of the rows that a load takes."""
+    """Return the SQL conditions on the *time* of the rows that a load keeps."""
     conditions = []
     if newer_than is not None:
         refuse_changes(dataset.name, [newer_than.column], [time])
@@ -352,14 +351,14 @@ def _conditions(dataset: DatasetConfig, time: Column, newer_than: Watermark | No
 
 
 def _viewed(connection: duckdb.DuckDBPyConnection, dataset: str, rows: str) -> tuple[Column, ...]:
-    """Create a view of *rows* with the name of *dataset*, and return its columns."""
+    """Create a view of *rows* named *dataset*, and return its columns."""
     connection.execute(f"CREATE SCHEMA IF NOT EXISTS runtime.{identifier(split_relation(dataset)[0])}")
     connection.execute(f"CREATE VIEW runtime.{qualified(dataset)} AS {rows}")
     return tuple(Column(name=name, type=kind) for name, kind in connection.execute(_COLUMNS_READ).fetchall())
 
 
 def _define_macros(connection: duckdb.DuckDBPyConnection, refresh_sql: str) -> None:
-    """Define what *refresh_sql* calls and only DataFusion has."""
+    """Define macros for functions in *refresh_sql* that only DataFusion has."""
     for macro in called_in(refresh_sql):
         connection.execute(f"CREATE MACRO runtime.main.{macro.definition}")
 

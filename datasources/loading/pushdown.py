@@ -1,10 +1,10 @@
 """
 The columns and rows that a `refresh_sql` needs, so that a source can leave the rest unread.
 
-They come from the parse tree, by an allow-list as in the gate (`queryengine.gate.parse_tree`): if the SELECT contains
-anything that could use columns without naming them, all columns are needed; if it could use rows that its WHERE
-excludes, all rows are. So the result may be too much, but never too little. The SELECT, with its WHERE, then runs on
-what the source returns.
+They are derived from the parse tree with an allowlist, as in the gate (`queryengine.gate.parse_tree`). If the SELECT
+contains anything that could use columns without naming them, all columns are needed. If it could use rows that its
+WHERE excludes, all rows are needed. The result may therefore be too much, but never too little. The SELECT, with its
+WHERE, then runs on the rows that the source returns.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,22 +26,23 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "python_enable_replacements": False,
 }
 
-#: Expressions that use only the columns they name. STAR, COLUMNS() and #1 do not; the parameters of LAMBDA look like
-#: columns.
+#: Expressions that use only the columns they name. STAR, COLUMNS() and #1 are excluded, and so is LAMBDA, whose
+#: parameters look like columns.
 _EXPRESSIONS: Final = frozenset(
     {
         *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
         *("OPERATOR", "SUBQUERY", "TYPE", "WINDOW"),
     }
 )
-#: The same for query nodes, table references and modifiers, without JOIN (NATURAL), PIVOT and SHOW_REF (SUMMARIZE).
+#: The corresponding query nodes, table references and modifiers, without JOIN (NATURAL), PIVOT and SHOW_REF
+#: (SUMMARIZE).
 _NODES: Final = frozenset(
     {
         *("SELECT_NODE", "SET_OPERATION_NODE", "BASE_TABLE", "EMPTY", "SUBQUERY"),
         *("ORDER_MODIFIER", "ORDER_DEFAULT", "ASCENDING", "DESCENDING", "DISTINCT_MODIFIER", "LIMIT_MODIFIER"),
     }
 )
-#: Parts that rename columns by position.
+#: Elements that rename columns by position.
 _RENAMES: Final = frozenset({"column_name_alias", "aliases"})
 
 _OPERATORS: Final[Mapping[str, Operator]] = {
@@ -53,7 +54,7 @@ _OPERATORS: Final[Mapping[str, Operator]] = {
 }
 _MIRRORED: Final[Mapping[Operator, Operator]] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
-#: The types of literals such as DATE '2024-01-01', and SQL for their value as a Python type.
+#: The types of literals such as DATE '2024-01-01', and the SQL for their values as Python types.
 _TIMES: Final[Mapping[str, str]] = {
     "date": "{}::DATE",
     "timestamp": "{}::TIMESTAMP",
@@ -62,7 +63,7 @@ _TIMES: Final[Mapping[str, str]] = {
 }
 _ZONED: Final = "timestamptz"
 
-#: The engine reads a decimal number with more digits as an approximate one.
+#: The engine reads decimal numbers with more digits as approximate numbers.
 _MAX_DECIMAL_DIGITS: Final = 38
 
 _Node = Mapping[str, Any]
@@ -98,7 +99,7 @@ def _nodes(root: _Node) -> Iterator[_Node]:
 
 
 def _columns(nodes: Iterable[_Node]) -> frozenset[str] | None:
-    """Return every name that may be a column; None if there may be columns without a name."""
+    """Return every name that may be a column; None if there may be unnamed columns."""
     names: set[str] = set()
     lasts: set[str] = set()
     relations: set[str] = set()
@@ -113,12 +114,12 @@ def _columns(nodes: Iterable[_Node]) -> frozenset[str] | None:
             return None
         if class_ == "COLUMN_REF":
             parts = [part.lower() for part in node["column_names"]]
-            # Only the engine knows which part is the column, and which is a table, a schema or a field.
+            # Only the engine knows which part is the column and which is a table, a schema or a field.
             names.update(parts)
             lasts.add(parts[-1])
         elif not isinstance(class_, str):
             relations.update(_relation_names(node))
-    # The name of a table in the position of a column means a row with all its columns.
+    # A table name in a column position means a row with all columns of the table.
     return frozenset(names) if names and relations.isdisjoint(lasts) else None
 
 
@@ -130,7 +131,7 @@ def _relation_names(node: _Node) -> Iterator[str]:
 
 
 def _bounds(root: _Node, nodes: Iterable[_Node], connection: duckdb.DuckDBPyConnection) -> Iterator[Bound]:
-    """Yield the comparisons in the WHERE of a plain SELECT that names the dataset only once."""
+    """Yield the comparisons in the WHERE clause of a plain SELECT that names the dataset only once."""
     tables = [node for node in nodes if node.get("type") == "BASE_TABLE"]
     if root.get("type") != "SELECT_NODE" or tables != [root.get("from_table")] or root["cte_map"].get("map"):
         return
@@ -173,7 +174,7 @@ def _column(node: _Node) -> str | None:
 
 
 def _value(node: _Node, connection: duckdb.DuckDBPyConnection) -> Value | None:
-    """Return the value of a literal; None for another node, or a value that Python cannot represent exactly."""
+    """Return the value of a literal; None for another node or a value that Python cannot represent exactly."""
     if node.get("class") == "CAST" and not node.get("try_cast"):
         child, kind = node["child"].get("literal", {}), node["type_expr"].get("type_name", "").lower()
         return _time(child["text"], kind, connection) if child.get("kind") == "STRING" and kind in _TIMES else None

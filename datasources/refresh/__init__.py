@@ -1,1 +1,1 @@
-"""Keep datasets fresh: schedule, runs, history, control."""
+"""Keeps datasets fresh: schedule, runs, history, control."""

@@ -1,11 +1,11 @@
 """
-Ask the refresher from another process: one JSON line each way over a Unix socket.
+Sends calls to the refresher from another process, with one JSON line in each direction over a Unix socket.
 
-A request is `{"call": "datasets"}`, `{"call": "sharing"}`, `{"call": "waiting_for", "generation": ...}`,
-`{"call": "history", "name": ...}` or
-`{"call": "refresh", "name": ..., "admitted_sql": ..., "mode": ..., "jitter_max_s": ..., "caller": ...}`; a reply is
-`{"result": ...}` or `{"error": {"code": ..., "message": ...}}`. The socket is in the state directory, and only their
-owner may use them: the refresher trusts its clients to have checked the SQL that they send.
+A request is `{"call": "datasets"}`, `{"call": "sharing"}`, `{"call": "waiting_for", "generation": ...}`, `{"call":
+"history", "name": ...}` or `{"call": "refresh", "name": ..., "admitted_sql": ..., "mode": ..., "jitter_max_s": ...,
+"caller": ...}`; a reply is `{"result": ...}` or `{"error": {"code": ..., "message": ...}}`. The socket is in the state
+directory, and only the owner may use it, because the refresher trusts its clients to have checked the SQL that they
+send.
 """
 
 import json
@@ -38,20 +38,20 @@ logger = logging.getLogger(__name__)
 
 SOCKET_NAME = "control.sock"
 
-#: The longest request and reply, in bytes. A request is nearly all SQL, escaped.
+#: The maximum request and reply size in bytes. A request is mostly escaped SQL.
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 
 #: The length of the listen queue.
 _BACKLOG = 128
 
-#: Seconds between two checks whether the socket file still exists.
+#: Seconds between two checks for whether the socket file still exists.
 _POLL_S = 1.0
 
-#: Seconds that either side waits for the other; a caller of the HTTP API waits with it.
+#: Seconds that either side waits for the other. HTTP API callers wait at the same time.
 _TIMEOUT_S = 5.0
 
-#: Requests that are answered at the same time; others wait in the listen queue.
+#: The maximum number of concurrent requests. Others wait in the listen queue.
 _MAX_CONNECTIONS = 32
 
 _T = TypeVar("_T")
@@ -63,10 +63,10 @@ class ProtocolError(Exception):
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    One call; `name` is "" for those calls that concern all datasets.
+    One call. `name` is "" for calls that concern all datasets.
 
-    An SQL text is called admitted here, so that a process of another release, which may send one that nobody has
-    checked, is refused.
+    The field for SQL is called admitted here, so that a process of another release is refused, because it may send SQL
+    that was not checked.
     """
 
     call: Literal["datasets", "sharing", "waiting_for", "history", "refresh"]
@@ -75,20 +75,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mode: RefreshMode | None = None
     jitter_max_s: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] = 0.0
     caller: Annotated[str, msgspec.Meta(max_length=MAX_CALLER_LENGTH)] = ""
-    generation: int = 0  # of the configuration that `waiting_for` is about; 0: whichever it is
+    generation: int = 0  # of the configuration for `waiting_for`; 0 means any
 
 
 def encode(fields: Mapping[str, Any]) -> bytes:
-    """Return the line of a request, or of a reply: its `result`, or the fields of its `error`."""
+    """Return the line of a request or a reply. A reply has a `result`, or the fields of an `error`."""
     return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def decode_request(line: bytes) -> Request:
     """
-    Return the request of *line*.
+    Return the request in *line*.
 
     Raises:
-        ProtocolError: It is not a valid request.
+        ProtocolError: The line is not a valid request.
     """
     try:
         return msgspec.convert(_fields(line), Request)
@@ -98,7 +98,7 @@ def decode_request(line: bytes) -> Request:
 
 def decode_reply(line: bytes, name: str = "") -> Any:
     """
-    Return the result in *line*, which answers a request about the dataset *name*.
+    Return the result in *line*, the reply to a request about the dataset *name*.
 
     Raises:
         DatasetError: The error in *line*.
@@ -115,7 +115,7 @@ def decode_reply(line: bytes, name: str = "") -> Any:
 
 
 def answer(control: DatasetControl, line: bytes) -> bytes:
-    """Return the reply of *control* to the request in *line*, which may hold anything."""
+    """Return the reply of *control* to the request in *line*, which is untrusted."""
     try:
         return encode({"result": _result(control, decode_request(line))})
     except ProtocolError as exc:
@@ -138,7 +138,7 @@ def _result(control: DatasetControl, request: Request) -> Any:
         case "waiting_for":
             generation = getattr(control, "generation", 0)
             if request.generation > generation:
-                raise DatasetsUnavailableError  # It was restarted, and has not taken the configuration yet.
+                raise DatasetsUnavailableError  # The process was restarted and has not yet adopted the configuration.
             result = control.waiting_for() if request.generation in {0, generation} else None
         case "history":
             result = control.history(request.name)
@@ -155,7 +155,7 @@ def _result(control: DatasetControl, request: Request) -> Any:
 
 class ControlServer:
     """
-    Answers for *control*, which may be replaced, on the socket of *state_dir*, in threads of its own.
+    Serves *control*, which may be replaced, on the socket in *state_dir*, in separate threads.
 
     Raises:
         StateDirectoryError: The socket cannot be created.
@@ -177,9 +177,9 @@ class ControlServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Accept no more requests; those in progress are answered."""
+        """Stop accepting requests. Requests in progress still get replies."""
         self._is_closed.set()
-        # A connection ends the wait in `accept` at once; `shutdown` would not.
+        # A connection ends the wait in `accept` immediately, but `shutdown` would not.
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waker:
             waker.setblocking(False)
             waker.connect(str(self._path))
@@ -187,7 +187,7 @@ class ControlServer:
         self._socket.close()
 
     def _accept(self) -> None:
-        """Answer each client in a thread, and keep the socket file in place meanwhile, until closed."""
+        """Until closed, serve each client in a thread and make sure that the socket file stays in place."""
         while not self._is_closed.is_set():
             self._connections.acquire()
             self._socket.listener.settimeout(_POLL_S)
@@ -228,7 +228,7 @@ class ControlServer:
 
 
 class ControlClient:
-    """The `DatasetControl` of a process that does not hold the lock of *state_dir*: it asks the one that does."""
+    """The `DatasetControl` of a process that does not hold the lock of *state_dir*. It asks the lock holder."""
 
     def __init__(
         self,
@@ -242,44 +242,44 @@ class ControlClient:
         self._loaded = Loaded(state_dir, lambda: self._is_loaded(generation), awaited, gets_stale=gets_stale)
 
     def datasets(self) -> tuple[DatasetState, ...]:
-        """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
+        """See `DatasetControl.datasets`. Also raises `DatasetsUnavailableError`."""
         return self._ask(Request(call="datasets"), tuple[DatasetState, ...])
 
     def sharing(self) -> SharingState | None:
-        """As `DatasetControl.sharing`."""
+        """See `DatasetControl.sharing`."""
         kind: Any = SharingState | None
         found: SharingState | None = self._ask(Request(call="sharing"), kind)
         return found
 
     def waiting_for(self) -> tuple[str, ...]:
-        """As `DatasetControl.waiting_for`, of whichever configuration the refresher has."""
+        """See `DatasetControl.waiting_for`. Applies to the refresher's current configuration."""
         return self._ask(Request(call="waiting_for"), tuple[str, ...])
 
     def is_answered(self) -> bool:
-        """Return False if a process holds the lock and does not answer; True also if no process holds it."""
+        """Return False if a process holds the lock but does not respond. Return True if no process holds the lock."""
         try:
             self.waiting_for()
         except DatasetError as error:
-            # BlockingIOError: it accepts no connection, and its listen queue is full.
+            # BlockingIOError: the process accepts no connections, and its listen queue is full.
             return not isinstance(error.__cause__, TimeoutError | BlockingIOError)
         return True
 
     def is_loaded(self) -> bool:
-        """As `DatasetControl.is_loaded`."""
+        """See `DatasetControl.is_loaded`."""
         return self._loaded.check()
 
     def request_refresh(
         self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
-        """As `DatasetControl.request_refresh`."""
+        """See `DatasetControl.request_refresh`."""
         return self._ask(Request(call="refresh", name=name, admitted_sql=sql, **options), RefreshRun)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
-        """As `DatasetControl.history`."""
+        """See `DatasetControl.history`."""
         return self._ask(Request(call="history", name=name), tuple[RefreshRun, ...])
 
     def _is_loaded(self, generation: int) -> bool | None:
-        """Ask about the configuration *generation*; None if the refresher has a later one."""
+        """Return `is_loaded` for the configuration *generation*; None if the refresher has a later configuration."""
         request = Request(call="waiting_for", generation=generation)
         kind: Any = tuple[str, ...] | None
         waiting_for = self._ask(request, kind)
@@ -299,7 +299,7 @@ class ControlClient:
 
 
 def _read_line(connection: socket.socket, limit: int) -> bytes:
-    """Return at most *limit* bytes of one line; less than a line if the other side ends early."""
+    """Return at most *limit* bytes of one line. The line is incomplete if the other side ends early."""
     with connection.makefile("rb") as stream:
         return stream.readline(limit)
 

@@ -1,4 +1,4 @@
-"""Check the `refresh_sql` of datasets, before anything is read."""
+"""Checks the `refresh_sql` of datasets before anything is read."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 
 
 def faults(config: RuntimeConfig, gate: StatementGate) -> tuple[ConfigFault, ...]:
-    """Return a fault for each `refresh_sql` in the YAML that may not run. *gate* is DuckDB's, which loads."""
+    """Return an error for each `refresh_sql` in the YAML that is not allowed. *gate* is DuckDB's, which loads."""
     found = []
     for dataset in config.datasets:
         if dataset.acceleration.refresh_sql is None:
@@ -25,7 +25,7 @@ def faults(config: RuntimeConfig, gate: StatementGate) -> tuple[ConfigFault, ...
 
 
 def with_admitted_sql(config: RuntimeConfig, gate: StatementGate) -> RuntimeConfig:
-    """Return *config*, which has no `faults`, with each `refresh_sql` that the gate rewrites in DuckDB's terms."""
+    """Return *config*, which has no `faults`, with each `refresh_sql` rewritten for DuckDB if the gate does so."""
 
     def admitted(dataset: DatasetConfig) -> DatasetConfig:
         written = dataset.acceleration.refresh_sql
@@ -41,7 +41,7 @@ def check_refresh(dataset: DatasetConfig, mode: RefreshMode | None) -> None:
     Check whether a caller may request a refresh of *dataset* in *mode*.
 
     Raises:
-        AccelerationDisabledError, TimeColumnMissingError: As `DatasetControl.request_refresh`.
+        AccelerationDisabledError, TimeColumnMissingError: See `DatasetControl.request_refresh`.
     """
     if not dataset.acceleration.enabled:
         raise AccelerationDisabledError(dataset.name)

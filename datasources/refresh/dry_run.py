@@ -1,8 +1,8 @@
 """
-Check views, `refresh_sql`, indexes and `time_column` against the columns of the datasets, for `manage.py check`.
+Checks views, `refresh_sql`, indexes and `time_column` against the datasets' columns, for `manage.py check`.
 
-No row is loaded. The columns of each dataset come from its source if that is a local file, otherwise from its published
-snapshot; the views are created over empty tables.
+No rows are loaded. The columns of each dataset come from its source if the source is a local file, otherwise from the
+published snapshot. The views are created over empty tables.
 """
 
 import logging
@@ -48,7 +48,7 @@ from system.temporary import ensure_temporary_directory
 
 T = TypeVar("T")
 
-#: Where sources log.
+#: The logger of the sources.
 _SOURCES = logging.getLogger("datasources.sources")
 
 
@@ -57,8 +57,8 @@ class Findings:
     """
     `errors` are mismatches with the columns.
 
-    `warnings` are sources that cannot be read now, what a load of them would log, and descriptions of columns that do
-    not exist.
+    `warnings` are sources that cannot currently be read, warnings that a load would log, and descriptions of columns
+    that do not exist.
     """
 
     errors: tuple[ConfigFault, ...]
@@ -68,10 +68,10 @@ class Findings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
     """
-    What a load of one dataset would do: the `columns` that it would write, None if the source cannot be read.
+    The expected result of loading one dataset: its `columns`, or None if the source cannot be read.
 
-    `faults` are pairs of a field of the dataset and a sentence; one of `from` says that the source cannot be read.
-    `remarks` are the same for what a load would log, and for fields without an effect.
+    `faults` are pairs of a dataset field and a sentence. A fault of `from` means that the source cannot be read.
+    `remarks` are the same pairs for messages that a load would log, and for fields without effect.
     """
 
     columns: tuple[Column, ...] | None
@@ -80,7 +80,7 @@ class Inspection:
 
 
 class _Warnings(logging.Handler):
-    """The `texts` of what sources log, which is not logged meanwhile."""
+    """The `texts` of messages that sources log. They are collected instead of logged."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -93,7 +93,7 @@ class _Warnings(logging.Handler):
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """Collect what sources log."""
+    """Collect the messages that sources log."""
     handler = _Warnings()
     _SOURCES.addHandler(handler)
     _SOURCES.propagate = False
@@ -105,7 +105,7 @@ def _warnings() -> Iterator[list[str]]:
 
 
 def inspect(dataset: DatasetConfig, engine: LoadingEngine, load: Load) -> Inspection:
-    """Look up the columns of the source of *dataset*, and compare `refresh_sql` and `time_column` with them."""
+    """Look up the columns of the source of *dataset*, and check `refresh_sql` and `time_column` against them."""
     faults: list[tuple[str, str]] = []
 
     def tried(field: str, check: Callable[[], T]) -> T | None:
@@ -128,14 +128,14 @@ def inspect(dataset: DatasetConfig, engine: LoadingEngine, load: Load) -> Inspec
 
 def dry_run(config: RuntimeConfig, known: Mapping[str, tuple[Column, ...]] | None = None) -> Findings:
     """
-    Inspect the sources of *config* and create its views, whose SQL is allowed; the state directory is only read.
+    Inspect the sources of *config* and create its views, whose SQL is allowed. The state directory is only read.
 
-    With *known*, the columns of datasets by their names in lower case, no source is opened. What a cluster reads in
-    place is not inspected, nor are the views of a cluster.
+    If *known* is given (dataset columns by lower-case name), no source is opened. Datasets that a cluster reads in
+    place and the views of a cluster are not inspected.
 
     Raises:
         EngineUnavailableError: The engine cannot start.
-        StateDirectoryError: No directory for temporary files can be written.
+        StateDirectoryError: No directory for temporary files is writable.
     """
     ensure_temporary_directory(config.state_dir)
     with tempfile.TemporaryDirectory(prefix="querykeep-") as directory:
@@ -162,7 +162,7 @@ class _Stage:
         (directory / SNAPSHOT_DIRECTORY).mkdir()
 
     def add(self, dataset: DatasetConfig) -> None:
-        """Create the empty table of *dataset*, if its columns are known."""
+        """Create the empty table of *dataset* if its columns are known."""
         name = dataset.name.lower()
         if self._known is None and is_local(dataset) and self._config.reads_sources:
             columns = self._columns(dataset)
@@ -171,11 +171,11 @@ class _Stage:
             self._remark(dataset, _remarks(dataset, columns or ()))
         if columns:
             self._compare(dataset.documentation, columns, dataset.line, f"{dataset.yaml_path}.columns")
-            with suppress(duckdb.Error):  # A type that only its source knows: its views are not checked.
+            with suppress(duckdb.Error):  # Only the source knows the type, so the dataset's views are not checked.
                 self._snapshots.append(self._empty(dataset, columns))
 
     def make_views(self) -> None:
-        """Create the views, also those that are materialized, and record faults."""
+        """Create the views, including materialized views, and record errors."""
         manifest = Manifest(generation=1, snapshots=tuple(self._snapshots))
         materialized = [
             ViewConfig(
@@ -222,9 +222,9 @@ class _Stage:
                 self.warnings.append(self._fault(line, yaml_path, f"there is no column {name}"))
 
     def _columns(self, dataset: DatasetConfig) -> tuple[Column, ...] | None:
-        """Return the columns that a load of *dataset* would produce now; None, and a fault, if it would fail."""
+        """Return the columns that a load of *dataset* would produce now. If it would fail, record why."""
         engine = LoadingEngine(self._config.state_dir, self._config.query.memory_limit_bytes)
-        scratch = self._directory / f"{dataset.name.lower()}-columns"  # unlike any directory of the engine
+        scratch = self._directory / f"{dataset.name.lower()}-columns"  # unlike any engine directory
         scratch.mkdir()
         load = Load(
             deadline=Deadline(dataset.acceleration.refresh_timeout_s, threading.Event()),
@@ -278,7 +278,7 @@ def _check_time(dataset: DatasetConfig, source: tuple[Column, ...], columns: tup
 
 
 def _remarks(dataset: DatasetConfig, source: Sequence[Column]) -> tuple[tuple[str, str], ...]:
-    """Return a remark if the `time_format` does not fit, and nothing needs it; otherwise a load fails."""
+    """Return a remark if the `time_format` does not fit but is not needed. If it is needed, a load fails."""
     time = find_column(dataset.time_column or "", source)
     if time is None or dataset.time_format is None or window_of(dataset) is not None:
         return ()
@@ -287,10 +287,10 @@ def _remarks(dataset: DatasetConfig, source: Sequence[Column]) -> tuple[tuple[st
 
 
 def _columns_of(view: ViewConfig, gate: Gate, engine: EngineInstance) -> tuple[Column, ...]:
-    """Return the columns of *view* if its documentation names any and they are known."""
+    """Return the columns of *view* if its documentation names columns and they are known."""
     if not (view.documentation.columns or view.documentation.undescribed):
         return ()
-    with suppress(QueryError):  # It reads a dataset that was never loaded.
+    with suppress(QueryError):  # The view reads a dataset that was never loaded.
         statement = gate.admit(f"FROM {qualified(view.name)}", frozenset({view.name.lower()}))
         found = engine.describe(statement, None, Interruption())
         return () if found is None else found[0]
@@ -303,7 +303,7 @@ def _published(config: RuntimeConfig) -> Mapping[str, tuple[Column, ...]]:
     try:
         snapshots = read_manifest(config.state_dir).snapshots
     except ManifestError:
-        return {}  # The runtime creates a new one.
+        return {}  # The runtime creates a new manifest.
     return {
         snapshot.dataset.lower(): snapshot.columns
         for snapshot in snapshots

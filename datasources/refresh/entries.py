@@ -1,4 +1,4 @@
-"""What the refresher knows of each dataset and each queued run."""
+"""The refresher's state of each dataset and each queued run."""
 
 import time
 from collections.abc import Collection, Iterator
@@ -13,24 +13,24 @@ from queryengine.manifest import Snapshot
 from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 from system.wallclock import seconds_since, utc_in
 
-#: The error of a view. It names nothing: a key may see the view and not what it reads.
+#: The error of a view. It contains no names, because a key may see the view but not the datasets that it reads.
 _UNREADABLE = "Something that it reads cannot be loaded."
 
 
 def milliseconds_since(began: float) -> int:
-    """Return the time since *began* by the monotonic clock."""
+    """Return the time since *began* on the monotonic clock."""
     return round((time.monotonic() - began) * 1000)
 
 
 @dataclass(slots=True)
 class QueueEntry:
     """
-    A queued run, and the SELECT to run; None loads the whole source.
+    A queued run, and the SELECT to run, or None to load the whole source.
 
-    `skips` means that it may skip an unchanged source. `begins` is the earliest time, by the clock, at which it starts.
-    `joined` are the ids under which other nodes requested it. `caller` is whose request it is: the name or fingerprint
-    of a key, empty without authentication; None for the clock. `stop` ends the load. `ready_at` is when it was found
-    that only a place for the load was missing.
+    `skips` means that the run may skip an unchanged source. `begins` is the earliest time at which it may start.
+    `joined` are the ids under which other nodes requested it. `caller` is the name or fingerprint of the requesting
+    key, empty without authentication, or None for a scheduled run. `stop` ends the load. `ready_at` is the time since
+    when the run has only been waiting for a free place.
     """
 
     entry: "DatasetEntry"
@@ -45,7 +45,7 @@ class QueueEntry:
     ready_at: float | None = None
 
     def recorded(self) -> list[tuple[str, RefreshRun]]:
-        """Return the name of the dataset with the run, once for each of its ids, for the history."""
+        """Return the dataset name with the run, once for each of the run's ids, for the history."""
         return [(self.entry.config.name, replace(self.run, id=id_)) for id_ in (self.run.id, *self.joined)]
 
 
@@ -62,7 +62,7 @@ class DatasetEntry:
     error: str | None = None
     failures: int = 0  # in a row
     loaded_here: bool = False
-    checked_at: str | None = None  # the end of the last run that succeeded
+    checked_at: str | None = None  # the end of the last successful run
     due: float | None = None
     logged: float | None = None
 
@@ -75,7 +75,7 @@ class DatasetEntry:
 def holds_up_ready(
     config: RuntimeConfig, dataset: DatasetConfig, snapshot: Snapshot | None, checked_at: str | None, *, was_tried: bool
 ) -> bool:
-    """Return whether readiness waits for a dataset: until it serves data, or *was_tried*, and while it is too old."""
+    """Return whether readiness waits for a dataset: until it has data or *was_tried*, and while it is too old."""
     if dataset.is_in_place or not dataset.required_for_ready:
         return False
     if snapshot is None:
@@ -87,7 +87,7 @@ def holds_up_ready(
 
 
 def last_check(snapshot: Snapshot, checked_at: str | None) -> str:
-    """Return when the served data was last known to be current. The list of runs may be lost, or older than it."""
+    """Return when the served data was last known to be current. The list of runs may be lost or older than the data."""
     return max(snapshot.created_at, checked_at or "")
 
 
@@ -100,7 +100,7 @@ def state_of(  # noqa: PLR0913 (by keyword)
     error: str | None,
     next_refresh_at: str | None,
 ) -> DatasetState:
-    """Return the state of a dataset that serves *snapshot*. Without a *status*, it is ready if it has data."""
+    """Return the state of a dataset that serves *snapshot*. Without a *status*, the dataset is ready if it has data."""
     checked_at = None if snapshot is None else last_check(snapshot, checked_at)
     has_data = snapshot is not None or dataset.is_in_place
     return DatasetState(
@@ -122,12 +122,12 @@ def state_of(  # noqa: PLR0913 (by keyword)
 
 
 def reads(entry: DatasetEntry) -> tuple[str, ...]:
-    """Return the names of the relations that a materialized view reads; none for any other dataset."""
+    """Return the names of the relations that a materialized view reads; none for other datasets."""
     return () if entry.config.view is None else entry.config.view.reads
 
 
 def views_last(entries: Collection[DatasetEntry]) -> list[DatasetEntry]:
-    """Return *entries* in an order in which each view comes after what it reads."""
+    """Return *entries* in an order in which each view comes after the relations that it reads."""
     ordered: list[DatasetEntry] = []
     left = list(entries)
     while left:
@@ -139,7 +139,7 @@ def views_last(entries: Collection[DatasetEntry]) -> list[DatasetEntry]:
 
 class DatasetTable:
     """
-    What a refresher knows of the datasets of *config*, and the *snapshots* that are served.
+    The refresher's state of the datasets in *config*, and the served *snapshots*.
 
     Guarded by the refresher's condition.
     """
@@ -147,7 +147,7 @@ class DatasetTable:
     def __init__(self, config: RuntimeConfig, snapshots: SnapshotDirectory) -> None:
         self.snapshots = snapshots
         self._config = config
-        # Names of datasets are case-insensitive, as in SQL.
+        # Dataset names are case-insensitive, as in SQL.
         self._entries = {dataset.name.lower(): DatasetEntry(dataset) for dataset in config.datasets}
 
     def __iter__(self) -> Iterator[DatasetEntry]:
@@ -165,7 +165,7 @@ class DatasetTable:
         return name.lower() in self._entries
 
     def take_over(self, former: "DatasetTable", now: float) -> None:
-        """Continue with the entries of datasets that are declared as before; their loads begin *now*."""
+        """Continue with the entries of datasets whose declaration is unchanged. Their loads begin *now*."""
         for name, entry in former._entries.items():  # noqa: SLF001 (of this class)
             declared = self._entries.get(name)
             if declared is None or replace(entry.config, line=0) != replace(declared.config, line=0):
@@ -183,7 +183,7 @@ class DatasetTable:
         return self.snapshots.snapshot(entry.config.name)
 
     def waiting_for(self) -> tuple[str, ...]:
-        """As `DatasetControl.waiting_for`."""
+        """See `DatasetControl.waiting_for`."""
         return tuple(entry.config.name for entry in self if self._holds_up(entry))
 
     def _holds_up(self, entry: DatasetEntry) -> bool:
@@ -191,7 +191,7 @@ class DatasetTable:
         return holds_up_ready(self._config, entry.config, snapshot, entry.checked_at, was_tried=entry.was_tried)
 
     def states(self, now: float) -> tuple[DatasetState, ...]:
-        """Return the state of each dataset. *now* is by the monotonic clock of `due`, in seconds."""
+        """Return the state of each dataset. *now* is on the monotonic clock of `due`, in seconds."""
         return tuple(self._state_of(entry, now) for entry in self)
 
     def _state_of(self, entry: DatasetEntry, now: float) -> DatasetState:
@@ -210,13 +210,13 @@ class DatasetTable:
         )
 
     def with_progress(self, entry: DatasetEntry, run: RefreshRun) -> RefreshRun:
-        """Return the running *run* with how far it is."""
+        """Return the running *run* with its progress."""
         written = None if entry.file is None else self.snapshots.built_bytes(entry.file)
         phase: RefreshPhase = "publishing" if entry.is_publishing else "opening" if written is None else "loading"
         return replace(run, phase=phase, bytes=written, duration_ms=milliseconds_since(entry.began))
 
     def can_load(self, entry: DatasetEntry) -> bool:
-        """Return whether everything that a materialized view reads is published; True for a dataset with a source."""
+        """Return whether everything that a materialized view reads is published. True for a dataset with a source."""
         return all(self.snapshot(self[name]) is not None for name in reads(entry))
 
     def views_of(self, name: str) -> list[DatasetEntry]:
@@ -224,9 +224,9 @@ class DatasetTable:
         return [entry for entry in self if name.lower() in reads(entry)]
 
     def fail_views_of(self, entry: DatasetEntry) -> None:
-        """Record why the views that read *entry*, directly or by another view, cannot be loaded."""
+        """Record why the views that read *entry*, directly or through another view, cannot be loaded."""
         failed = [entry]
-        for one in failed:  # grows while it is read
+        for one in failed:  # grows during iteration
             for view in self.views_of(one.config.name):
                 if view.error != _UNREADABLE and not self.can_load(view):
                     view.error = _UNREADABLE

@@ -1,15 +1,15 @@
 """
-The queue of refreshes: which run begins next, and which one gives its place back.
+The refresh queue, which decides which run begins next and which run must give up its place.
 
-Each load has a place, of which there are two. Runs begin in the order in which they were requested, except that a key
-cannot keep others waiting:
+Each load needs a place, and there are two places. Runs begin in the order of their requests, except that a key cannot
+keep others waiting:
 
-* Runs that the clock requests have a place as soon as at most one is taken by requests of callers.
-* Of the callers, the one with the fewest running loads is next, then the one whose last load began the longest ago.
-* A caller, or callers together, may have both places while nobody else waits. If a run that is entitled to one of them
-  has waited for `PATIENCE_S` seconds, the load that began last is stopped and queued again.
+* Scheduled runs get a place when callers' requests occupy at most one place.
+* The caller with the fewest running loads is next, then the caller whose last load began the longest ago.
+* One or more callers may occupy both places while nobody else waits. If a run that is entitled to a place has waited
+  for `PATIENCE_S` seconds, the load that latest start is stopped and queued again.
 
-The loads of materialized views count for the caller whose refresh caused them.
+Loads of materialized views count for the caller whose refresh caused them.
 """
 
 from collections import defaultdict
@@ -19,23 +19,23 @@ from threading import Event
 
 from datasources.refresh.entries import QueueEntry, reads
 
-#: Seconds that a run waits before a load of a caller who has more than its share is stopped.
+#: Seconds that a run waits before the load of a caller with more than its share is stopped.
 PATIENCE_S = 10.0
 
-#: With fewer places, a load that gives its place back might never end.
+#: With fewer places, a load that gives up its place might never finish.
 _LEAST_PLACES = 2
 
 
 class FairQueue:
-    """The runs that wait for one of *places*, and those that have one. Guarded by the refresher's condition."""
+    """The runs that wait for one of *places*, and the runs that have one. Guarded by the refresher's condition."""
 
     def __init__(self, places: int) -> None:
         self._places = places
         self._waiting: list[QueueEntry] = []
-        self._running: list[QueueEntry] = []  # in the order in which they began
-        self._turns: dict[str, int] = {}  # of each caller: when its last load began
+        self._running: list[QueueEntry] = []  # in starting order
+        self._turns: dict[str, int] = {}  # when each caller's last load began
         self._began = 0
-        self._last: QueueEntry | None = None  # began last
+        self._last: QueueEntry | None = None  # latest start
 
     def __iter__(self) -> Iterator[QueueEntry]:
         """Yield the waiting runs."""
@@ -52,10 +52,10 @@ class FairQueue:
 
     def free(self, now: float) -> list[QueueEntry]:
         """
-        Return the queued runs that need not wait for another, in their order; later runs overtake the rest.
+        Return the queued runs that do not have to wait for another run, in order. Later runs overtake the others.
 
-        A run waits while its dataset is loaded, and the run of a view while something that the view reads is loaded,
-        or is to be loaded before it, unless that is the request of another caller.
+        A run waits while its dataset is being loaded. The run of a view also waits while a relation that the view reads
+        is being loaded or will be loaded first, unless another caller requested that load.
         """
         free = []
         before: defaultdict[str, set[str | None]] = defaultdict(set)  # the callers of each load
@@ -90,11 +90,11 @@ class FairQueue:
             self._turns[queued.caller] = self._began
 
     def end(self, run: QueueEntry) -> None:
-        """Take the place of *run*, which has ended."""
+        """Release the place of *run*, which has ended."""
         self._running.remove(run)
 
     def put_back(self, run: QueueEntry) -> QueueEntry:
-        """Queue *run*, which was stopped, before all others; return the queued run, which another may have joined."""
+        """Queue the stopped *run* before all others. Return the queued run, which another run may have joined."""
         self.end(run)
         later = run.entry.waiting
         if later is None:
@@ -110,7 +110,7 @@ class FairQueue:
         return later
 
     def overdue(self, now: float) -> QueueEntry | None:
-        """Return the running load that must be stopped at *now*, so that another can begin; None if there is none."""
+        """Return the running load that must be stopped at *now* so that another can begin; None if there is none."""
         if not _LEAST_PLACES <= self._places <= len(self._running) or any(run.stop.is_set() for run in self._running):
             return None
         for waiting in self._ready(now):
@@ -121,7 +121,7 @@ class FairQueue:
         return None
 
     def _excess(self, waiting: QueueEntry) -> list[QueueEntry]:
-        """Return the running loads that have a place to which *waiting* is entitled."""
+        """Return the running loads that occupy a place to which *waiting* is entitled."""
         callers = self._callers()
         if waiting.caller is None:
             excess = callers if len(callers) == self._places else []
@@ -144,7 +144,7 @@ class FairQueue:
 
 
 def joined(queued: QueueEntry, caller: str | None, *, skips: bool) -> str | None:
-    """Return for whom *queued* runs once *caller* has joined it, with a request that *skips* an unchanged source."""
+    """Return the caller of *queued* after *caller* has joined it with a request that *skips* an unchanged source."""
     if not skips:
-        return caller  # whose SQL it runs
+        return caller  # the caller whose SQL runs
     return None if queued.skips and caller is None else queued.caller

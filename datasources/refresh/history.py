@@ -1,9 +1,9 @@
 """
-The last refreshes of each dataset, which survive a restart.
+The last refreshes of each dataset. They survive a restart.
 
-The first line of the file is a JSON document; each later line is a run that was added or updated since, so that the
-cost of a change does not depend on the number of runs. When the later lines outgrow the document, the file is rewritten
-as one document.
+The first line of the file is a JSON document. Each later line is a run that was added or updated since, so the cost of
+a change does not depend on the number of runs. When the later lines outgrow the document, the file is rewritten as one
+document.
 """
 
 import json
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 HISTORY_NAME = "refreshes.json"
 FORMAT_VERSION = 1
 
-#: Runs kept of each dataset.
+#: Runs kept for each dataset.
 MAX_RUNS = 100
 
 #: The file is rewritten only when the later lines have at least this many bytes.
@@ -39,17 +39,17 @@ _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, 
 
 class History:
     """
-    Runs by dataset, newest first; every change is on disk before the call returns. Thread-safe.
+    Runs by dataset, newest first. Every change is on disk before the call returns. Thread-safe.
 
-    The constructor reads the file of a predecessor in *state_dir*, and lists its unfinished runs as failed
-    (`interrupted`). A damaged file, or a damaged later line, is dropped with a warning: it must not prevent a start.
+    The constructor reads a predecessor's file in *state_dir* and lists its unfinished runs as failed (`interrupted`). A
+    damaged file or later line is dropped with a warning, because it must not prevent startup.
     """
 
     def __init__(self, state_dir: Path, datasets: Iterable[str]) -> None:
         self._path = state_dir / HISTORY_NAME
         self._lock = threading.Lock()
         self._is_saved = True
-        self._room_bytes = 0  # for lines after the document
+        self._room_bytes = 0  # for the lines after the document
         found = _read(self._path)
         self._runs = {name: found.get(name, []) for name in datasets}
         self.interrupt()
@@ -69,14 +69,14 @@ class History:
                 self._append(b"".join(_line({"dataset": dataset, "run": asdict(run)}) for dataset, run in new))
 
     def interrupt(self) -> None:
-        """List every run that has not finished as failed."""
+        """List every unfinished run as failed."""
         with self._lock:
             self._runs = {name: _interrupted(runs) for name, runs in self._runs.items()}
             self._write()
 
     def _append(self, lines: bytes) -> None:
         if self._is_saved and len(lines) <= self._room_bytes:
-            with suppress(OSError):  # A part of them may have been written.
+            with suppress(OSError):  # Some of the lines may have been written.
                 _write(self._path, os.O_APPEND, lines)
                 self._room_bytes -= len(lines)
                 return
@@ -86,7 +86,7 @@ class History:
         try:
             size = _save(self._path, self._runs)
         except OSError as exc:
-            # The list in memory is right; a full disk must not stop a refresh, which may free space.
+            # The list in memory is correct. A full disk must not stop a refresh, which may free space.
             if self._is_saved:
                 logger.warning("The refresh history cannot be saved: %s", exc.strerror)
             self._is_saved = False
@@ -95,13 +95,13 @@ class History:
 
 
 def ended_runs(state_dir: Path) -> dict[str, list[RefreshRun]]:
-    """Return the runs in the file of *state_dir*, by the names of datasets, newest first; none is unfinished."""
+    """Return the runs in the file of *state_dir* by dataset name, newest first, with none unfinished."""
     return {name: _interrupted(runs) for name, runs in _read(state_dir / HISTORY_NAME).items()}
 
 
 def adopt(state_dir: Path, runs: Mapping[str, Sequence[RefreshRun]]) -> None:
     """
-    Have the next `History` over *state_dir* begin with *runs*, by the names of datasets, newest first.
+    Make the next `History` of *state_dir* begin with *runs*, which are by dataset name, newest first.
 
     Raises:
         OSError: The file cannot be written.
@@ -110,7 +110,7 @@ def adopt(state_dir: Path, runs: Mapping[str, Sequence[RefreshRun]]) -> None:
 
 
 def _save(path: Path, runs: Mapping[str, Sequence[RefreshRun]]) -> int:
-    """Replace the file by one document, and return its size. Raises OSError."""
+    """Replace the file with one document, and return its size. Raises OSError."""
     listed = {name: [asdict(run) for run in of_one] for name, of_one in runs.items()}
     document = _line({"format_version": FORMAT_VERSION, "datasets": listed})
     temporary = path.with_name(f"{HISTORY_NAME}.tmp")
@@ -138,7 +138,7 @@ def _read(path: Path) -> dict[str, list[RefreshRun]]:
         logger.warning("The refresh history cannot be read: it is reset")
         return {}
     damaged = 0
-    for line in lines[:-1]:  # The last one is empty, or was cut off.
+    for line in lines[:-1]:  # The last line is empty or truncated.
         try:
             change = json.loads(line)
             _put(found.setdefault(change["dataset"], []), _run_of(change["run"]))
@@ -150,7 +150,7 @@ def _read(path: Path) -> dict[str, list[RefreshRun]]:
 
 
 def _run_of(item: Any) -> RefreshRun:
-    """Return the run for the JSON object *item*. The age of data is computed from its end."""
+    """Return the run for the JSON object *item*. The age of data is computed from the run's end."""
     run = msgspec.convert(item, RefreshRun)
     if run.finished_at is not None:
         seconds_since(run.finished_at)
@@ -158,7 +158,7 @@ def _run_of(item: Any) -> RefreshRun:
 
 
 def _interrupted(runs: Iterable[RefreshRun]) -> list[RefreshRun]:
-    """Return *runs* with those that have not finished as failed."""
+    """Return *runs* with unfinished runs listed as failed."""
     now = utc_now()
     return [
         run if run.finished_at else replace(run, status="failed", finished_at=now, error=INTERRUPTED) for run in runs

@@ -1,4 +1,4 @@
-"""Carry out one run: build a snapshot and publish it."""
+"""Carries out one run: builds a snapshot and publishes it."""
 
 import logging
 from dataclasses import replace
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 def carry_out(
     queued: QueueEntry, builder: Builder, snapshots: SnapshotDirectory, share: Share | None, trace: RefreshTrace
 ) -> RefreshRun:
-    """Build with *builder* and publish, on *share* first; return the run with its result or error."""
+    """Build with *builder* and publish, to *share* first. Return the run with its result or error."""
     run = queued.run
     dataset = queued.entry.config
     deadline = Deadline(dataset.acceleration.refresh_timeout_s, queued.stop)
@@ -49,7 +49,7 @@ def carry_out(
     except DatasetError as exc:
         return replace(run, error=str(exc))
     except Exception:
-        # The failure of one dataset must not end the refreshes of the others.
+        # A failure of one dataset must not stop the refreshes of the others.
         logger.exception("The refresh of dataset %s failed", dataset.name)
         return replace(run, error="The refresh failed; see the log of the runtime.")
     if served is not None and served.rows and not snapshot.rows and dataset.view is None:

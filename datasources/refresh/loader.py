@@ -1,9 +1,9 @@
 """
-Load in a process of its own, which can be killed (`datasources.refresh.loader_process`).
+Loads in a separate process that can be killed (`datasources.refresh.loader_process`).
 
-A call inside DuckDB that ignores interrupts, or that uses memory which DuckDB does not count, would block its process
-for good. Here nobody else depends on that process: its own deadline ends the load, and if that fails, the process is
-killed. Unfinished files are then deleted, and the next load starts another process.
+A DuckDB call that ignores interrupts, or that uses memory that DuckDB does not count, could block its process
+permanently. Here nothing else depends on that process. Its own deadline ends the load, and if that fails, the process
+is killed. Unfinished files are then deleted, and the next load starts another process.
 """
 
 import json
@@ -30,30 +30,30 @@ from system.state_directory import remove_ours
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after its deadline when the process of a load is killed.
+#: Seconds after a load's deadline when its process is killed.
 GRACE_S = 1.0
-#: Seconds between two checks whether the runtime is stopping.
+#: Seconds between two checks for whether the runtime is stopping.
 _POLL_S = 0.05
-#: The longest wait for a process that was told to end, or killed (seconds).
+#: The maximum wait for a process that was told to end, or killed, in seconds.
 _END_S = 2.0
-#: The longest pause within a message, to or from a process (whole seconds). One that stalls longer is killed.
+#: The maximum pause within a message to or from a process, in whole seconds. A process that stalls longer is killed.
 _STALL_S = 10
-#: The longest answer. A process that reads files of others announces any length.
+#: The maximum length of a response. A process that reads untrusted files might announce any length.
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 class LoaderFaultError(Exception):
-    """A load failed unexpectedly; `str()` is the traceback from its process, for the log."""
+    """A load failed unexpectedly. `str()` is the traceback from its process, for the log."""
 
 
 class LoaderProcess:
     """
-    A `Builder` that runs the builds of *builder* in a process of their own. For one thread at a time.
+    A `Builder` that runs the builds of *builder* in a separate process. For one thread at a time.
 
-    The process serves one load after the other; if it died or was killed, the next load starts another. It ends with
-    the thread that started it, whatever happens.
+    The process serves one load after the other. If it died or was killed, the next load starts another process. It
+    always ends with the thread that started it.
     """
 
     def __init__(self, builder: SnapshotBuilder) -> None:
@@ -62,23 +62,23 @@ class LoaderProcess:
         self.phases: Mapping[str, float] = {}
 
     def start(self) -> None:
-        """Start the process, so that the first load need not wait for it. The load reports a failure."""
+        """Start the process, so that the first load does not have to wait for it. The load reports a failure."""
         with suppress(SnapshotError):
             self._running()
 
     def close(self) -> None:
-        """As `Builder.close`: end the process."""
+        """End the process; see `Builder.close`."""
         if self._child is not None:
             self._child.end()
             self._child = None
 
     def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """
-        As `Builder.build`.
+        See `Builder.build`.
 
         Raises:
-            SourceError: As there.
-            SnapshotError: As there; or the process died or cannot be started.
+            SourceError: See `Builder.build`.
+            SnapshotError: See `Builder.build`. Also raised if the process died or cannot be started.
             LoaderFaultError: The load failed for an unexpected reason.
         """
         self.phases = {}
@@ -94,7 +94,7 @@ class LoaderProcess:
             self._child = None
             reason = child.end(kill=answer is None)
         if answer is None:
-            # Delete what a process that did not end by itself leaves.
+            # Delete the files of a process that did not end by itself.
             remove(self._builder.state_dir / SNAPSHOT_DIRECTORY / order.file)
             scratch = scratch_directory(self._builder.state_dir, order.file)
             remove_ours(scratch.parent, re.compile(re.escape(scratch.name)))
@@ -152,14 +152,15 @@ class _Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended by itself."""
+        """Whether the process has not ended by itself."""
         return self._process.poll() is None
 
     def ask(self, request: bytes, deadline: Deadline) -> dict[str, Any] | None:
         """
-        Send *request* and return the answer.
+        Send *request* and return the response.
 
-        None if the process died or sends no answer, the runtime is stopping, or `GRACE_S` passed after the deadline.
+        Return None if the process died or does not respond, if the runtime is stopping, or `GRACE_S` after the
+        deadline.
         """
         try:
             self._connection.send_bytes(request)
@@ -172,9 +173,9 @@ class _Child:
         return None
 
     def end(self, *, kill: bool = False) -> str:
-        """Close the connection, on which the process ends, or *kill* it. Return how it ended, for an error message."""
+        """Close the connection, which ends the process, or *kill* it. Return how it ended, for an error message."""
         self._connection.close()
-        # If the process is ending by itself, wait for its exit code: it says more than our own signal.
+        # If the process is ending by itself, wait for its exit code, which says more than our own signal.
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_POLL_S if kill else _END_S)
         self._process.kill()
@@ -185,7 +186,7 @@ class _Child:
 
 def _reason(code: int | None) -> str:
     if code is None:
-        # It is blocked by a device or a file system that does not respond.
+        # The process is blocked by a device or a file system that does not respond.
         return "it does not end"
     if code >= 0:
         return f"exit code {code}"

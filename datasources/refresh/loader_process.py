@@ -1,8 +1,8 @@
 """
 The program of the loader process: `python -m datasources.refresh.loader_process DESCRIPTOR PARENT`.
 
-It reads requests of `datasources.refresh.loader` from its connection, builds one snapshot after the other, and ends
-when the connection does. Its parent decides when it ends, so it ignores signals.
+The process reads requests from `datasources.refresh.loader` on its connection, builds one snapshot after the other, and
+ends when the connection ends. Its parent decides when it ends, so it ignores signals.
 """
 
 import errno
@@ -35,36 +35,36 @@ from runtimeconf.plugins import secret_params
 from system import process_limits
 from system.process_limits import die_with_parent
 
-#: The niceness of loads, which is greater than that of statements.
+#: The niceness of loads, which is higher than the niceness of statements.
 NICENESS = 10
 
-#: The memory of a load beyond that of the idle process, in parts of `memory_limit`: DuckDB keeps its buffers below that
-#: limit; the rest is for memory that it does not count.
+#: The memory of a load in addition to the idle process's memory, as a multiple of `memory_limit`. DuckDB keeps its
+#: buffers below that limit. The rest is for memory that DuckDB does not count.
 MEMORY_PARTS = 1.25
-#: A further allowance for the fixed cost of a load: an instance, thread stacks, mappings of the allocator (about 100
-#: MiB, mostly never touched), and what DuckDB holds for each column while it reads and writes: a Parquet file of 300
-#: columns took 255 MiB beyond a limit of 384.
+#: An additional allowance for the fixed cost of a load: an instance, thread stacks, allocator mappings (about 100 MiB,
+#: mostly never touched), and DuckDB's memory per column while it reads and writes. A Parquet file with 300 columns took
+#: 255 MiB beyond a limit of 384 MiB.
 SPARE_BYTES = 192 * MIB
 
 #: A process that keeps this much more memory than the idle process is replaced.
 _WORN_BYTES = 64 * MIB
 
-#: The space that a load leaves free on the disk: 1 / this of the disk, and at most this many bytes.
+#: The disk space that a load leaves free: 1 / this of the disk, but at most this many bytes.
 _FREE_PART = 20
 _FREE_BYTES = 1024 * MIB
 
-#: Environment variables for client libraries. The default allocator of pyarrow reserves a gibibyte; Rust starts a
-#: thread with a stack for each CPU.
+#: Environment variables for client libraries. pyarrow's default allocator reserves a gibibyte, and Rust starts a thread
+#: with a stack for each CPU.
 _FOR_LIBRARIES = {"ARROW_DEFAULT_MEMORY_POOL": "system", "TOKIO_WORKER_THREADS": "1"}
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Serve the connection *descriptor* of the process *parent* until it is closed."""
+    """Serve the connection *descriptor* from the process *parent* until it is closed."""
     die_with_parent(parent)
     os.environ.update(_FOR_LIBRARIES)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # The largest snapshot depends on the disk, and is set for each load.
+    # The maximum snapshot size depends on the disk, and is set for each load.
     is_nice = os.getpriority(os.PRIO_PROCESS, 0)
     process_limits.confine(file_bytes=None, niceness=max(0, NICENESS - is_nice))
     records = BufferingHandler(sys.maxsize)
@@ -77,7 +77,7 @@ def main(descriptor: int, parent: int) -> None:
     with connection, suppress(EOFError, ConnectionError):
         while True:
             request = json.loads(connection.recv_bytes())
-            # Importing a library takes memory once, which is not counted against the load or the process.
+            # Importing a library takes memory once. This memory is not counted against the load or the process.
             if import_source(request["order"]["dataset"]["connector"]):
                 base = memory.use().resident
             memory.limit(int(MEMORY_PARTS * request["builder"]["memory_limit_bytes"]) + SPARE_BYTES)
@@ -93,10 +93,10 @@ def main(descriptor: int, parent: int) -> None:
 
 
 def _loaded(request: dict[str, Any], builder: SnapshotBuilder) -> dict[str, Any]:
-    """Build what *request* asks for, and return the answer."""
+    """Build the snapshot in *request*, and return the response."""
     try:
         order: Order = handover.rebuilt(Order, request["order"])
-        # The event is never set: when the runtime stops, the parent kills this process.
+        # The event is never set because the parent kills this process when the runtime stops.
         deadline = Deadline(request["limit_s"], threading.Event(), left_s=request["left_s"])
         disk = Disk.of(builder.state_dir)
         with process_limits.limited_files(disk.room_bytes):
@@ -114,7 +114,7 @@ def _loaded(request: dict[str, Any], builder: SnapshotBuilder) -> dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The disk of a load: how many bytes are free when it begins, and how many of them it leaves free."""
+    """The disk of a load: the free bytes when the load begins, and the bytes that it leaves free."""
 
     free_bytes: int
     kept_bytes: int
@@ -129,11 +129,11 @@ class Disk:
 
     @property
     def room_bytes(self) -> int:
-        """The size of the largest file that a load may write."""
+        """The maximum size of a file that a load may write."""
         return max(0, self.free_bytes - self.kept_bytes)
 
     def explained(self, error: SnapshotError) -> SnapshotError:
-        """Return *error*, with the reason if a file became too large because of `room_bytes`."""
+        """Return *error*, adding the reason if a file exceeded `room_bytes`."""
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         too_large, said = os.strerror(errno.EFBIG), str(error)
         if too_large not in said or (hard != resource.RLIM_INFINITY and hard < self.room_bytes):
@@ -144,7 +144,7 @@ class Disk:
 
 
 def _hide_secrets(answer: dict[str, Any], dataset: dict[str, Any]) -> None:
-    """Remove the secrets of *dataset* from *answer*, which may quote messages of libraries for the log."""
+    """Remove the secrets of *dataset* from *answer*, which may quote library messages for the log."""
     names = secret_params(dataset["connector"])
     secrets = [text for name, value in dataset["params"].items() if name in names for text in texts_in(value)]
 

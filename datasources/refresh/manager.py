@@ -1,4 +1,4 @@
-"""What keeps the data of a configuration fresh: a refresher, or a node of several, which a plug-in provides."""
+"""The manager that keeps a configuration's data fresh: a refresher, or a node (provided by a plug-in)."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,7 +14,7 @@ class DatasetManager(DatasetControl, Protocol):
     """
     The `DatasetControl` of the process that holds the lock of the state directory.
 
-    Making one raises the errors of `manager_of`.
+    The constructor raises the errors of `manager_of`.
     """
 
     @property
@@ -22,16 +22,16 @@ class DatasetManager(DatasetControl, Protocol):
         """The number of the configuration."""
 
     def start(self) -> None:
-        """Begin to load, each dataset as soon as possible. What is published has been verified already."""
+        """Start loading each dataset as soon as possible. Published data has already been verified."""
 
     def stop(self, timeout_s: float) -> bool:
-        """Interrupt what runs; return False if a load still runs after *timeout_s* seconds."""
+        """Interrupt running loads. Return False if a load is still running after *timeout_s* seconds."""
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> "DatasetManager":
         """
-        Return what goes by another configuration from now on; it has been started.
+        Return a started manager that uses another configuration from now on.
 
-        Loads that run have *timeout_s* seconds to finish. Requests are passed on. Until `commit`, data that only the
+        Running loads have *timeout_s* seconds to finish. Requests are passed on. Until `commit`, data that only the
         previous configuration declares stays published.
 
         Raises:
@@ -39,12 +39,12 @@ class DatasetManager(DatasetControl, Protocol):
         """
 
     def commit(self) -> None:
-        """Withdraw the data that the configuration does not declare, after `replace`."""
+        """After `replace`, withdraw the data that the configuration does not declare."""
 
 
 def manager_of(config: RuntimeConfig, builders: Sequence[Builder]) -> DatasetManager:
     """
-    Return what loads by *config*, with *builders*; without any, this process does the loading itself.
+    Return a manager that loads with *config* and *builders*. Without builders, this process loads the data itself.
 
     Raises:
         StateDirectoryError: The state directory cannot be written.
@@ -52,7 +52,7 @@ def manager_of(config: RuntimeConfig, builders: Sequence[Builder]) -> DatasetMan
     """
     if config.snapshots is None:
         return Refresher(config, builders=builders)
-    # Its library is imported only by processes that need it.
+    # The library is imported only by processes that need it.
     node = imported(SNAPSHOT_STORES[config.snapshots.store].node)
     manager: DatasetManager = node(config, config.snapshots, builders)
     return manager

@@ -9,7 +9,7 @@ from telemetry.trace_context import log_fields
 
 
 class RefreshTrace:
-    """The trace of a refresh that begins now. It is a root: it has no parent."""
+    """The trace of a refresh that begins now. It is a root trace without a parent."""
 
     def __init__(self) -> None:
         self._trace = spans.begin(())
@@ -17,17 +17,17 @@ class RefreshTrace:
         self._phases: list[tuple[str, float]] = []
 
     def built(self, phases: Mapping[str, float]) -> None:
-        """Add the *phases* of the build, which has just ended, in seconds; none if they are not known."""
+        """Add the *phases* (in seconds) of the build that has just ended; none if they are unknown."""
         phases = phases or {"build": time.monotonic() - self._began}
         self._phases = [(name, spent_s * 1000) for name, spent_s in phases.items()]
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """The fields by which the log line of the refresh names its trace; none without traces."""
+        """The trace fields for the refresh's log line; none without traces."""
         return log_fields(self._trace)
 
     def end(self, dataset: str, run: RefreshRun) -> None:
-        """Send the span of *run*, which ends now. What remains of its time was spent on publishing."""
+        """Send the span of *run*, which ends now. The remaining time was spent on publishing."""
         duration_s = time.monotonic() - self._began
         if run.error is None and not run.unchanged:
             self._phases.append(("publish", duration_s * 1000 - sum(spent for _, spent in self._phases)))

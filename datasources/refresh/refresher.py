@@ -1,4 +1,4 @@
-"""Keep the published data of every dataset fresh, with threads that load, under one configuration after another."""
+"""Keeps the published data of every dataset fresh with loading threads, under one configuration after another."""
 
 import logging
 import math
@@ -25,10 +25,10 @@ from system.wallclock import utc_now
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two checks whether loads that somebody waits for must end.
+#: Seconds between two checks for whether loads that somebody waits for must end.
 _CHECK_S = 0.1
 
-#: The number of loads that run at once.
+#: The maximum number of concurrent loads.
 MAX_LOADS = 2
 
 #: Seconds without a load after which builders release their resources.
@@ -49,10 +49,10 @@ class Refresher:
 
     Args:
         config: The runtime's configuration.
-        builders: The builders to load with, each in a thread of its own. If there are none, this process does the
-            loading itself.
-        predecessor: A refresher that has finished; this one takes over what it knows and was asked for.
-        share: Gives each snapshot to other nodes, before it is published here; None if there are none.
+        builders: The builders to load with, each in its own thread. If there are none, this process loads the data
+            itself.
+        predecessor: A finished refresher, whose state and requests this refresher takes over.
+        share: Publishes each snapshot to other nodes before it is published here; None if there are no other nodes.
         now: The monotonic clock for intervals, in seconds.
         chance: Returns random numbers, from 0 to 1, for the jitter.
 
@@ -80,7 +80,7 @@ class Refresher:
             snapshots.redeclare(config.loaded_datasets)
         builders = builders or [SnapshotBuilder.of(config) for _ in range(MAX_LOADS)]
         self._datasets: DatasetTable = DatasetTable(config, snapshots)
-        self._condition = threading.Condition()  # held to read or change the datasets and the runs
+        self._condition = threading.Condition()  # held while reading or changing the datasets and the runs
         history = History(config.state_dir, [dataset.name for dataset in config.datasets])
         self._runs = Runs(self._datasets, history, len(builders), self._condition, now=now, chance=chance)
         self._stop = threading.Event()
@@ -94,7 +94,7 @@ class Refresher:
         self._watcher = threading.Thread(target=self._watch, name="refresher", daemon=True)
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder], timeout_s: float) -> "Refresher":
-        """As `DatasetManager.replace`: stop, and return a successor."""
+        """Stop, and return a successor; see `DatasetManager.replace`."""
         self._finish(timeout_s)
         successor = Refresher(config, builders=builders, predecessor=self, share=self._share)
         with self._condition:
@@ -105,7 +105,7 @@ class Refresher:
 
     def _finish(self, timeout_s: float) -> None:
         """
-        Begin no more loads, and stop when those that run have ended; interrupt them after *timeout_s* seconds.
+        Start no more loads, and stop when running loads have ended. Interrupt them after *timeout_s* seconds.
 
         Requests are still accepted. A successor takes them over.
         """
@@ -118,11 +118,11 @@ class Refresher:
             self._is_moving = True
 
     def commit(self) -> None:
-        """As `DatasetManager.commit`."""
+        """See `DatasetManager.commit`."""
         self._datasets.snapshots.drop_undeclared()
 
     def start(self) -> None:
-        """Load every dataset, in the order of the YAML but for views, which come last, and keep them fresh."""
+        """Load all datasets in the order of the YAML, with views last, and keep them fresh."""
         with self._condition:
             self._runs.load_all()
         for thread in (*self._threads, self._watcher):
@@ -132,10 +132,10 @@ class Refresher:
         self, names: Collection[str], *, skip_unchanged: bool, check: Callable[[], None] = lambda: None
     ) -> tuple[tuple[str, RefreshRun], ...]:
         """
-        Load the datasets with these *names* once, and return each name, as declared, with its run.
+        Load the datasets *names* once, and return each declared name with its run.
 
         Call this instead of `start`, and call `stop` afterwards. *check* is called several times a second, and ends the
-        wait if it raises. Raises UnknownDatasetError if a name is unknown; then nothing was loaded.
+        wait if it raises. Raises UnknownDatasetError, before anything is loaded, if a name is unknown.
         """
         entries = [self._datasets[name] for name in dict.fromkeys(name.lower() for name in names)]
         with self._condition:
@@ -143,7 +143,7 @@ class Refresher:
             asked = self._runs.load_soon(entries, skips=skip_unchanged)
             for thread in self._threads:
                 thread.start()
-            # Views of what was loaded are loaded too.
+            # Views of the loaded datasets are also loaded.
             while self._runs.are_unfinished:
                 check()
                 self._condition.wait(_CHECK_S)
@@ -152,7 +152,7 @@ class Refresher:
 
     def stop(self, timeout_s: float) -> bool:
         """
-        Interrupt the running loads and stop; return False if one still runs after *timeout_s* seconds.
+        Interrupt the running loads and stop. Return False if a load is still running after *timeout_s* seconds.
 
         Unfinished runs are listed as failed (`interrupted`).
         """
@@ -174,39 +174,39 @@ class Refresher:
         return not any(thread.is_alive() for thread in threads)
 
     def waiting_for(self) -> tuple[str, ...]:
-        """As `DatasetControl.waiting_for`."""
+        """See `DatasetControl.waiting_for`."""
         with self._condition:
             return self._datasets.waiting_for()
 
     def is_loaded(self) -> bool:
-        """As `DatasetControl.is_loaded`."""
+        """See `DatasetControl.is_loaded`."""
         return not self.waiting_for()
 
     def sharing(self) -> None:
-        """As `DatasetControl.sharing`."""
+        """See `DatasetControl.sharing`."""
 
     def datasets(self) -> tuple[DatasetState, ...]:
-        """As `DatasetControl.datasets`."""
+        """See `DatasetControl.datasets`."""
         with self._condition:
             return self._datasets.states(self._now())
 
     def request_refresh(
         self, name: str, sql: AdmittedSql | None = None, *, run_id: str = "", **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
-        """As `DatasetControl.request_refresh`; *run_id* is the id that another node gave to the run."""
+        """See `DatasetControl.request_refresh`. *run_id* is the id that another node assigned to the run."""
         entry = self._datasets[name]
         check_refresh(entry.config, options.get("mode"))
         with self._condition:
-            # Between its end and the start of its successor: the request would be lost.
+            # Between this refresher's end and its successor's start, the request would be lost.
             self._condition.wait_for(lambda: self._successor is not None or not self._is_moving)
             if self._successor is not None:
                 return self._successor.request_refresh(name, sql, run_id=run_id, **options)
             if self._stop.is_set() and not self._is_finishing:
-                raise DatasetsUnavailableError  # Nobody would carry it out, or list how it ended.
+                raise DatasetsUnavailableError  # Nobody would carry out the request or list its result.
             return self._runs.request(entry, sql, run_id=run_id, **options)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
-        """As `DatasetControl.history`."""
+        """See `DatasetControl.history`."""
         entry = self._datasets[name]
         with self._condition:
             return self._runs.of(entry)
@@ -221,7 +221,7 @@ class Refresher:
                 self._refresh(queued, builder)
 
     def _next(self, patience_s: float) -> QueueEntry | None:
-        """Wait for the next run and begin it. Return None if none comes within *patience_s* or the refresher stops."""
+        """Wait for the next run and begin it. Return None after *patience_s*, or if the refresher stops."""
         end = time.monotonic() + patience_s
         with self._condition:
             while not self._stop.is_set():
@@ -253,7 +253,7 @@ class Refresher:
         log_run(entry, run, trace, self._now(), is_stopping=self._stop.is_set())
 
     def _watch(self) -> None:
-        """Until the refresher stops, reload published data that has been lost, and record why."""
+        """Until the refresher stops, reload lost published data, and record the reason."""
         snapshots = self._datasets.snapshots
         while not self._stop.wait(POLL_S):
             try:

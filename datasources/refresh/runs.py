@@ -1,14 +1,13 @@
 """
-The runs of a refresher: which wait, which go on, how they ended, and when the clock requests the next.
+The runs of a refresher: waiting, running and finished runs, and the schedule of the next ones.
 
-All refreshes wait in one queue (`datasources.refresh.fair_queue`), whether requested by startup, the clock or a caller.
-A dataset has at most one running and one queued run; a further request joins the queued one. If two callers send
-different `refresh_sql`, the later one applies to both: a load replaces all data, so the result of the earlier one would
-be replaced at once. The run is a full load if any of them requests one, and begins at the earliest time that any of
-them asks for. A request by the clock joins a queued run without changing it, except that the run may then begin at
-once.
+All refreshes wait in one queue (`datasources.refresh.fair_queue`), whether requested by startup, the schedule or a
+caller. A dataset has at most one running and one queued run. A further request joins the queued run. If two callers
+send different `refresh_sql`, the later SQL applies to both, because a load replaces all data and the earlier result
+would be replaced immediately. The run is a full load if any request asks for one, and begins at the earliest requested
+time. A scheduled request joins a queued run without changing it, except that the run may then begin immediately.
 
-A run that no caller requested skips a source that has not changed since it was loaded.
+A run that no caller requested skips a source that has not changed since the last load.
 """
 
 import math
@@ -33,7 +32,7 @@ class Runs:
     """
     The runs of *datasets*, at most *places* at once. Every change is saved in *history*.
 
-    Guarded by *changed*, which is notified of new runs. *now* and *chance* are those of the refresher.
+    Guarded by *changed*, which is notified of new runs. *now* and *chance* are the refresher's.
     """
 
     def __init__(  # noqa: PLR0913 (one per thing that a refresher owns)
@@ -49,30 +48,30 @@ class Runs:
         self._datasets, self._history, self._changed = datasets, history, changed
         self._queue = FairQueue(places)
         self._now, self._chance = now, chance
-        self.is_scheduled = True  # whether the clock requests runs
+        self.is_scheduled = True  # whether runs are scheduled
         for entry in datasets:
             succeeded = (run for run in history.runs(entry.config.name) if run.status == "succeeded")
             entry.checked_at = next((run.finished_at for run in succeeded), None)
 
     @property
     def are_running(self) -> bool:
-        """Whether a load goes on."""
+        """Whether a load is running."""
         return any(entry.is_running for entry in self._datasets)
 
     @property
     def are_unfinished(self) -> bool:
-        """Whether a load goes on or waits."""
+        """Whether a load is running or waiting."""
         return self.are_running or any(entry.waiting for entry in self._datasets)
 
     def of(self, entry: DatasetEntry) -> tuple[RefreshRun, ...]:
-        """Return the runs of a dataset, newest first, each with how far it is."""
+        """Return the runs of a dataset with their progress, newest first."""
         return tuple(
             self._datasets.with_progress(entry, run) if run.status == "running" else run
             for run in self._history.runs(entry.config.name)
         )
 
     def take_over(self, former: "Runs") -> None:
-        """Queue what callers have requested and *former* has not begun."""
+        """Queue the callers' requests that *former* has not begun."""
         for queued in former._queue:  # noqa: SLF001 (of this class)
             name = queued.entry.config.name
             if queued.skips or name not in self._datasets:
@@ -94,7 +93,7 @@ class Runs:
             delay_s = schedule.jitter_s(entry.config.acceleration, self._chance())
             if delay_s and self._datasets.snapshot(entry) is not None:
                 entry.due = self._now() + delay_s
-            elif self._datasets.can_load(entry):  # Otherwise it is loaded as soon as what it reads is published.
+            elif self._datasets.can_load(entry):  # Otherwise the view is loaded as soon as its input is published.
                 first.append(entry)
         self.load_soon(first)
 
@@ -113,7 +112,7 @@ class Runs:
     def request(
         self, entry: DatasetEntry, sql: str | None, *, run_id: str, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
-        """As `Refresher.request_refresh`."""
+        """See `Refresher.request_refresh`."""
         options.setdefault("caller", "")
         select = sql or entry.config.acceleration.refresh_sql
         queued = self._enqueue(entry, select, skips=False, run_id=run_id, **options)
@@ -132,9 +131,9 @@ class Runs:
         run_id: str = "",
     ) -> QueueEntry:
         """
-        Queue a load of the dataset, or join the queued one; the caller saves its run in the history.
+        Queue a load of the dataset, or join the queued load. The caller saves the run in the history.
 
-        *skips* marks a request by the clock, which changes a queued run only in that it may begin sooner.
+        *skips* marks a scheduled request. It changes a queued run only in that the run may begin sooner.
         """
         mode = mode or entry.config.acceleration.refresh_mode
         begins = self._now() + self._chance() * jitter_max_s
@@ -154,7 +153,7 @@ class Runs:
         return queued
 
     def begin_next(self) -> QueueEntry | None:
-        """Begin the run that is next; return None if none can begin now."""
+        """Begin the next run. Return None if no run can begin now."""
         now = self._now()
         self._load_due(now)
         queued = self._queue.next(now)
@@ -168,7 +167,7 @@ class Runs:
         return queued
 
     def wait_s(self) -> float:
-        """Return the seconds until another run may begin by the clock."""
+        """Return the seconds until another run may begin on schedule."""
         now = self._now()
         times = [entry.due for entry in self._datasets if entry.due is not None]
         times += [waiting.begins for waiting in self._queue if waiting.begins > now]
@@ -181,7 +180,7 @@ class Runs:
         self.load_soon(due)
 
     def end(self, queued: QueueEntry, run: RefreshRun) -> None:
-        """Take the place of a run, which has ended as *run*, and load the views of what it has published."""
+        """Release the place of a run that has ended as *run*, and load the views of the data that it published."""
         entry, queued.run = queued.entry, run
         self._queue.end(queued)
         entry.is_running = False
@@ -206,20 +205,20 @@ class Runs:
             entry.config.acceleration,
             entry.failures,
             has_data=not is_view and self._datasets.snapshot(entry) is not None,
-            # What a view reads may not be published again for long.
+            # The data that a view reads may not be published again for a long time.
             must_load=is_view or not entry.loaded_here,
             chance=self._chance(),
         )
         return None if pause_s is None else self._now() + pause_s
 
     def put_back(self, queued: QueueEntry) -> None:
-        """Queue a load again that was stopped for the sake of another."""
+        """Queue a load again that was stopped in favour of another."""
         queued.entry.is_running = False
         self._history.put(*self._queue.put_back(queued).recorded())
         self._changed.notify_all()
 
     def give_way(self) -> None:
-        """Stop a load that keeps others waiting for too long."""
+        """Stop a load that has kept others waiting for too long."""
         now = self._now()
         self._load_due(now)
         if (run := self._queue.overdue(now)) is not None:
@@ -231,5 +230,5 @@ class Runs:
             run.stop.set()
 
     def interrupt(self) -> None:
-        """List every run that has not finished as failed (`interrupted`)."""
+        """List every unfinished run as failed (`interrupted`)."""
         self._history.interrupt()

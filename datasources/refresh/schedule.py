@@ -1,8 +1,8 @@
 """
-When a dataset is loaded again. All times are in seconds of the refresher's clock, which never steps.
+Decides when a dataset is loaded again. All times are in seconds on the refresher's clock, which never jumps.
 
-Only `refresh_cron` looks at the time of day, at the end of each load. A load that failed is tried again after a pause
-that grows with the number of failures. While the last good data is served, it is never longer than the interval.
+Only `refresh_cron` uses the time of day, at the end of each load. A failed load is retried after a pause that grows
+with the number of failures. While the last good data is served, the pause is never longer than the interval.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from runtimeconf.model import AccelerationConfig
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """
-    The pauses before retries: the first, which doubles after every *failures_per_step* failures, and the longest.
+    The pauses before retries: the first pause, which doubles after every *failures_per_step* failures, and the longest.
 
-    A random time is added to each: up to *jitter* times the pause.
+    A random time of up to *jitter* times the pause is added to each pause.
     """
 
     first_s: float
@@ -27,19 +27,19 @@ class Backoff:
     jitter: float
 
     def pause_s(self, failures: int, chance: float) -> float:
-        """Return the seconds from the last of *failures* in a row to the retry."""
+        """Return the seconds from the last of *failures* consecutive failures to the retry."""
         steps = min((failures - 1) // self.failures_per_step, 10)
         return min(self.first_s * 2.0**steps, self.longest_s) * (1 + self.jitter * chance)
 
 
-#: Nothing can be served. The pause doubles at every second failure, so that it never exceeds 8 s within the first 20 s
-#: of an outage: a machine that starts before its database has data within 10 s of the database.
+#: No data can be served. The pause doubles at every second failure, so that it never exceeds 8 s within the first 20 s
+#: of an outage. A machine that starts before its database has data within 10 s of the database.
 WITHOUT_DATA = Backoff(first_s=2.0, longest_s=60.0, failures_per_step=2, jitter=0.0)
 
-#: The last good data is served. Jitter, because a source that many runtimes read fails for all of them at once.
+#: The last good data is served. There is jitter because a source that many runtimes read fails for all of them at once.
 WITH_DATA = Backoff(first_s=5.0, longest_s=300.0, failures_per_step=1, jitter=0.5)
 
-#: The default of refresh_jitter_max, as a part of the interval.
+#: The default of refresh_jitter_max, as a fraction of the interval.
 JITTER_PART = 0.1
 
 
@@ -51,9 +51,9 @@ def pause_s(
 
     Args:
         acceleration: The settings of the dataset.
-        failures: The number of loads that failed in a row.
+        failures: The number of consecutive failed loads.
         has_data: Whether the dataset can be read.
-        must_load: Whether to try until a load succeeds, even if the dataset is not refreshed periodically.
+        must_load: Whether to retry until a load succeeds, even if the dataset is not refreshed periodically.
         chance: A random number from 0 to 1.
     """
     regular_s = _regular_s(acceleration)
@@ -68,7 +68,7 @@ def pause_s(
 
 
 def _regular_s(acceleration: AccelerationConfig) -> float | None:
-    """Return the seconds until the next load without failures."""
+    """Return the seconds until the next load if there are no failures."""
     if not acceleration.enabled:
         return None
     intervals = (acceleration.refresh_check_interval_s, acceleration.retention_check_interval_s)
@@ -80,18 +80,18 @@ def _regular_s(acceleration: AccelerationConfig) -> float | None:
 
 
 def _may_retry(acceleration: AccelerationConfig, failures: int) -> bool:
-    """Return whether a load that failed *failures* times in a row is tried again before the next scheduled one."""
+    """Return whether a load that failed *failures* times in a row is retried before the next scheduled load."""
     most = acceleration.refresh_retry_max_attempts
     return acceleration.refresh_retry_enabled and (most is None or failures <= most)
 
 
 def jitter_s(acceleration: AccelerationConfig, chance: float) -> float:
-    """Return the random delay of a load; *chance* is a random number from 0 to 1."""
+    """Return the random delay of a load. *chance* is a random number from 0 to 1."""
     if not (acceleration.enabled and acceleration.refresh_jitter_enabled):
         return 0.0
     most_s = acceleration.refresh_jitter_max_s
     if most_s is None:
         most_s = JITTER_PART * (acceleration.refresh_check_interval_s or 0.0)
-    if acceleration.retention_check_interval_s is not None:  # Rows that have to go do not wait for long.
+    if acceleration.retention_check_interval_s is not None:  # Expired rows must not wait for long.
         most_s = min(most_s, acceleration.retention_check_interval_s)
     return chance * most_s

@@ -1,8 +1,8 @@
 """
 The datasets of one process.
 
-Of all processes that share a state directory, the holder of its lock refreshes the data and answers the others over
-the control socket. The others follow: they ask the holder, and try to take over when it is gone.
+Of all processes that share a state directory, the lock holder refreshes the data and answers the others over the
+control socket. The others are followers. They ask the holder, and try to take over when it is gone.
 """
 
 import logging
@@ -33,10 +33,10 @@ from system.state_directory import file_id, prepare_state_dir
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a start waits for a predecessor to end, or for the first answer of the holder.
+#: Seconds that startup waits for a predecessor to end, or for the holder's first response.
 _START_WAIT_S = 5.0
 
-#: Seconds between two checks whether this process still holds the state directory, or can take over.
+#: Seconds between two checks for whether this process still holds the state directory or can take over.
 _POLL_S = 1.0
 
 
@@ -52,16 +52,16 @@ def load_once(
     check: Callable[[], None] = lambda: None,
 ) -> tuple[tuple[str, RefreshRun], ...]:
     """
-    Load the datasets of these *names*, or, if there are none, all datasets whose sources have changed.
+    Load the datasets *names*, or if there are none, all datasets whose sources have changed.
 
-    The state directory is locked meanwhile. *check* is called several times a second. If it raises, unfinished runs are
-    listed as failed (`interrupted`).
+    The state directory is locked during the load. *check* is called several times a second. If it raises, unfinished
+    runs are listed as failed (`interrupted`).
 
     Returns:
-        The name of each dataset, as declared, and its run.
+        The declared name and the run of each dataset.
 
     Raises:
-        UnknownDatasetError: A name is unknown; nothing was loaded.
+        UnknownDatasetError: A name is unknown. Nothing was loaded.
         DatasetError: The data is shared with other nodes.
         StateDirectoryError: The state directory cannot be created or written, or a runtime uses it.
     """
@@ -79,7 +79,7 @@ def load_once(
         refresher = Refresher(config, builders=builders)
         return refresher.load_once(names or declared.values(), skip_unchanged=not names, check=check)
     finally:
-        # A load that is still writing keeps the lock; both end with this process.
+        # A load that is still writing keeps the lock. Both end with this process.
         if refresher is None or refresher.stop(config.shutdown_timeout_s):
             lock.release()
 
@@ -90,8 +90,8 @@ class DatasetService:
 
     Args:
         config: The runtime's configuration.
-        exclusive: Whether this process must be the one that refreshes.
-        builders: The builders to load with; none: this process itself loads.
+        exclusive: Whether this process must be the refreshing process.
+        builders: The builders to load with. Without builders, this process loads the data itself.
     """
 
     def __init__(self, config: RuntimeConfig, *, exclusive: bool, builders: Sequence[Builder] = ()) -> None:
@@ -112,7 +112,7 @@ class DatasetService:
 
     def start(self) -> None:
         """
-        Begin to refresh, or to follow. The snapshots in the manifest have been verified when this returns.
+        Start refreshing or following. The snapshots in the manifest have been verified when this returns.
 
         Raises:
             StateDirectoryError: The state directory cannot be created or written, or (exclusive) it is in use.
@@ -136,24 +136,24 @@ class DatasetService:
         if self._server is not None:
             self._server.close()
         if self._manager is not None and not self._manager.stop(max(0.0, end - time.monotonic())):
-            # Keep the lock while a load still writes; both end with the process.
+            # Keep the lock while a load is still writing. Both end with the process.
             logger.warning("A load did not end in time")
             return
         self._lock.release()
 
     def waiting_for(self) -> tuple[str, ...]:
-        """As `DatasetControl.waiting_for`."""
+        """See `DatasetControl.waiting_for`."""
         return self._control().waiting_for()
 
     def replace(self, config: RuntimeConfig, builders: Sequence[Builder]) -> None:
         """
-        Refresh by another configuration. The loads that run have the time of a shutdown to finish.
+        Refresh with another configuration. Running loads have the shutdown timeout to finish.
 
-        Until `commit`, data that only the previous configuration declares stays published. For the process that
-        refreshes.
+        Until `commit`, data that only the previous configuration declares stays published. Only for the refreshing
+        process.
 
         Raises:
-            DatasetError: A load does not end, or the state directory was lost.
+            DatasetError: A load does not end, or the state directory has been lost.
         """
         former, server = self._manager, self._server
         if former is None or server is None:
@@ -162,30 +162,30 @@ class DatasetService:
         self._config, self._builders = config, builders
 
     def commit(self) -> None:
-        """Withdraw the data that the configuration does not declare, after `replace`."""
+        """After `replace`, withdraw the data that the configuration does not declare."""
         if self._manager is not None:
             self._manager.commit()
 
     def is_loaded(self) -> bool:
-        """As `DatasetControl.is_loaded`."""
+        """See `DatasetControl.is_loaded`."""
         return self._loaded.check()
 
     def sharing(self) -> SharingState | None:
-        """As `DatasetControl.sharing`."""
+        """See `DatasetControl.sharing`."""
         return self._control().sharing()
 
     def datasets(self) -> tuple[DatasetState, ...]:
-        """As `DatasetControl.datasets`; also raises `DatasetsUnavailableError`."""
+        """See `DatasetControl.datasets`. Also raises `DatasetsUnavailableError`."""
         return self._control().datasets()
 
     def request_refresh(
         self, name: str, sql: AdmittedSql | None = None, **options: Unpack[RefreshOptions]
     ) -> RefreshRun:
-        """As `DatasetControl.request_refresh`."""
+        """See `DatasetControl.request_refresh`."""
         return self._control().request_refresh(name, sql, **options)
 
     def history(self, name: str) -> tuple[RefreshRun, ...]:
-        """As `DatasetControl.history`."""
+        """See `DatasetControl.history`."""
         return self._control().history(name)
 
     def _control(self) -> DatasetControl:
@@ -194,7 +194,7 @@ class DatasetService:
         return self._manager or self._client
 
     def _hold(self) -> None:
-        """Become the process that refreshes; this process has the lock."""
+        """Become the refreshing process. This process already has the lock."""
         try:
             manager = manager_of(self._config, self._builders)
             self._server = ControlServer(self._config.state_dir, manager)
@@ -233,7 +233,7 @@ class DatasetService:
                 self._last_warning = str(exc)
 
     def _release(self, manager: DatasetManager) -> None:
-        """Stop refreshing, until the directory exists and is free again."""
+        """Stop refreshing until the directory exists and is free again."""
         if self._server is not None:
             self._server.close()
         self._manager, self._server = None, None

@@ -1,1 +1,1 @@
-"""Build, verify and publish immutable snapshots."""
+"""Builds, verifies and publishes immutable snapshots."""

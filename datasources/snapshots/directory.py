@@ -1,4 +1,4 @@
-"""Publish snapshots, in the one process that holds the lock of the state directory."""
+"""Publishes snapshots, in the process that holds the lock of the state directory."""
 
 import logging
 import re
@@ -41,19 +41,19 @@ from system.state_directory import remove_ours
 logger = logging.getLogger(__name__)
 
 _UNFINISHED_MANIFESTS = re.compile(rf"{re.escape(MANIFEST_NAME)}\.[0-9]+\.tmp")
-#: The inode of a file, its size, and the time of its last change.
+#: A file's inode, size, and time of last change.
 _Stamp = tuple[int, int, int]
 
 
 class Share(Protocol):
-    """Gives snapshots to other nodes."""
+    """Publishes snapshots to other nodes."""
 
     def publish(self, snapshot: Snapshot, deadline: Deadline) -> None:
         """
-        Have all nodes serve *snapshot*, whose file exists.
+        Make all nodes serve *snapshot*, whose file exists.
 
         Raises:
-            SnapshotError: They do not, or may not know it yet; *snapshot* must not be served here either.
+            SnapshotError: They do not serve it or may not know it yet. *snapshot* must not be served here either.
         """
 
 
@@ -61,9 +61,9 @@ class SnapshotDirectory:
     """
     The manifest and the snapshot files of *state_dir*.
 
-    The constructor cleans up: it deletes unfinished files of a predecessor, and keeps in the manifest only undamaged
-    snapshots that *fit* the *datasets*: as a rule, those that were built from them as they are declared now.
-    Thread-safe, but each dataset must be published by one thread at a time.
+    The constructor deletes a predecessor's unfinished files. In the manifest it keeps only undamaged snapshots that
+    *fit* the *datasets*, usually the snapshots built from their current declarations. Thread-safe, but each dataset
+    must be published by one thread at a time.
 
     Raises:
         StateDirectoryError: The directory cannot be written.
@@ -72,17 +72,17 @@ class SnapshotDirectory:
     def __init__(self, state_dir: Path, datasets: Sequence[DatasetConfig], fit: "Fit | None" = None) -> None:
         self._state_dir = state_dir
         self._fit = fit or as_declared
-        self._lock = threading.Lock()  # held to replace the manifest
-        self._undeclared: frozenset[str] = frozenset()  # files that are published, but not by the declarations of now
-        self._staged: dict[str, Snapshot] = {}  # replace what is undeclared, which statements read until then
-        self._superseded: list[Snapshot] = []  # a loss of power may still bring these back
-        self._seen: Signature = None  # of the manifest last known to be right
-        self._stamps: dict[str, _Stamp | None] = {}  # of snapshot files last known to be good
+        self._lock = threading.Lock()  # held while replacing the manifest
+        self._undeclared: frozenset[str] = frozenset()  # published files that do not match the current declarations
+        self._staged: dict[str, Snapshot] = {}  # will replace undeclared snapshots, which statements read until then
+        self._superseded: list[Snapshot] = []  # may reappear after a power failure
+        self._seen: Signature = None  # of the last manifest known to be correct
+        self._stamps: dict[str, _Stamp | None] = {}  # of the snapshot files last known to be good
         try:
             (state_dir / SNAPSHOT_DIRECTORY).mkdir(mode=0o700, exist_ok=True)
             self._serve(self._recover(datasets))
             (state_dir / STAGED_DIRECTORY / MANIFEST_NAME).unlink(missing_ok=True)
-            # Delete unfinished builds, and logs of the engine that would be replayed into a snapshot.
+            # Delete unfinished builds, and engine logs that would be replayed into a snapshot.
             published = {snapshot.file for snapshot in self._manifest.snapshots}
             remove_ours(state_dir / SNAPSHOT_DIRECTORY, SNAPSHOT_FILES, keep=published)
             remove_ours(state_dir / TEMPORARY_DIRECTORY, SCRATCH_DIRECTORIES)
@@ -96,10 +96,10 @@ class SnapshotDirectory:
 
     def redeclare(self, datasets: Sequence[DatasetConfig]) -> None:
         """
-        Go by other declarations: what does not fit them counts as not loaded, but stays published for the present.
+        Use other declarations. Snapshots that do not fit them count as not loaded, but stay published for now.
 
-        Statements of an engine with the previous declarations may still read it. What is published in its place is
-        staged until `drop_undeclared`; another call discards it.
+        Statements on an engine with the previous declarations may still read such snapshots. Their replacements are
+        staged until `drop_undeclared`. Another call of this method discards staged replacements.
         """
         with self._lock:
             discarded = list(self._staged.values())
@@ -112,10 +112,10 @@ class SnapshotDirectory:
 
     def drop_undeclared(self) -> None:
         """
-        Withdraw what does not fit the declarations, and serve what is staged.
+        Withdraw snapshots that do not fit the declarations, and serve the staged ones.
 
         Raises:
-            SnapshotError: The manifest cannot be written; everything stays.
+            SnapshotError: The manifest cannot be written. Nothing changes.
         """
         with self._lock:
             dropped = [one for one in self._manifest.snapshots if one.file in self._undeclared]
@@ -127,20 +127,20 @@ class SnapshotDirectory:
             self.discard(snapshot)
 
     def built_bytes(self, file: str) -> int | None:
-        """Return how many bytes of the snapshot *file* are written so far; None if there is no file yet."""
+        """Return the bytes of the snapshot *file* written so far; None if there is no file yet."""
         found = self._stamp(file)
         return None if found is None else found[1]
 
     def publish(self, snapshot: Snapshot) -> None:
         """
-        Serve *snapshot* to every statement that begins after this returns, and delete the one it supersedes.
+        Serve *snapshot* to every statement that begins after this returns, and delete the superseded snapshot.
 
-        Running statements hold the superseded file open; the system keeps its bytes until the last of them ends. If the
-        disk does not confirm the publication, a warning is logged, and the superseded file stays until the disk
-        confirms a later publication.
+        Running statements keep the superseded file open, and the system keeps its bytes until the last of them ends. If
+        the publication cannot be synced to disk, a warning is logged, and the superseded file stays until a later
+        publication is synced.
 
         Raises:
-            SnapshotError: The manifest cannot be written; the old data is still served, and *snapshot* is deleted.
+            SnapshotError: The manifest cannot be written. The old data is still served, and *snapshot* is deleted.
         """
         with self._lock:
             snapshots = {one.dataset: one for one in self._manifest.snapshots}
@@ -177,7 +177,7 @@ class SnapshotDirectory:
             self.discard(former)
 
     def _stage(self, staged: dict[str, Snapshot]) -> None:
-        """Have *staged* replace what is undeclared, once that is dropped; loads of views read it already."""
+        """Stage snapshots until undeclared ones are dropped. Loads of views already read the staged ones."""
         directory = self._state_dir / STAGED_DIRECTORY
         if staged:
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -190,13 +190,13 @@ class SnapshotDirectory:
         """
         Stop serving snapshots whose file is missing or damaged, and delete the rest of the file.
 
-        A file is not read unless its stamp has changed since the file was last known to be good.
+        A file is read only if its stamp has changed since the file was last known to be good.
 
         Returns:
-            The fault of each snapshot, by the name of its dataset.
+            The error of each withdrawn snapshot by dataset name.
 
         Raises:
-            OSError: This process lacks descriptors or memory to check; nothing is withdrawn.
+            OSError: This process lacks the descriptors or memory to check. Nothing is withdrawn.
         """
         faults = {}
         for snapshot in self._manifest.snapshots:
@@ -204,7 +204,7 @@ class SnapshotDirectory:
             if stamp is not None and stamp == self._stamps.get(snapshot.file):
                 continue
             try:
-                # Its content was checked before it was published, so comparing the bytes is enough.
+                # The content was checked before publication, so comparing the bytes is enough.
                 verify_file(self._state_dir, snapshot)
             except SnapshotError as exc:
                 faults[snapshot.file] = str(exc)
@@ -214,11 +214,11 @@ class SnapshotDirectory:
             return {}
         with self._lock:
             withdrawn = [snapshot for snapshot in self._manifest.snapshots if snapshot.file in faults]
-            if not withdrawn:  # They were superseded meanwhile.
+            if not withdrawn:  # They were superseded in the meantime.
                 return {}
             kept = tuple(snapshot for snapshot in self._manifest.snapshots if snapshot.file not in faults)
             manifest = self._next(kept)
-            # Do this before anybody can read the new manifest: its readers ask what is served.
+            # Do this before anybody can read the new manifest, because its readers ask what is served.
             self._serve(manifest)
             self._seen = None
             with suppress(OSError):  # `restore` tries again.
@@ -232,12 +232,12 @@ class SnapshotDirectory:
 
     def restore(self) -> None:
         """
-        Write the manifest again if the one on the disk is damaged or missing; otherwise readers would find no data.
+        Write the manifest again if the file is damaged or missing. Otherwise readers would find no data.
 
-        It is not read unless its signature has changed.
+        The file is read only if its signature has changed.
 
         Raises:
-            SnapshotError: It cannot be written.
+            SnapshotError: The manifest cannot be written.
         """
         with self._lock:
             now = self._signature()
@@ -261,7 +261,7 @@ class SnapshotDirectory:
         return Manifest(generation=self._manifest.generation + 1, snapshots=snapshots)
 
     def _write(self, manifest: Manifest) -> bool:
-        """Write *manifest* and serve it; return whether the disk confirms it."""
+        """Write *manifest* and serve it. Return whether it is synced to disk."""
         try:
             is_durable = write_manifest(self._state_dir, manifest)
         except OSError as exc:
@@ -281,7 +281,7 @@ class SnapshotDirectory:
         return signature(str(manifest_path(self._state_dir)))
 
     def _stamp(self, file: str) -> _Stamp | None:
-        """Return a stamp that changes whenever the file of a snapshot does: nobody can set its ctime."""
+        """Return a stamp that changes whenever a snapshot file changes, because nobody can set the ctime."""
         try:
             found = (self._state_dir / SNAPSHOT_DIRECTORY / file).stat()
         except OSError:
@@ -293,7 +293,7 @@ class SnapshotDirectory:
             found = read_manifest(self._state_dir)
         except ManifestError as exc:
             logger.warning("%s Everything is loaded from the sources again.", exc)
-            # Readers identify data by its generation; the time is greater than any generation of the lost manifest.
+            # Readers identify data by its generation. The time is greater than any generation of the lost manifest.
             found = Manifest(generation=int(time.time()))
             write_manifest(self._state_dir, found)
             return found
@@ -305,7 +305,7 @@ class SnapshotDirectory:
         return found
 
 
-#: Returns those of the snapshots that may be served for the declared datasets.
+#: Returns the snapshots that may be served for the declared datasets.
 Fit = Callable[[Sequence[Snapshot], Sequence[DatasetConfig]], list[Snapshot]]
 
 
@@ -317,7 +317,7 @@ def as_declared(snapshots: Sequence[Snapshot], datasets: Sequence[DatasetConfig]
 
 
 def _changed(snapshots: Sequence[Snapshot], declared: Mapping[str, DatasetConfig]) -> set[str]:
-    """Return the datasets whose definition is not that of their snapshot, and the views that read one of them."""
+    """Return the datasets whose definition differs from their snapshot's, and the views that read one of them."""
     changed = set()
     for snapshot in snapshots:
         dataset = declared.get(snapshot.dataset)

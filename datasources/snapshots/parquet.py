@@ -1,8 +1,8 @@
 """
-Write the rows of a snapshot as a Parquet file, which a cluster can read.
+Writes the rows of a snapshot to a Parquet file that a cluster can read.
 
-A type that clusters lack is written as one that holds the same values; if there is none, or a value does not fit, the
-export fails. Nothing is rounded.
+A type that clusters lack is written as another type that keeps all values. If there is no such type, or a value does
+not fit, the export fails. Nothing is rounded.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from datasources.loading.loading_engine import TOO_LARGE, lock_down, open_engine
 from datasources.sql import identifier, literal
 from queryengine.manifest import Snapshot, snapshot_path
 
-#: The type that each type without members is written as, by the name of DuckDB. Others are errors.
+#: The written type for each non-nested type, by DuckDB name. Other types are not supported.
 _WRITTEN_AS: Final[Mapping[str, str]] = {
     **{
         name: name.upper()
@@ -35,14 +35,14 @@ _WRITTEN_AS: Final[Mapping[str, str]] = {
     "uhugeint": "DECIMAL(38,0)",
     "timestamp_s": "TIMESTAMP",
     "timestamp_ms": "TIMESTAMP",
-    # Texts, as DuckDB writes them.
+    # Written as text, in DuckDB's format.
     **dict.fromkeys(("time", "time_ns", "time with time zone", "interval", "uuid", "enum", "bit"), "VARCHAR"),
 }
 
-#: The beginning of each sentence of ours that the engine raises.
+#: The beginning of our sentences that the engine raises.
 _OURS: Final = 'Column "'
 
-#: Clusters have no infinite dates: each would become a day in the far future.
+#: Clusters have no infinite dates. An infinite date would become a day in the far future.
 _INFINITE = (
     "SELECT path_in_schema FROM parquet_metadata({}) WHERE type IN ('INT32', 'INT64') "
     "AND (stats_min LIKE '%infinity' OR stats_max LIKE '%infinity')"
@@ -50,9 +50,9 @@ _INFINITE = (
 
 
 def parquet_path(state_dir: Path, snapshot: Snapshot) -> Path:
-    """Return the path of the Parquet file of *snapshot*, which exists from the export to the upload."""
+    """Return the path of the Parquet file of *snapshot*. The file exists from the export to the upload."""
     source = snapshot_path(state_dir, snapshot)
-    return source.with_name(f"{source.name}.parquet")  # Whatever removes a snapshot removes files beside it.
+    return source.with_name(f"{source.name}.parquet")  # Code that removes a snapshot also removes files next to it.
 
 
 def export(state_dir: Path, snapshot: Snapshot, memory_limit_bytes: int, deadline: Deadline) -> None:
@@ -60,8 +60,8 @@ def export(state_dir: Path, snapshot: Snapshot, memory_limit_bytes: int, deadlin
     Write the rows of *snapshot* to its Parquet file, with at most *memory_limit_bytes* of memory and one thread.
 
     Raises:
-        SnapshotError: It cannot be written, a value or a type has no equal on a cluster, or *deadline* passed. No file
-            is left.
+        SnapshotError: The file cannot be written, a value or type has no equivalent on a cluster, or *deadline* has
+            passed. No file is left.
     """
     target = parquet_path(state_dir, snapshot)
     try:
@@ -106,7 +106,7 @@ def _write(snapshot: Snapshot, source: Path, target: Path, memory_limit_bytes: i
 
 
 def _expression(name: str, kind: Any) -> str:
-    """Return the SQL for a column of the file."""
+    """Return the SQL for a column in the file."""
     column = identifier(name)
     if kind.id == "timestamp_ns":
         reason = f'Column "{name}" has nanoseconds, which the cluster lacks: cast it to TIMESTAMP in a refresh_sql.'

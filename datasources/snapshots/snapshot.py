@@ -1,7 +1,7 @@
 """
-Build one immutable DuckDB file per version of a dataset, and tell a good one from a damaged one.
+Builds one immutable DuckDB file per version of a dataset, and detects damaged files.
 
-`datasources.loading.loading_engine` reads the source; this module turns the result into a verified, durable file.
+`datasources.loading.loading_engine` reads the source. This module turns the result into a verified, durable file.
 """
 
 import contextlib
@@ -42,22 +42,22 @@ from runtimeconf.plugins import secret_params
 from system.state_directory import remove_ours
 from system.wallclock import utc_now
 
-#: Below the state directory: scratch directories of loads. It is emptied at each start.
+#: The directory below the state directory for scratch directories of loads. It is emptied at each startup.
 TEMPORARY_DIRECTORY = "refresh_tmp"
 
-#: The names of new files, with those of the engine beside them, and of scratch directories.
+#: The names of new files, the engine's files next to them, and scratch directories.
 SNAPSHOT_FILE = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}\.duckdb")
 SNAPSHOT_FILES = re.compile(f"{SNAPSHOT_FILE.pattern}.*")
 SCRATCH_DIRECTORIES = re.compile(r"[a-z0-9_]+-[0-9a-f]{16}")
 
 logger = logging.getLogger(__name__)
 
-#: Errors that mean that the process or the machine is short of resources.
+#: Errors that mean that the process or the machine lacks resources.
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def fingerprint(dataset: DatasetConfig) -> str:
-    """Return a text that changes whenever the settings used to build the data change."""
+    """Return a string that changes whenever the settings used to build the data change."""
     secrets = secret_params(dataset.connector)
     settings: list[object] = [
         dataset.name,
@@ -67,7 +67,7 @@ def fingerprint(dataset: DatasetConfig) -> str:
         refresh_sql_of(dataset),
         append.time_column_of(dataset),
     ]
-    if declared := indexes.declared(dataset):  # Without indexes it equals that of releases without them.
+    if declared := indexes.declared(dataset):  # Without indexes, equal to older releases.
         settings.append(declared)
     if (window_s := window_of(dataset)) is not None:
         settings += [window_s, retention_of(dataset), dataset.time_column, dataset.time_format]
@@ -77,16 +77,16 @@ def fingerprint(dataset: DatasetConfig) -> str:
 
 
 def refresh_sql_of(dataset: DatasetConfig) -> str | None:
-    """Return the `refresh_sql` of the YAML; None if the acceleration is off."""
+    """Return the `refresh_sql` in the YAML; None if the acceleration is disabled."""
     return dataset.acceleration.refresh_sql if dataset.acceleration.enabled else None
 
 
 class Verifier:
     """
-    Verifies snapshots of *state_dir*, on an engine that can open nothing else.
+    Verifies snapshots in *state_dir* with an engine that can open nothing else.
 
-    Starting an engine takes ten times as long as verifying a snapshot, so one engine is used for many. For one thread
-    at a time; the owner closes it.
+    Starting an engine takes ten times as long as verifying a snapshot, so one engine verifies many snapshots. For one
+    thread at a time. The owner closes it.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -94,13 +94,13 @@ class Verifier:
         self._connection: duckdb.DuckDBPyConnection | None = None
 
     def close(self) -> None:
-        """Close the engine; the next verification starts another one."""
+        """Close the engine. The next verification starts another engine."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def is_good(self, snapshot: Snapshot) -> bool:
-        """Return whether a snapshot file matches the manifest; log a fault."""
+        """Return whether a snapshot file matches the manifest, and log any mismatch."""
         try:
             verify_file(self._state_dir, snapshot)
             self.verify_content(snapshot)
@@ -115,7 +115,7 @@ class Verifier:
         Compare the columns and the number of rows.
 
         Raises:
-            SnapshotError: They differ, or this engine cannot read it.
+            SnapshotError: They differ, or this engine cannot read the file.
         """
         table = f"_snapshot.main.{identifier(snapshot.dataset)}"
         try:
@@ -123,7 +123,8 @@ class Verifier:
                 self._connection = open_engine({})
                 lock_down(self._connection, allowed_directories=[str(self._state_dir / SNAPSHOT_DIRECTORY)])
             connection = self._connection
-            # Attached, not opened: all connections that open the same file in a process must share their settings.
+            # Attach the file instead of opening it, because all connections in a process that open the same file must
+            # share settings.
             path = literal(str(snapshot_path(self._state_dir, snapshot)))
             connection.execute(f"ATTACH {path} AS _snapshot (READ_ONLY)")
             same = columns_of(connection, table) == snapshot.columns and count_of(connection, table) == snapshot.rows
@@ -139,11 +140,11 @@ class Verifier:
 
 def verify_file(state_dir: Path, snapshot: Snapshot) -> None:
     """
-    Compare the file of a snapshot with the manifest: size and checksum.
+    Compare the size and checksum of a snapshot file with the manifest.
 
     Raises:
-        SnapshotError: It is missing or damaged.
-        OSError: This process lacks descriptors or memory to check.
+        SnapshotError: The file is missing or damaged.
+        OSError: This process lacks the descriptors or memory to check.
     """
     try:
         size, checksum = _measure(snapshot_path(state_dir, snapshot))
@@ -166,13 +167,13 @@ class Order:
 
     Args:
         dataset: The dataset to read.
-        refresh_sql: A gated SELECT over the dataset's own name, run on the rows of the source; None for all of them.
+        refresh_sql: A gated SELECT over the dataset's own name, run on the source's rows; None for all rows.
         served: The published snapshot of the dataset. It must stay in place until the build returns.
-        skip_unchanged: Whether a source that has not changed since *served* may be left unread.
-        mode: Whether to replace all rows, or to add the newer ones to *served*; None: as *dataset* says. Appending
-            needs a `time_column`.
-        file: The name of the new file in the snapshot directory: one that no snapshot has yet.
-        exports: Load nothing, and only write the Parquet file of *served*.
+        skip_unchanged: Whether a source that has not changed since *served* may be skipped.
+        mode: Whether to replace all rows or to append newer rows to *served*; None means as *dataset* declares.
+            Appending needs a `time_column`.
+        file: The unused name of the new file in the snapshot directory.
+        exports: Load nothing and only write the Parquet file of *served*.
     """
 
     dataset: DatasetConfig
@@ -195,26 +196,27 @@ class Builder(Protocol):
 
     @property
     def phases(self) -> Mapping[str, float]:
-        """The seconds of each phase of the last build, in their order, as far as it came."""
+        """The seconds of each completed phase of the last build, in order."""
 
     def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
         """
-        Read the source and write a verified file that survives a loss of power. Nothing is published yet.
+        Read the source and write a verified file that survives a power failure. Nothing is published yet.
 
         Returns:
-            The new snapshot; None if there is nothing to publish: either the source is unchanged and *order* allows
-            skipping it, or the load appends and there are no newer rows. In both cases the file of the served snapshot
-            has just been verified.
+            The new snapshot, or None if there is nothing to publish. That is the case if the source is unchanged and
+                *order* allows skipping it, or if the load appends and there are no newer rows. In both cases the file
+                of the served snapshot has just been verified.
 
         Raises:
-            SchemaChangedError: Newer rows have other columns than the served ones, and `on_schema_change` is `fail`.
-            SourceEmptyError: There are no rows any more, and `on_empty` is `fail`.
+            SchemaChangedError: Newer rows have different columns than the served rows, and `on_schema_change` is
+                `fail`.
+            SourceEmptyError: There are no longer any rows, and `on_empty` is `fail`.
             SourceError: The source cannot be read, or its data is not valid.
-            SnapshotError: The file cannot be written, or *deadline* passed. No file is left.
+            SnapshotError: The file cannot be written, or *deadline* has passed. No file is left.
         """
 
     def close(self) -> None:
-        """Release the resources that are kept for the next build, which then takes longer to start."""
+        """Release the resources kept for the next build, which then takes longer to start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,9 +225,9 @@ class SnapshotBuilder:
     Builds snapshots below *state_dir*, in the calling thread. For one thread at a time.
 
     A load uses at most *memory_limit_bytes* of memory, *temp_directory_limit_bytes* of temporary space, and one thread,
-    so it takes at most one core from running statements. With *checks_sql*, the gate checks the SELECT of an order even
-    though it should have been checked: see `_check_again`. *datafusion_sql* is the dialect of that check. With
-    *exports*, each snapshot gets a Parquet file.
+    so it takes at most one core from running statements. With *checks_sql*, the gate checks an order's SELECT again,
+    although it should already have been checked (see `_check_again`). *datafusion_sql* is the dialect of that check.
+    With *exports*, each snapshot gets a Parquet file.
     """
 
     state_dir: Path
@@ -250,9 +252,10 @@ class SnapshotBuilder:
     @cached_property
     def phases(self) -> dict[str, float]:
         """
-        As `Builder.phases`.
+        See `Builder.phases`.
 
-        "load" reads the source and writes the file, "sync" and "verify" make sure of it, "export" writes it as Parquet.
+        "load" reads the source and writes the file, "sync" and "verify" make it durable and check it, and "export"
+        writes Parquet.
         """
         return {}
 
@@ -265,11 +268,11 @@ class SnapshotBuilder:
         return LoadingEngine(self.state_dir, self.memory_limit_bytes)
 
     def close(self) -> None:
-        """As `Builder.close`."""
+        """See `Builder.close`."""
         self._verifier.close()
 
     def build(self, order: Order, deadline: Deadline) -> Snapshot | None:
-        """As `Builder.build`."""
+        """See `Builder.build`."""
         if order.exports:
             self._export(order.served, deadline)
             return order.served
@@ -323,7 +326,7 @@ class SnapshotBuilder:
             parquet.export(self.state_dir, snapshot, self.memory_limit_bytes, deadline)
 
     def _content(self, order: Order, path: Path, load: Load) -> Loaded | None:
-        """Write the file; return None if the served snapshot stays."""
+        """Write the file. Return None if the served snapshot stays."""
         dataset, served = append.in_mode(order.dataset, order.mode), order.served
         may_skip = served is not None and order.skip_unchanged and self._is_unchanged(order, served, load)
         by_time = None if order.mode == "full" else append.time_column_of(dataset)
@@ -343,10 +346,10 @@ class SnapshotBuilder:
 
     def _refuse_emptiness(self, order: Order, load: Load) -> None:
         """
-        Refuse a result without rows if `on_empty` is `fail` and rows are served that are not too old by now.
+        Refuse a result without rows if `on_empty` is `fail` and the served rows include rows that have not expired.
 
         Raises:
-            SourceEmptyError: It is refused.
+            SourceEmptyError: The result is refused.
         """
         dataset, served = order.dataset, order.served
         if dataset.on_empty == "accept" or served is None or not served.rows:
@@ -358,7 +361,7 @@ class SnapshotBuilder:
             )
 
     def _is_unchanged(self, order: Order, served: Snapshot, load: Load) -> bool:
-        """Return whether *served* was made from this version of the source, with the same settings."""
+        """Return whether *served* was built from this version of the source with the same settings."""
         version = source_version_of(served, order.dataset, order.refresh_sql)
         return version is not None and not source_of(order.dataset).has_changed(version, load)
 
@@ -366,10 +369,10 @@ class SnapshotBuilder:
         self, order: Order, dataset: DatasetConfig, served: Snapshot, path: Path, load: Load
     ) -> Loaded | None:
         """
-        Write the served rows and the newer ones; return None if there are no newer ones.
+        Write the served rows and the newer rows. Return None if there are no newer rows.
 
-        The newer rows go to a file of their own first, so that the served ones are copied only if needed, and memory
-        does not limit the number of newer ones.
+        The newer rows are first written to a separate file, so that the served rows are copied only if needed, and
+        memory does not limit the number of newer rows.
         """
         old = snapshot_path(self.state_dir, served)
         last = self._engine.watermark(dataset.name, str(dataset.time_column), old, load)
@@ -381,7 +384,7 @@ class SnapshotBuilder:
         if not loaded.rows and not self._engine.has_expired(dataset, old, load):
             return None
         append.copy(old, path, load.deadline)
-        # If refreshes normally replace all rows, the next one must read the source again, to drop deleted rows.
+        # If refreshes normally replace all rows, the next refresh must read the source again to drop deleted rows.
         version = loaded.version if dataset is order.dataset else None
         return replace(loaded, rows=self._engine.add(dataset, new, path, load), version=version)
 
@@ -389,7 +392,7 @@ class SnapshotBuilder:
     def _load(self, order: Order, deadline: Deadline) -> Iterator[Load]:
         """Begin a load with a scratch directory, which is deleted at the end."""
         scratch = scratch_directory(self.state_dir, order.file)
-        # The parent stays: another load may be about to create its own directory in it.
+        # The parent directory stays because another load may be about to create its own directory in it.
         scratch.parent.mkdir(mode=0o700, exist_ok=True)
         scratch.mkdir(mode=0o700)
         try:
@@ -401,10 +404,10 @@ class SnapshotBuilder:
 
 def _check_again(order: Order, *, datafusion_sql: bool) -> None:
     """
-    Check the SELECT of a caller, which may have come from another node, through storage that others may write to.
+    Check a caller's SELECT, which may have come from another node through storage that others can write to.
 
     Raises:
-        SourceError: It is not allowed.
+        SourceError: The SELECT is not allowed.
     """
     if order.refresh_sql in {None, refresh_sql_of(order.dataset)}:
         return
@@ -416,17 +419,17 @@ def _check_again(order: Order, *, datafusion_sql: bool) -> None:
 
 
 def scratch_directory(state_dir: Path, file: str) -> Path:
-    """Return the scratch directory of the load into the snapshot *file*."""
+    """Return the scratch directory of the load that writes the snapshot *file*."""
     return state_dir / TEMPORARY_DIRECTORY / Path(file).stem
 
 
 def remove(path: Path) -> None:
-    """Delete the file of a snapshot and files of the engine beside it. A missing file is not an error."""
+    """Delete the file of a snapshot and the engine's files next to it. A missing file is not an error."""
     remove_ours(path.parent, re.compile(f"{re.escape(path.name)}.*"))
 
 
 def source_version_of(served: Snapshot, dataset: DatasetConfig, refresh_sql: str | None) -> str | None:
-    """Return the version of the source that *served* was made from; None if unknown, or if made with other settings."""
+    """Return the source version of *served*; None if unknown, or if it was built with other settings."""
     prefix, version = _version_prefix(refresh_sql), served.source_version
     if served.source != fingerprint(dataset) or version is None or not version.startswith(prefix):
         return None
@@ -434,12 +437,12 @@ def source_version_of(served: Snapshot, dataset: DatasetConfig, refresh_sql: str
 
 
 def _version_prefix(refresh_sql: str | None) -> str:
-    """Return the prefix of `Snapshot.source_version`: another SELECT returns other rows from the same source."""
+    """Return the prefix of `Snapshot.source_version`. Different SELECTs return different rows from the same source."""
     return hashlib.sha256(json.dumps(refresh_sql).encode()).hexdigest()[:16] + ":"
 
 
 def _measure(path: Path) -> tuple[int, str]:
-    """Return the size of a file in bytes and its SHA-256, from one read."""
+    """Return a file's size in bytes and its SHA-256, from one read."""
     with path.open("rb", buffering=0) as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()
         return file.tell(), checksum

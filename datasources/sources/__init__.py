@@ -1,1 +1,1 @@
-"""Where the data of datasets comes from: one module a connector, all of them behind `datasources.sources.source`."""
+"""The sources of datasets: one module per connector, all behind the interface in `datasources.sources.source`."""

@@ -1,4 +1,4 @@
-"""CSV files, as their parameters describe them."""
+"""Reads CSV files with the format that their parameters describe."""
 
 import codecs
 import csv
@@ -36,15 +36,16 @@ logger = logging.getLogger(__name__)
 
 _DELIMITERS = ",\t;|"
 
-#: The rows in which what deserves a warning is searched for.
+#: The number of rows searched for problems that deserve a warning.
 _SAMPLE = 2048
-#: The rows from which the engine proposes types.
+#: The number of rows from which the engine proposes types.
 _SNIFFED = 20480
 
-#: Types that the engine proposes: it would look for one format of dates in all columns, and here each has its own.
+#: Types that the engine may propose. Dates are excluded because the engine would look for one date format in all
+#: columns.
 _TYPES = ("BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "TIME", TEXT)
 
-#: How a value of another type than text begins.
+#: The first characters of non-text values.
 _VALUE = re.compile(r"[-+.\d]|(?i:true|false|nan|inf|epoch)")
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -54,17 +55,17 @@ _READ_BY_THE_ENGINE = frozenset(
     {TEXT, "BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"}
 )
 
-#: What values of other types than text look like, and what dates look like.
+#: Patterns of non-text values, and of dates.
 _LIKE_VALUES = r"\s*(?:[-+.]?\d.*|(?i:-?infinity|true|false))\s*"
 _LIKE_DATES = r"\s*(?:[-+]?\d{1,6}[-/.]\d{1,2}[-/.]\d{1,4}(?:[ T].*)?|(?i:-?infinity))\s*"
 
-#: Formats of dates other than ISO 8601, which are read if only one of them fits all values of a column.
+#: Date formats other than ISO 8601. A format is used if it is the only one that fits all values of a column.
 _DAYS = tuple(part.replace("/", mark) for mark in "/-." for part in ("%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d"))
 _FORMATS = dict.fromkeys(_DAYS, "DATE") | {
     f"{day} {clock}": "TIMESTAMP" for day in _DAYS for clock in ("%H:%M:%S", "%I:%M:%S %p")
 }
 
-#: Types that are tried for a column for which the engine proposes text, and those to propose if they fit.
+#: Types that are tried if the engine proposes text for a column, and the types to propose if they fit.
 _TRIED = {
     type_: type_ for type_ in ("BOOLEAN", "BIGINT", "DOUBLE", "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE")
 } | {
@@ -75,7 +76,7 @@ _TRIED = {
 }
 _AS_TEXT = Found(TEXT)
 
-#: The characters that count as a thousands separator: there are several spaces and apostrophes.
+#: The characters that count as thousands separators, including several spaces and apostrophes.
 _ALIKE = {" ": " \u00a0\u202f", "'": "'\u2019"}
 
 #: A warning about the file %s.
@@ -88,14 +89,14 @@ HEADER_LOOKS_LIKE_A_TITLE = (
     "true"
 )
 UNCERTAIN_DATES = (
-    "The column %s of '%s' looks like dates, but they can be read in several ways, or some of them in none: it stays "
-    "text unless params.date_format names their format"
+    "The column %s of '%s' looks like dates, but no single format fits them all: it stays text unless "
+    "params.date_format names their format"
 )
 COMMAS_IN_NUMBERS = (
     "The column %s of '%s' looks like numbers with a comma, and is text: set params.decimal_separator or "
     "params.thousands_separator"
 )
-#: Numbers that may have one comma before decimals, or commas between groups of digits.
+#: Numbers with an optional decimal comma, or with commas between groups of digits.
 _WITH_COMMA = rf"\s*[-+]?(?:\d+(?:[.{''.join(_ALIKE.values())}]\d{{3}})*(?:,\d+)?|\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?)\s*"
 
 
@@ -103,8 +104,8 @@ class Csv(FileFormat):
     """
     CSV files with the same columns. Types come from all rows.
 
-    Without parameters: RFC 4180 in UTF-8, with the names of the columns in the first line, and the delimiter that is
-    most frequent in it: comma, tab, semicolon or bar.
+    The default is RFC 4180 in UTF-8, with column names in the first line. The delimiter is the most frequent of comma,
+    tab, semicolon and bar in that line.
     """
 
     name = "CSV"
@@ -115,13 +116,13 @@ class Csv(FileFormat):
         "Expected Number of Columns": "it has more or fewer fields than the header",
         "state machine reached an invalid state": "the line ends are mixed, or a quote is misplaced",
         "Maximum line size": "it is longer than 2 MB",
-        # Types come from all rows, so only a refresh_sql asks for one that does not fit.
+        # Types come from all rows, so only a refresh_sql can request a type that does not fit.
         "converting column": "a value does not fit the type of its column",
         "Unexpected end of GZIP": "it was cut short",
     }
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Check the first line of each file, as `Scan.bind` promises."""
+        """Check the first line of each file; see `Scan.bind`."""
         self._quote = '"' if self.params.csv_quote is None else self.params.csv_quote
         self._escape = self._quote if self.params.csv_escape is None else self.params.csv_escape
         self._has_header = self.params.csv_has_header is not False
@@ -138,7 +139,7 @@ class Csv(FileFormat):
         self._dialect = [
             *("skip = 0", f"delim = {literal(delimiter)}", f"quote = {literal(self._quote)}", "comment = ''"),
             f"escape = {literal(self._escape)}",
-            # Escapes outside of quotes are not strict to the engine.
+            # The engine's strict mode does not allow escapes outside quotes.
             f"strict_mode = {'true' if self._quote or not self._escape else 'false'}",
             self.engine_compression,
         ]
@@ -148,7 +149,7 @@ class Csv(FileFormat):
         return self._typed(connection)
 
     def accept(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> None:
-        """Check names and dates, and warn of a first line that is a title, or whose fields have the types of data."""
+        """Check names and dates, and warn if the first line is a title or its fields look like data."""
         super().accept(connection, columns)
         for said, names in (
             (UNCERTAIN_DATES, self._uncertain),
@@ -169,7 +170,7 @@ class Csv(FileFormat):
             logger.warning(HEADER_LOOKS_LIKE_DATA, self.files[0].shown)
 
     def details(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
-        """Read the columns as text if the engine could not tell their types: only then does it name the line."""
+        """Read the columns as text if the engine found no types for them. Only then does it name the line."""
         if "sniffing" not in str(error):
             return str(error)
         for path in self.paths:
@@ -181,11 +182,11 @@ class Csv(FileFormat):
         return str(error)
 
     def _decode(self) -> None:
-        """Keep copies of the files in UTF-8 without the lines to skip, unless they are like that already."""
+        """Copy the files as UTF-8 without the lines to skip, unless that changes nothing."""
         self.skipped_lines = self.params.skip_rows or 0
         starts = [next(self._blocks(file), b"") for file in self.files]
         encodings = [self.params.encoding or marked_encoding(start) or "utf-8" for start in starts]
-        # The engine does not see a quote after a byte order mark.
+        # The engine does not recognise a quote after a byte order mark.
         quote = re.escape(self._quote.encode())
         special = re.escape(((self.params.csv_delimiter or "") + _DELIMITERS).encode())
         unseen = re.compile(codecs.BOM_UTF8 + quote + b"[^" + quote + b"]*[\r\n" + special + b"]") if quote else None
@@ -200,18 +201,18 @@ class Csv(FileFormat):
         return blocks(file, self.compression, self.deadline)
 
     def _copy(self, contents: Iterable[Iterator[bytes]]) -> None:
-        """Read *contents*, those of each file, instead of the files."""
+        """Read *contents*, one for each file, instead of the files."""
         self.use([self.space.save(each, file.shown) for each, file in zip(contents, self.files, strict=True)])
         self.compression = "UNCOMPRESSED"
 
     def _header(self, file: PinnedFile) -> tuple[list[str], str]:
-        """Return the names of the columns, and the delimiter."""
+        """Return the column names and the delimiter."""
         head, _ = ends(file, self.compression, self.deadline)
         record = self._first_record(head)
         line = f"'{file.shown}', line {1 + self.skipped_lines}"
         if record is None:
             raise SourceError(f"{line}: a quote is not closed, or the line is longer than 2 MB.")
-        # The engine takes the first line end of the file for that of all lines.
+        # The engine assumes that all lines have the same line ending as the first line.
         inside, end = set(_LINE_END.findall(record)), _LINE_END.match(head, len(record))
         if end is not None and not inside <= {end[0]}:
             raise SourceError(
@@ -245,14 +246,14 @@ class Csv(FileFormat):
             raise SourceError(f"{line}: it does not name columns.") from None
         if not self._has_header:
             return [f"column{index}" for index in range(len(fields))], delimiter
-        # Name a field without a name (an index column, a delimiter at the end) as the engine does.
+        # Name an unnamed field (an index column, a trailing delimiter) as the engine does.
         names = [field.strip() or f"column{index}" for index, field in enumerate(fields)]
         hint = "each column needs a name of its own; without a header line, set params.csv_has_header to false"
         refuse_repeated(names, file, hint if all(map(str.strip, fields)) else f"{UNNAMED}; {hint}")
         return names, delimiter
 
     def _first_record(self, head: bytes) -> bytes | None:
-        """Return the first line, ignoring line ends between quotes; None if it does not end."""
+        """Return the first line, ignoring line breaks within quotes; None if the line does not end."""
         quote, escape = self._quote.encode(), self._escape.encode()
         escaped = re.escape(escape) + b".|" if escape != quote else b""
         quoted = False
@@ -264,8 +265,8 @@ class Csv(FileFormat):
         return None if quoted or len(head) >= HEAD_BYTES else head
 
     def _refuse_wider_rows(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Refuse rows with more fields than the first line: the engine drops these unless it is strict."""
-        # Beyond the last column, only a field that the row does not have is null.
+        """Refuse rows with more fields than the first line. Outside strict mode, the engine drops the extra fields."""
+        # Beyond the last column, a field is null only if the row does not have it.
         options = [*self._texts(1), "null_padding = true", r"nullstr = '\0'"]
         for file in self.files:
             scan = self._scan([file.path], *options)
@@ -274,7 +275,7 @@ class Csv(FileFormat):
                 raise SourceError(f"'{file.shown}': a row has more fields than the first line.")
 
     def _texts(self, more: int = 0) -> list[str]:
-        """Return the options for columns c0, c1 and so on, which are texts; there are *more* than the file has."""
+        """Return the options for text columns c0, c1 and so on, with *more* columns than the file has."""
         columns = ", ".join(f"{literal(f'c{index}')}: 'VARCHAR'" for index in range(len(self._names) + more))
         return [f"header = {self._has_header}", "auto_detect = false", f"columns = {{{columns}}}"]
 
@@ -282,16 +283,17 @@ class Csv(FileFormat):
         return f"read_csv({', '.join([literals(paths), *self._dialect, *options])})"
 
     def _header_options(self, *, has_header: bool) -> list[str]:
-        # By itself the engine keeps some spaces around names.
+        # By default the engine keeps some spaces around names.
         has_one_order = all(names == self._names for names in self._orders)
         names = [f"names = {literals(self._names)}"] if has_one_order or not has_header else []
         return [f"header = {has_header}", *names]
 
     def _nulls(self, delimiter: str) -> list[str]:
         r"""
-        Return the texts of nulls for the engine; none for its default.
+        Return the null strings for the engine; none for its default.
 
-        The engine takes no null that holds the escape, such as `\N` of MySQL: these become empty fields first.
+        The engine does not accept null strings with the escape character, such as MySQL's `\N`. They are first replaced
+        by empty fields.
         """
         values = list(self.params.null_values or ())
         if any(delimiter in value for value in values):
@@ -307,7 +309,7 @@ class Csv(FileFormat):
         return [] if decimal is None else [f"decimal_separator = {literal(decimal)}"]
 
     def _types(self) -> list[str]:
-        """Return the options for the types of columns."""
+        """Return the options for column types."""
         options = self._decimal_option
         if (date_format := self.params.date_format) is not None:
             option, type_ = ("timestampformat", "TIMESTAMP") if has_time(date_format) else ("dateformat", "DATE")
@@ -321,7 +323,7 @@ class Csv(FileFormat):
     def _typed(self, connection: duckdb.DuckDBPyConnection) -> str:
         """Return a relation whose columns have types that keep all values exactly; see `exact_types`."""
         self._uncertain: list[str] = []
-        # Types of all values are found below, so the engine looks at some.
+        # The types are determined from all values below, so the engine only samples some.
         everything = ("files_to_sniff = -1", "union_by_name = true", f"auto_type_candidates = {literals(_TYPES)}")
         rows = -1 if self.params.thousands_separator is not None else _SNIFFED
         options = (*self._header_options(has_header=self._has_header), *everything, f"sample_size = {rows}")
@@ -329,7 +331,7 @@ class Csv(FileFormat):
         described = connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()  # noqa: S608 - quoted by us
         by_name = {name.lower(): type_ for name, type_, *_ in described}
         if by_name.keys() != set(map(str.lower, self._names)):
-            return scan  # `accept` refuses it.
+            return scan  # `accept` refuses the column.
         proposed = {name: by_name[name.lower()] for name in self._names}
         texts = self._read(dict.fromkeys(self._names, TEXT))
         found = self._described_dates(connection, texts, proposed)
@@ -353,7 +355,7 @@ class Csv(FileFormat):
             if read.type in _READ_BY_THE_ENGINE and read.type == proposed[name] and read.date_format is None
         }
         relation = self._read({name: direct.get(name, TEXT) for name in self._names})
-        # A list of all columns, because the engine takes long to replace many columns of a star.
+        # List all columns, because the engine is slow to replace many columns of a star.
         columns = [
             identifier(name)
             if name in direct or found.get(name, _AS_TEXT).type == TEXT
@@ -365,13 +367,13 @@ class Csv(FileFormat):
 
     def _looked_at(self, connection: duckdb.DuckDBPyConnection, texts: str, words: Sequence[str]) -> dict[str, str]:
         """
-        Return types to try for those of the columns *words* that begin with other values than words.
+        Return the types to try for the columns in *words* whose first values are not words.
 
-        It is text for dates that are not those of ISO 8601. The engine looks for one format of dates in all columns,
-        and proposes text for a column that has no values among those it looks at.
+        The type is text for dates that are not in ISO 8601. The engine looks for one date format in all columns, and
+        proposes text for a column without values in its sample.
         """
         types: dict[str, str] = {}
-        # After %Y-%d-%m, a date that looks like ISO 8601 is another one.
+        # With %Y-%d-%m, a date that looks like ISO 8601 is a different date.
         is_other = (self.params.date_format or "").startswith("%Y")
         candidates = [type_ for type_ in _TRIED if not (is_other and type_.startswith(("DATE", "TIMESTAMP")))]
         for relation in (f"(FROM {texts} LIMIT {_SAMPLE})", texts):
@@ -391,7 +393,7 @@ class Csv(FileFormat):
     def _described_dates(
         self, connection: duckdb.DuckDBPyConnection, texts: str, proposed: Mapping[str, str]
     ) -> dict[str, Found]:
-        """Return how to read the columns whose values all have the `date_format`, by their names."""
+        """Return how to read the columns in which all values have the `date_format`, by column name."""
         if (described := self.params.date_format) is None:
             return {}
         names = [name for name, type_ in proposed.items() if type_ not in {"TIME", "BOOLEAN"}]
@@ -403,10 +405,10 @@ class Csv(FileFormat):
 
     def _dates(self, connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> dict[str, Found]:
         """
-        Return how to read the columns *names*, by their names, that have dates in another format than ISO 8601.
+        Return how to read those of the columns *names* that have non-ISO 8601 dates, by column name.
 
-        Exactly one format must fit, and the same in each file: the engine takes 03/04/2026 for 3 April, or for 4 March
-        if another date of the file has no other reading.
+        Exactly one format must fit, and it must be the same in each file. The engine itself reads 03/04/2026 as 3
+        April, or as 4 March if another date in the file requires it.
         """
         found = {}
         for name, fits in self._fitting(connection, names, list(_FORMATS)).items():
@@ -427,14 +429,14 @@ class Csv(FileFormat):
         return {name: set(fits[place]) for name, place in places.items()}
 
     def _place(self, name: str, type_: str) -> Place:
-        """Return where the texts of the column *name* are, as values of *type_* are written."""
+        """Return the place of the text in the column *name*, for values of *type_*."""
         quick, decimal = identifier(name), self.params.decimal_separator or "."
         if decimal != "." and type_ == "DOUBLE":
             quick = f"replace({quick}, {literal(decimal)}, '.')"
         return Place(f"trim({quick})", quick=quick)
 
     def _read(self, types: Mapping[str, str], *options: str) -> str:
-        """Return a relation of the files whose columns have *types*, in any order in each file."""
+        """Return a relation over the files with the column *types*. The column order may differ between files."""
         by_name = {name.lower(): (name, type_) for name, type_ in types.items()}
         pairs = zip(self._orders, self.paths, strict=True)
         scans = []
@@ -445,7 +447,7 @@ class Csv(FileFormat):
         return scans[0] if len(scans) == 1 else f"({' UNION ALL BY NAME '.join(f'FROM {scan}' for scan in scans)})"
 
     def _with_commas(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> list[str]:
-        """Return the names of text columns whose first values are numbers, some with a comma."""
+        """Return the names of text columns whose first values are numbers, some with commas."""
         texts = [column.name for column in columns if column.type == TEXT]
         if {"decimal_separator", "thousands_separator"} & self.params.given or not texts:
             return []
@@ -458,9 +460,9 @@ class Csv(FileFormat):
         self, connection: duckdb.DuckDBPyConnection, texts: str, words: Sequence[str]
     ) -> dict[str, tuple[Place, str]]:
         """
-        Return which of the columns *words* have only numbers, some with grouped digits, and the type to try for them.
+        Return the columns in *words* that have only numbers, some with grouped digits, and the types to try.
 
-        The engine would drop separators anywhere, so that 1.5 became 15.
+        The engine would drop separators anywhere and turn 1.5 into 15.
         """
         if self.params.thousands_separator is None:
             return {}
@@ -480,7 +482,7 @@ class Csv(FileFormat):
 
 
 def _columns_of(connection: duckdb.DuckDBPyConnection, scan: str, *types: str) -> list[str]:
-    """Return the names of the columns of *scan* that have one of *types*."""
+    """Return the names of the columns in *scan* with one of *types*."""
     described = connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()  # noqa: S608 - quoted by us
     return [name for name, type_, *_ in described if type_ in types]
 
@@ -488,12 +490,12 @@ def _columns_of(connection: duckdb.DuckDBPyConnection, scan: str, *types: str) -
 def _answers(
     connection: duckdb.DuckDBPyConnection, relation: str, columns: Sequence[str], has: Property
 ) -> list[bool | None]:
-    """Return whether all texts of each of *columns* have a property, None if there are none."""
+    """Return whether all text in each of *columns* has a property; None for a column without text."""
     found = answers(connection, relation, [(Place(identifier(name)), has) for name in columns])
     return found[0] if found else [None] * len(columns)
 
 
 def _matching(connection: duckdb.DuckDBPyConnection, scan: str, columns: Sequence[str], pattern: str) -> list[str]:
-    """Return those of *columns*, texts, in which there are values and *pattern* matches each."""
+    """Return the text columns in *columns* that have values, all of which match *pattern*."""
     found = _answers(connection, scan, columns, lambda text: matches(text, pattern))
     return [name for name, is_matched in zip(columns, found, strict=True) if is_matched]

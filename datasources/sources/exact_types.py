@@ -1,9 +1,9 @@
 r"""
-The types of texts: a column has a type only if the type keeps every value exactly.
+Types for text columns. A column gets a type only if the type keeps every value exactly.
 
-The engine proposes a type for each column of a text file, and guesses: it reads `epoch` as 1900-01-01, cuts
+The engine proposes a type for each column of a text file, but it guesses. It reads `epoch` as 1900-01-01, truncates
 nanoseconds, and rounds long numbers. Here each value is compared, in the engine. If the proposed type would change a
-value, the next one in `_NEXT` is tried, and text keeps every value.
+value, the next type in `_NEXT` is tried. Text keeps every value.
 """
 
 import functools
@@ -18,8 +18,9 @@ from datasources.sql import literal
 
 TEXT = "VARCHAR"
 
-#: A number with more digits than a double keeps has this type in each file, or it is text. The scale is the one of
-#: Spark, and of most amounts in cryptocurrencies. If it followed the digits of a file, the next file would change it.
+#: The type in every file for numbers with more digits than a double keeps, if it fits, otherwise text. The scale is the
+#: same as in Spark, and in most cryptocurrency amounts. If the scale followed the digits in a file, the next file would
+#: change it.
 _DECIMAL = "DECIMAL(38,18)"
 
 #: The types to try after the one that the engine proposes, in order.
@@ -39,21 +40,22 @@ _NEXT: Mapping[str, tuple[str, ...]] = {
 CHECKED = frozenset(_NEXT)
 INTEGERS = frozenset({"BIGINT", "HUGEINT", "BIGNUM"})
 
-#: The most columns in one statement: with expressions for each, which take time and memory to plan, or in a list.
+#: The maximum number of columns in one statement: with expressions for each, which take time and memory to plan, or in
+#: a list.
 _COLUMNS_AT_ONCE = 30
 _LISTED_AT_ONCE = 1000
 
-#: The most decimals that are compared with those of a double.
+#: The maximum number of decimals compared with a double's.
 _MAX_DECIMALS = 100
-#: A double keeps any number of so many digits, if its exponent is small.
+#: A double keeps any number with this many digits if its exponent is small.
 _DOUBLE_DIGITS = 15
-#: So many digits tell each double from all others: `%.17g` of C, R and others writes them.
+#: This many digits distinguish each double from all others. `%.17g` in C, R and others writes them.
 ROUND_TRIP_DIGITS = 17
 
-#: SQL for whether a text, given as SQL, has a property.
+#: Returns SQL for whether a text, given as SQL, has a property.
 Property = Callable[[str], str]
 
-# Years have four digits at least, as in ISO 8601. The engine itself writes `(BC)` after those before the first.
+# Years have at least four digits, as in ISO 8601. The engine itself writes `(BC)` after years before year 1.
 _DAY = r"[+-]?\d{4,6}[-/]\d{1,2}[-/]\d{1,2}"
 _ERA = r"(?: \(BC\))?"
 _HOUR_OF_DAY = r"(?:\d|[01]\d|2[0-3])"
@@ -62,7 +64,7 @@ _INFINITE = "-?infinity"
 
 
 def _clock(hour: str, digits: int) -> str:
-    """Return the pattern of a time with at most *digits* of a second that are not zero."""
+    """Return the pattern of a time with at most *digits* non-zero fractional second digits."""
     return rf"{hour}:[0-5]\d(?::[0-5]\d(?:\.\d{{0,{digits}}}0*)?)?"
 
 
@@ -70,7 +72,7 @@ def _moment(digits: int, zone: str = "") -> str:
     return rf"{_DAY}[ T]{_clock(_HOUR_OF_DAY, digits)}{zone}{_ERA}|{_INFINITE}"
 
 
-#: What the texts of dates and times are like. The engine takes much more, such as a time for a date.
+#: Patterns of dates and times. The engine accepts much more, such as a time as a date.
 _PATTERNS = {
     "DATE": f"{_DAY}{_ERA}|{_INFINITE}",
     "TIME": _clock(r"(?:\d|[01]\d|2[0-4])", 6),
@@ -81,23 +83,23 @@ _PATTERNS = {
     "TIMESTAMPTZ_NS": _moment(9, _ZONE),
 }
 
-#: Numbers without an exponent, and with one. A leading zero means a code, such as a telephone number.
+#: Numbers without and with an exponent. A leading zero means a code, such as a telephone number.
 _PLAIN = r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)"
 _NUMBER = rf"{_PLAIN}(?:[eE][-+]?\d+)?"
 _SHORT_NUMBER = rf"{_PLAIN}(?:[eE][-+]?\d{{1,2}})?"
 _SHORT_DECIMAL = r"-?(?:0|[1-9]\d{0,19})?(?:\.\d{0,18}0*)?"
 
-#: What the directives of a date format match, if not one or two digits.
+#: The patterns of date format directives that do not match one or two digits.
 _DIRECTIVES = {"Y": r"\d{4}", "y": r"\d{2}", "f": r"\d{1,6}", **dict.fromkeys("aAbBhp", r"[^\d\s]+"), "%": "%"}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """
-    Where texts are: an SQL expression *root*, and the *steps* into it.
+    The place of text: an SQL expression *root*, and the *steps* into it.
 
-    A step is the name of a member of a struct, or None for the items of a list. *quick* is an expression in place of
-    *root* that differs for few texts, such as those with spaces around them, and takes less time.
+    A step is the name of a struct member, or None for the items of a list. *quick* is a faster expression than *root*
+    that differs for few texts, such as texts surrounded by spaces.
     """
 
     root: str
@@ -105,7 +107,7 @@ class Place:
     quick: str | None = None
 
     def all(self, keeps: Property) -> str:
-        """Return SQL for the aggregate whether each text has a property; null if there is no text."""
+        """Return SQL for an aggregate: whether every text has a property, or null if there is no text."""
         return f"bool_and({self._nested(self.root, 0, keeps)})"
 
     def _nested(self, value: str, at: int, keeps: Property) -> str:
@@ -121,13 +123,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A type that keeps all values of a place; with *date_format*, they are read by `strptime`."""
+    """A type that keeps all values of a place. With *date_format*, they are read with `strptime`."""
 
     type: str
     date_format: str | None = None
 
     def of(self, text: str) -> str:
-        """Return SQL for the value of *text*, SQL for a text."""
+        """Return SQL for the value of *text*, which is SQL for a text."""
         read = text if self.date_format is None else f"strptime({text}, {literal(self.date_format)})"
         return read if self.type == TEXT else f"CAST({read} AS {self.type})"
 
@@ -136,15 +138,15 @@ def exact_types(
     connection: duckdb.DuckDBPyConnection, relation: str, proposed: Mapping[Place, str], *, words: bool
 ) -> dict[Place, str]:
     """
-    Return a type for each place of *relation* that keeps its texts exactly.
+    Return a type for each place in *relation* that keeps its text exactly.
 
     Args:
         connection: The engine.
-        relation: SQL of a relation.
+        relation: SQL for a relation.
         proposed: The types that the engine proposes, all `CHECKED`.
-        words: Whether the texts were words rather than numbers: then a column of `NaN` alone is text.
+        words: Whether the text was words rather than numbers. If so, a column with only `NaN` is text.
     """
-    # Most columns have the proposed type, so the others are compared only where it does not fit.
+    # The proposed type usually fits, so other types are compared only where it does not.
     quick = {replace(place, root=place.quick or place.root): place for place in proposed}
     first = [(place, proposed[of]) for place, of in quick.items()]
     found = {quick[place]: type_ for place, type_ in types_that_keep(connection, relation, first, words=words).items()}
@@ -161,8 +163,8 @@ def exact_types(
 def types_that_keep(
     connection: duckdb.DuckDBPyConnection, relation: str, candidates: Sequence[tuple[Place, str]], *, words: bool
 ) -> dict[Place, str]:
-    """Return the first of the types of each place that keeps its texts, if one does; no text at all allows any."""
-    # Words for infinity and NaN alone are words.
+    """Return the first candidate type of each place that keeps its text, if any. Without text, any type fits."""
+    # A column with only words for infinity and NaN contains words.
     worded = [(place, _is_word) for place, type_ in candidates if type_ in _PATTERNS or (type_ == "DOUBLE" and words)]
     questions = [*((place, keeps_as(type_)) for place, type_ in candidates), *dict.fromkeys(worded)]
     (found,) = answers(connection, relation, questions) or ([None] * len(questions),)
@@ -182,7 +184,7 @@ def formats_that_keep(
     connection: duckdb.DuckDBPyConnection, relation: str, places: Sequence[Place], formats: Sequence[str], file: str
 ) -> dict[Place, list[tuple[str, ...]]]:
     """
-    Return those of the date *formats* by which all texts of each of *places* can be read, for each file that has one.
+    Return the date *formats* that fit all text of each of *places*, for each file that has one.
 
     *file* is the quoted name of the column that distinguishes files.
     """
@@ -203,10 +205,10 @@ def answers(
     group: str | None = None,
 ) -> list[list[bool | None]]:
     """
-    Return whether all texts of each place have the property, None if there are none.
+    Return whether all text of each place has the property; None if there is no text.
 
     There is one list for each value of *group*, a quoted name. A statement about many columns takes longer to plan than
-    to run, so their texts are put into one.
+    to run, so their text is combined into one column.
     """
     found: dict[object, list[bool | None]] = {}
     asked: dict[Place, list[int]] = {}
@@ -234,7 +236,7 @@ def _direct(
 def _listed(
     connection: duckdb.DuckDBPyConnection, relation: str, questions: Sequence[tuple[Place, Property]], group: str | None
 ) -> Iterator[tuple[object, int, bool | None]]:
-    # Places with the same questions are neighbours, so that a range tells those of a question.
+    # Places with the same questions are adjacent, so that a range identifies the places of a question.
     alike: dict[Place, list[tuple[str, int]]] = {}
     for at, (place, keeps) in enumerate(questions):
         alike.setdefault(place, []).append((keeps("v"), at))
@@ -265,15 +267,16 @@ def _is_one_of(numbers: Sequence[int]) -> str:
 
 
 def by_format(format_: str) -> Property:
-    """Return SQL for whether a text has the date format."""
-    # Every second part is the letter of a directive. Alone, strptime takes words such as epoch, and 26 for the year 26.
+    """Return a function for SQL that checks whether a text has the date format."""
+    # Every second part is a directive's letter. strptime alone accepts words such as epoch, and reads 26 as the year
+    # 26.
     parts = enumerate(re.split("%-?(.)", format_))
     pattern = "".join(_DIRECTIVES.get(part, r"\d{1,2}") if at % 2 else re.escape(part) for at, part in parts)
     return lambda text: f"({matches(text, pattern)} AND try_strptime({text}, {literal(format_)}) IS NOT NULL)"
 
 
 def matches(text: str, pattern: str) -> str:
-    """Return SQL for whether *pattern* matches all of *text*, SQL for a text."""
+    """Return SQL for whether *pattern* matches all of *text*, which is SQL for a text."""
     return f"regexp_full_match({text}, {literal(pattern)})"
 
 
@@ -283,11 +286,11 @@ def _is_word(text: str) -> str:
 
 @functools.cache
 def keeps_as(type_: str) -> Property:
-    """Return SQL for whether *type_* keeps a text that has the form of `_PATTERNS`, or is as the engine writes it."""
+    """Return SQL for whether *type_* keeps a text that matches `_PATTERNS` or is in the engine's output format."""
     pattern = _PATTERNS.get(type_)
     if pattern is not None:
         return lambda text: f"({matches(text, f'(?i:{pattern})')} AND TRY_CAST({text} AS {type_}) IS NOT NULL)"
-    # The only integer that is kept, but written without its sign.
+    # The only integer that is kept but written without its sign.
     zero = "CASE WHEN {text} = '-0' THEN '0' ELSE {text} END" if type_ in INTEGERS else "{text}"
     return _KEEPS.get(
         type_, lambda text: f"coalesce(CAST(TRY_CAST({text} AS {type_}) AS VARCHAR) = {zero.format(text=text)}, false)"
@@ -296,13 +299,13 @@ def keeps_as(type_: str) -> Property:
 
 def keeps_as_double(text: str) -> str:
     """
-    Return SQL for whether the double of *text* is that number, and not only the nearest one.
+    Return SQL for whether the double of *text* is exactly that number, not only the nearest one.
 
-    It is if the double, written with the same number of digits, or with as few as a double needs, is *text*. So are
-    numbers that programs write with 17 digits, or with more of them than a double has.
+    This is the case if the double, written with the same number of digits or with as few as needed, equals *text*. It
+    also holds for numbers that programs write with 17 digits, or with more digits than a double has.
     """
     number = f"TRY_CAST({text} AS DOUBLE)"
-    # As C's %f and %e write it, with the decimals of the text.
+    # In the format of C's %f and %e, with the number of decimals in the text.
     fixed, mantissa = rf"regexp_extract({text}, '\.(\d*)$', 1)", rf"regexp_extract({text}, '\.(\d*)[eE]', 1)"
     as_fixed, as_scientific = (
         f"printf('%.' || least(length({decimals}), {_MAX_DECIMALS}) || '{letter}', {number})"
@@ -332,7 +335,7 @@ def _keeps_as_decimal(text: str) -> str:
 
 
 def _parts_of(number: str) -> dict[str, str]:
-    """Return SQL for the `digits` of the text *number* as an integer without zeros at its ends, and its `exponent`."""
+    """Return SQL for the `digits` of the text *number*, an integer without zeros at either end, and its `exponent`."""
 
     def part(at: int) -> str:
         return rf"regexp_extract({number}, '^-?(\d*)\.?(\d*)(?:[eE]([-+]?\d+))?$', {at})"
@@ -344,12 +347,12 @@ def _parts_of(number: str) -> dict[str, str]:
 
 
 def _digits_of(number: str) -> str:
-    """Return SQL for a text that is equal for equal numbers, apart from their signs."""
+    """Return SQL for a text that is equal for equal numbers, ignoring signs."""
     parts = _parts_of(number)
     return "CASE WHEN {digits} = '' THEN '' ELSE {digits} || 'e' || ({exponent}) END".format(**parts)
 
 
-#: How values are compared with what a type would make of them, where it is not as in `keeps_as`.
+#: How values are compared with their conversions, for types that differ from `keeps_as`.
 _KEEPS: Mapping[str, Property] = {
     "BOOLEAN": lambda text: f"lower({text}) IN ('true', 'false')",
     "DOUBLE": keeps_as_double,

@@ -1,8 +1,8 @@
 """
-Excel workbooks (`.xlsx`): one sheet each, or a range of it.
+Excel workbooks (`.xlsx`): one sheet per workbook, or a range in it.
 
-openpyxl reads row by row, in memory that does not grow with the sheet. Each row is written to the scratch space as CSV,
-and the engine reads that with the types that the cells have.
+openpyxl reads row by row, with memory that does not grow with the sheet. Each row is written to the scratch space as
+CSV, which the engine reads with the types of the cells.
 """
 
 import csv
@@ -34,21 +34,21 @@ from runtimeconf.file_formats import EXCEL
 
 logger = logging.getLogger(__name__)
 
-#: The most rows of a sheet.
+#: The maximum number of rows in a sheet.
 _MAX_ROWS = 1_048_576
-#: The most bytes of what is kept in memory: texts and styles, but no sheet.
+#: The maximum bytes kept in memory: strings and styles, but no sheet.
 _MAX_KEPT_BYTES = 128 * 1024 * 1024
 _STREAMED = re.compile(r"/?xl/(?:worksheets|media|embeddings)/")
 
 #: The size of a block of rows, in characters.
 _BLOCK_CHARACTERS = 256 * 1024
-#: How many rows are read between two checks of the deadline.
+#: The number of rows read between two deadline checks.
 _ROWS_IN_BLOCK = 1000
 
-#: The most sheets that an error names.
+#: The maximum number of sheets in an error.
 _MAX_NAMED_SHEETS = 5
 
-#: The results of formulas that failed.
+#: The results of failed formulas.
 _ERRORS = frozenset(
     {
         *("#N/A", "#DIV/0!", "#REF!", "#NAME?", "#NULL!", "#NUM!", "#VALUE!", "#SPILL!", "#CALC!", "#FIELD!"),
@@ -56,30 +56,30 @@ _ERRORS = frozenset(
     }
 )
 
-#: How workbooks write a UTF-16 code unit, such as a carriage return, which XML does not keep, and an underscore that
-#: would look like one. The library leaves them as they are.
+#: The escape in workbooks for a UTF-16 code unit that XML does not keep, such as a carriage return, and for an
+#: underscore that would look like an escape. The library does not decode it.
 _ESCAPE = re.compile("_x([0-9A-Fa-f]{4})_")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-#: Dates and times that a cell has as ISO 8601. The library cuts them to milliseconds, and drops a zone.
+#: ISO 8601 dates and times in cells. The library truncates them to milliseconds and drops time zones.
 _ISO = re.compile(r"(?:\d{4}-\d\d-\d\d)?(?:T?\d\d:\d\d(?::\d\d(?:\.\d{1,6}0*)?)?)?Z?")
 
-#: The numbers of the formats of dates in Chinese, Japanese and Korean editions, which the library does not know.
+#: The numbers of date formats in Chinese, Japanese and Korean editions, which the library does not know.
 _ASIAN_DATES = frozenset([*range(27, 37), *range(50, 59)])
 
 #: The number of 1900-02-29 in Excel.
 _NO_DAY = 60
 
-#: Excel's integers are floating-point numbers, exact up to here. Other programs write more digits.
+#: Excel's integers are floating-point numbers, exact up to this value. Other programs write more digits.
 _MAX_INTEGER = 2**53
 
 _MAX_HUGEINT = 10**38
 
-#: What encrypted workbooks and files of older versions begin with, and what only encrypted ones contain.
+#: The first bytes of encrypted workbooks and older file versions, and a marker that only encrypted ones contain.
 _COMPOUND_FILE = b"\xd0\xcf\x11\xe0"
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 
-#: The types of columns whose values have several types.
+#: The column types for values of several types.
 _WIDER = {
     frozenset({"BIGINT", "DOUBLE"}): "DOUBLE",
     frozenset({"BIGINT", "HUGEINT"}): "HUGEINT",
@@ -88,11 +88,11 @@ _WIDER = {
 
 
 class _NoDate(float):
-    """The number in a cell that has the format of a date, but that is none of the calendar."""
+    """A number in a cell with a date format that is not a valid date."""
 
 
 class _Table:
-    """The table in a sheet: the `names` of its columns, and the `types` of the values in each."""
+    """The table in a sheet: the column `names`, and the value `types` in each column."""
 
     def __init__(self, first: Sequence[Any], shown: str, nulls: frozenset[str], *, has_header: bool) -> None:
         self._shown = shown
@@ -101,7 +101,7 @@ class _Table:
         self.errors = 0
         self.types: list[set[str]] = [set() for _ in first]
         found = [self._text(value) for value in first]
-        #: The types of the first row, if it were data.
+        #: The types of the first row if it were data.
         self.first_types = [type_ for type_, _ in found]
         self.is_named = [has_header and text != "" for _, text in found]
         pairs = zip(self.is_named, found, strict=True)
@@ -109,10 +109,10 @@ class _Table:
 
     def texts(self, row: Sequence[Any], number: int) -> list[str]:
         """
-        Return the texts of a *row* for the engine; *number* is that of the sheet.
+        Return the strings of a *row* for the engine. *number* is the row number in the sheet.
 
         Raises:
-            SourceError: It is wider than the first one.
+            SourceError: The row is wider than the first row.
         """
         if any(value is not None for value in row[len(self.names) :]):
             raise SourceError(
@@ -139,7 +139,7 @@ class _Table:
         return texts
 
     def _text(self, value: Any) -> tuple[str, str]:
-        """Return the type of a value and its text for the engine; both are empty for a null."""
+        """Return the type of a value and its text for the engine. Both are empty for a null."""
         type_, text = _typed(value)
         if text.strip() not in self._nulls:
             return type_, text
@@ -148,14 +148,14 @@ class _Table:
 
 
 class Excel(FileFormat):
-    """Workbooks whose sheets, or ranges of them, have the same columns. The first row names them."""
+    """Workbooks whose sheets or ranges have the same columns. The first row has the column names."""
 
     name = "Excel"
     kind = "xlsx"
     reasons: ClassVar = {"Maximum line size": "a row is longer than 2 MB"}
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Copy the rows of each file, as `Scan.bind` promises."""
+        """Copy the rows of each file; see `Scan.bind`."""
         tables: list[_Table] = []
         copies = []
         for file in self.files:
@@ -191,15 +191,15 @@ class Excel(FileFormat):
         )
 
     def details(self, _connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
-        """Leave out the line, which is one of a copy."""
+        """Leave out the line number, which refers to a copy."""
         return str(error).replace("on Line: ", "")
 
     def other_reason(self, _text: str) -> str:
-        """Nothing else is known of its rows, which were written here."""
+        """Return nothing else, because the rows were written here."""
         return "its rows cannot be read"
 
     def _warn(self, table: _Table, types: Mapping[str, str]) -> None:
-        """Warn of a header whose fields have the types of their columns."""
+        """Warn about a header whose fields have the types of their columns."""
         typed = [
             first
             for name, first in zip(table.names, table.first_types, strict=True)
@@ -209,7 +209,7 @@ class Excel(FileFormat):
             logger.warning(HEADER_LOOKS_LIKE_DATA, self.files[0].shown)
 
     def _open(self, file: PinnedFile) -> tuple[_Table, Iterator[bytes]]:
-        """Return the table of *file*, and its rows as lines of CSV, which complete the types of the table."""
+        """Return the table in *file*, and its rows as CSV. Reading the rows completes the table's types."""
         rows = self._rows(file)
         number, first = next(rows, (0, ()))
         if self.params.range is None:
@@ -222,7 +222,7 @@ class Excel(FileFormat):
         return table, _lines(rows if has_header else chain([(number, first)], rows), table)
 
     def _rows(self, file: PinnedFile) -> Iterator[tuple[int, Sequence[Any]]]:
-        """Yield the number and the values of each row that is not empty."""
+        """Yield the number and the values of each non-empty row."""
         skipped = self.params.skip_rows or 0
         with open(file.path, "rb") as raw, _explained(file):  # noqa: PTH123 - a descriptor's path
             self._refuse_excess(raw, file)
@@ -231,7 +231,7 @@ class Excel(FileFormat):
             styles = enumerate(book._cell_styles)  # noqa: SLF001 (the library has no option for it)
             book._date_formats |= {at for at, style in styles if style.numFmtId in _ASIAN_DATES}  # noqa: SLF001
             sheet = self._sheet(book, file)
-            sheet.reset_dimensions()  # Some programs write wrong ones.
+            sheet.reset_dimensions()  # Some programs write wrong dimensions.
             area = _area(self.params.range) if self.params.range is not None else {}
             top = area.get("min_row", 1)
             for number, row in enumerate(sheet.iter_rows(**area, values_only=True), top):
@@ -243,7 +243,7 @@ class Excel(FileFormat):
                     yield number, row
 
     def _refuse_excess(self, raw: BinaryIO, file: PinnedFile) -> None:
-        """Refuse a workbook that is much larger than its file, before anything of it is read."""
+        """Refuse a workbook that is much larger than its file, before reading its content."""
         with zipfile.ZipFile(raw) as parts:
             sizes = {part.filename: part.file_size for part in parts.infolist()}
         if sum(sizes.values()) > self.space.left_bytes:
@@ -252,7 +252,7 @@ class Excel(FileFormat):
             raise SourceError(f"'{file.shown}' has more than {_MAX_KEPT_BYTES // 1024**2} MiB of texts and styles.")
 
     def _sheet(self, book: Any, file: PinnedFile) -> Any:
-        """Return the sheet that `sheet` names, else the first one that is visible."""
+        """Return the sheet named in `sheet`, or the first visible sheet."""
         wanted = self.params.sheet
         if not book.worksheets:
             raise SourceError(f"'{file.shown}' has no sheet: save it as Excel Workbook, not as Strict Open XML.")
@@ -266,7 +266,7 @@ class Excel(FileFormat):
 
 
 def _typed(value: Any) -> tuple[str, str]:  # noqa: PLR0911 (a table of types)
-    """Return the type of a value and its text for the engine; both are empty for none."""
+    """Return the type of a value and its text for the engine. Both are empty for None."""
     match value:
         case str():
             return "VARCHAR", _unescaped(value)
@@ -290,19 +290,19 @@ def _typed(value: Any) -> tuple[str, str]:  # noqa: PLR0911 (a table of types)
 
 
 def _library(file: PinnedFile) -> Any:
-    """Import the library, whose absence is a fault at startup only if the YAML shows that it is needed."""
+    """Import the library. A missing library is an error at startup only if the YAML shows that it is needed."""
     if not EXCEL.is_installed:
         raise SourceError(f"'{file.shown}' needs a library (the extra sources has it): {EXCEL.install_command}.")
     library = import_module(EXCEL.module)
-    reader: Any = import_module("openpyxl.worksheet._reader")  # It has no option for this either.
+    reader: Any = import_module("openpyxl.worksheet._reader")  # The library has no option for this either.
     reader.from_ISO8601, reader.from_excel = _moment, _date
     return library
 
 
 def _date(number: float, epoch: datetime, *, timedelta: bool = False) -> Any:
-    """Return the date, time or duration of a *number*. Of one without, the library makes another day or an error."""
+    """Return the date, time or duration of a *number*. The library mishandles numbers that are not dates."""
     calendar: Any = import_module("openpyxl.utils.datetime")
-    # Excel has 1900-02-29, a day that never was.
+    # Excel has 1900-02-29, a day that never existed.
     if not timedelta and epoch == calendar.WINDOWS_EPOCH and int(number) == _NO_DAY:
         return _NoDate(number)
     try:
@@ -312,7 +312,7 @@ def _date(number: float, epoch: datetime, *, timedelta: bool = False) -> Any:
 
 
 def _moment(text: str) -> Any:
-    """Return the date or time in a cell of that type; the *text* itself if Python would change it or has none."""
+    """Return the date or time in a cell of that type, or *text* if Python cannot represent it exactly."""
     plain = text.removesuffix("Z")
     with suppress(ValueError):
         if text.startswith("P"):
@@ -326,7 +326,7 @@ def _moment(text: str) -> Any:
 
 
 def _unescaped(text: str) -> str:
-    """Replace the escapes in *text* by their characters. Halves of a character are left as they are written."""
+    """Replace the escapes in *text* with their characters. Lone surrogates are left unchanged."""
     if "_x" not in text:
         return text
     found = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text).encode("utf-16", "surrogatepass")
@@ -335,14 +335,14 @@ def _unescaped(text: str) -> str:
 
 @contextmanager
 def _explained(file: PinnedFile) -> Iterator[None]:
-    """Silence the warnings of the library, and turn its errors, of any type, into sentences."""
+    """Silence the library's warnings, and turn its errors of any type into sentences."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except (SourceError, SnapshotError, MemoryError):
         raise
-    except Exception as exc:  # what a damaged file raises is anybody's guess
+    except Exception as exc:  # a damaged file may raise anything
         raise SourceError(f"'{file.shown}' {_reason(file)}.") from exc
 
 
@@ -366,7 +366,7 @@ def _area(text: str) -> dict[str, int]:
 def _lines(rows: Iterable[tuple[int, Sequence[Any]]], table: _Table) -> Iterator[bytes]:
     """Yield *rows* of *table* as CSV, in blocks."""
     buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\r\n")  # It quotes texts with one of these.
+    writer = csv.writer(buffer, lineterminator="\r\n")  # The writer quotes strings with one of these.
     for number, row in rows:
         writer.writerow(table.texts(row, number))
         if buffer.tell() > _BLOCK_CHARACTERS:
@@ -385,5 +385,5 @@ def _scan(file: PinnedFile, table: _Table, types: Mapping[str, str]) -> str:
 
 
 def _type(types: AbstractSet[str]) -> str:
-    """Return the type of a column whose values have *types*; text for those that no other one holds."""
+    """Return the type of a column whose values have *types*; text if no other type fits."""
     return next(iter(types)) if len(types) == 1 else _WIDER.get(frozenset(types), "VARCHAR")

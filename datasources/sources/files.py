@@ -1,9 +1,9 @@
 """
 `file:` sources.
 
-Each file is pinned first: it is checked to be a regular file, opened, and passed to the engine by its descriptor. So a
-FIFO cannot block a load, a file that is replaced or deleted meanwhile is still read to its end, and the loading engine
-needs access to no other path.
+Each file is pinned first. It must be a regular file, is opened, and is passed to the engine by its descriptor. A FIFO
+therefore cannot block a load, a file that is replaced or deleted in the meantime is still read to its end, and the
+loading engine needs no access to other paths.
 """
 
 import glob
@@ -36,14 +36,14 @@ _FILE_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A file of a dataset: its absolute path, and the path as written in the YAML."""
+    """A file of a dataset: the absolute path, and the path as written in the YAML."""
 
     path: str
     shown: str
 
 
 class FileSource:
-    """A file, the files below a directory, or those that match a glob; all of one format."""
+    """A file, the files below a directory, or the files that match a glob. All have one format."""
 
     def __init__(self, dataset: DatasetConfig, params: FileParams) -> None:
         self._path = dataset.location
@@ -52,7 +52,7 @@ class FileSource:
 
     @contextmanager
     def open(self, load: Load) -> Iterator[FileFormat]:
-        """Pin the files, as `Source.open` promises."""
+        """Pin the files; see `Source.open`."""
         deadline = load.deadline
         found = self._find(deadline)
         detected = detect_format([file.shown for file in found], self._shown, self._params)
@@ -93,7 +93,7 @@ class FileSource:
         return sorted(limited_list(files, self._shown, none), key=lambda file: file.path)
 
     def _matches(self, deadline: Deadline) -> Iterator[_Found]:
-        # The two paths may differ before the first part with a wildcard; from there on they are equal.
+        # The two paths may differ before the first part with a wildcard. From there on they are equal.
         parts = Path(self._shown).parts
         plain = next(index for index, part in enumerate(parts) if glob.has_magic(part))
         shown_root = Path(*parts[:plain])
@@ -140,7 +140,7 @@ def _stat(file: _Found) -> os.stat_result:
 def _pin(file: _Found, stack: ExitStack, deadline: Deadline) -> PinnedFile:
     deadline.check()
     try:
-        # Check before opening: opening a device can have side effects.
+        # Check before opening, because opening a device can have side effects.
         _refuse_irregular(file, Path(file.path).stat().st_mode)
         descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)

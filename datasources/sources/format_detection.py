@@ -1,4 +1,4 @@
-"""Detect the format of files by their names, and limit their number."""
+"""Detects the format of files from their names, and limits their number."""
 
 import itertools
 import resource
@@ -32,10 +32,10 @@ class DetectedFormat:
 
 def detect_format(files: Sequence[str], shown: str, params: FileParams) -> DetectedFormat:
     """
-    Return the format of *files* by their names and the *params* of the dataset; *shown* names them in errors.
+    Return the format of *files* from their names and the dataset's *params*. *shown* names them in errors.
 
     Raises:
-        SourceError: They have several formats, or an unknown one.
+        SourceError: The files have several formats or an unknown format.
     """
     file_format = params.file_format
     found: dict[DetectedFormat, str] = {}
@@ -68,10 +68,10 @@ def format_named(name: str) -> type[FileFormat]:
 
 def compressed(format_: type[FileFormat], compression: str | None, params: FileParams, file: str) -> DetectedFormat:
     """
-    Return *format_* with its *compression*, which `file_compression_type` of *params* overrides; None is none.
+    Return *format_* with *compression* (None for none), unless `file_compression_type` in *params* overrides it.
 
     Raises:
-        SourceError: The format is compressed inside already; the sentence names *file*.
+        SourceError: The format is already compressed internally. The message names *file*.
     """
     found = params.file_compression_type or compression or "UNCOMPRESSED"
     if found != "UNCOMPRESSED" and format_.kind in {"parquet", "xlsx"}:
@@ -81,13 +81,13 @@ def compressed(format_: type[FileFormat], compression: str | None, params: FileP
 
 def limited_list(files: Iterable[_T], shown: str, none: str) -> list[_T]:
     """
-    Return *files* as a list. *shown* names them in errors; *none* is the error for an empty list.
+    Return *files* as a list. *shown* names them in errors. *none* is the error for an empty list.
 
     Raises:
         SourceError: There are no files, or more than this process may have open.
     """
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    # One descriptor pins a file; the engine opens another.
+    # One descriptor pins a file, and the engine opens another.
     limit = max(1, (open_files - _RESERVED_DESCRIPTORS) // 2)
     found = list(itertools.islice(files, limit + 1))
     if len(found) > limit:

@@ -1,8 +1,8 @@
 """
-How files of each format are read, and the reasons why one cannot be.
+How files of each format are read, and the reasons why a file cannot be read.
 
-Each format reads strictly: a row that does not fit is an error, because a guess would lose data. This module checks
-what the engine lets pass in Parquet files, such as a decimal that it would round.
+Each format reads strictly. A row that does not fit is an error, because a guess would lose data. For Parquet files,
+this module also checks values that the engine accepts but would change, such as a decimal that it would round.
 """
 
 import re
@@ -21,14 +21,14 @@ from datasources.sql import identifier, literals
 from queryengine.manifest import Column
 from runtimeconf.file_formats import FileParams, misplaced
 
-#: The most digits of a decimal that the engine keeps exactly.
+#: The maximum number of decimal digits that the engine keeps exactly.
 _MAX_DECIMAL_DIGITS = 38
 
-#: What becomes of an empty name in a header.
+#: The replacement for an empty name in a header.
 UNNAMED = "a column without a name is called by its number, such as column1"
 
-#: Types whose values mean another thing in other types than text, as the engine writes types; text comes last. It makes
-#: numbers of booleans, and moments of times without a zone.
+#: Types whose values change meaning in types other than text, as the engine writes types. Text comes last. The engine
+#: converts booleans to numbers, and times without a zone to points in time.
 _KINDS = (r"\bBOOLEAN\b", r"\b(?:DATE|TIMESTAMP(?:_S|_MS|_NS)?)\b(?! WITH)", r"\bVARCHAR\b")
 
 #: Part of the engine's message about a file that was renamed since the load began, and our reason.
@@ -41,22 +41,22 @@ class FileFormat(Scan):
 
     Args:
         files: The files.
-        shown: The name of all of them in errors.
-        space: Where a format may keep other forms of them.
+        shown: The name of the files in errors.
+        space: The space where a format may store converted files.
         params: The parameters of the dataset.
         compression: A value of `file_compression_type`.
-        version, confirm: As in `Scan`.
+        version, confirm: See `Scan`.
 
     Raises:
         SourceError: A parameter does not apply to this format.
     """
 
     name: ClassVar[str]
-    #: As in `runtimeconf.file_formats.KINDS`.
+    #: See `runtimeconf.file_formats.KINDS`.
     kind: ClassVar[str]
-    #: Our reasons, by a part of the engine's message, which may quote contents, paths and options.
+    #: Our reasons, by a substring of the engine's message, which may quote contents, paths and options.
     reasons: ClassVar[Mapping[str, str]]
-    #: The lines of a file that the engine does not see, because they come before its first one.
+    #: The number of lines before the first line that the engine sees.
     skipped_lines = 0
 
     def __init__(  # noqa: PLR0913 (each is about the same files)
@@ -89,10 +89,10 @@ class FileFormat(Scan):
 
     @abstractmethod
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """As `Scan.bind`."""
+        """See `Scan.bind`."""
 
     def accept(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> None:
-        """Refuse other *columns* than those of the files: the engine dropped one or made up a name."""
+        """Refuse *columns* that differ from the files' columns: the engine dropped a column or invented a name."""
         if {column.name.lower() for column in columns} != set(map(str.lower, self._names)):
             raise SourceError(f"'{self.files[0].shown}': its first line does not name its columns.")
 
@@ -101,7 +101,7 @@ class FileFormat(Scan):
         self._confirm()
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """Return which file cannot be read and why."""
+        """Return the error that says which file cannot be read and why."""
         shown = self._shown
         text = self.details(connection, error)
         named = re.search(rf"{DESCRIPTORS}/(\d+)", text)
@@ -120,17 +120,17 @@ class FileFormat(Scan):
         return str(error)
 
     def other_reason(self, _text: str) -> str:
-        """Return the reason for a message that `reasons` does not know."""
+        """Return the reason for a message that is not in `reasons`."""
         return f"the engine cannot read it as {self.name}"
 
     @property
     def engine_compression(self) -> str:
-        """The option of the engine for `compression`."""
+        """The engine's option for `compression`."""
         return f"compression = '{'none' if self.compression == 'UNCOMPRESSED' else self.compression.lower()}'"
 
 
 class Parquet(FileFormat):
-    """Parquet files with the same columns; a column has the widest of its types in the files."""
+    """Parquet files with the same columns. A column has the widest of its types in the files."""
 
     name = "Parquet"
     kind = "parquet"
@@ -142,7 +142,7 @@ class Parquet(FileFormat):
     }
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Check names and types of every file, as `Scan.bind` promises."""
+        """Check the names and types in every file; see `Scan.bind`."""
         types: list[dict[str, str]] = []
         for file in self.files:
             self.deadline.check()
@@ -160,7 +160,7 @@ class Parquet(FileFormat):
         return scan
 
     def _types_in(self, connection: duckdb.DuckDBPyConnection, file: PinnedFile) -> list[tuple[str, str]]:
-        """Return the names and types of the columns of *file*, which the engine keeps exactly."""
+        """Return the names and types of the columns in *file*, which the engine keeps exactly."""
         rows = connection.execute(
             "SELECT name, coalesce(num_children, 0), coalesce(precision, 0), type, duckdb_type FROM parquet_schema($1)",
             [file.path],
@@ -184,8 +184,8 @@ class Parquet(FileFormat):
         return found
 
     def _refuse_nanoseconds(self, file: PinnedFile) -> None:
-        """Refuse times of the old type INT96 with digits below microseconds, which the engine cuts."""
-        # Imported here, because it takes memory that other loads do not need.
+        """Refuse times of the old type INT96 with sub-microsecond digits, which the engine truncates."""
+        # Imported here because it takes memory that other loads do not need.
         parquet, compute = import_module("pyarrow.parquet"), import_module("pyarrow.compute")
         exact, cut = (parquet.ParquetFile(file.path, coerce_int96_timestamp_unit=unit) for unit in ("ns", "us"))
         for at in range(len(exact.schema)):
@@ -196,7 +196,7 @@ class Parquet(FileFormat):
             for batches in zip(*(one.iter_batches(columns=[column.path]) for one in (exact, cut)), strict=True):
                 self.deadline.check()
                 nanoseconds, microseconds = (_leaf(batch.column(0)).cast("int64") for batch in batches)
-                # Both sides wrap around in the years that nanoseconds cannot count from 1970.
+                # Both sides wrap around in years that nanoseconds since 1970 cannot represent.
                 differs = compute.not_equal(compute.multiply(microseconds, 1000), nanoseconds)
                 first = compute.index(differs, True).as_py()
                 if first >= 0:
@@ -211,7 +211,7 @@ class Parquet(FileFormat):
     def _refuse_rounding(
         self, connection: duckdb.DuckDBPyConnection, scan: str, types: Sequence[Mapping[str, str]]
     ) -> None:
-        """Refuse files whose values change in the type that a column has because of other files."""
+        """Refuse files whose values would change in the wider type that other files require for a column."""
         described = connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()  # noqa: S608 - quoted by us
         for file, own in zip(self.files, types, strict=True):
             others = [(name, own[name.lower()], wide) for name, wide, *_ in described if own[name.lower()] != wide]
@@ -231,20 +231,20 @@ class Parquet(FileFormat):
                     )
 
     def other_reason(self, text: str) -> str:
-        """Pass on the engine's first line: for Parquet it names structure, not contents."""
+        """Return the engine's first line, which for Parquet describes the structure, not the contents."""
         line = re.sub(r"^[A-Z][A-Za-z ]+: ", "", text.partition("\n")[0])
         line = re.sub(rf"(?:\b(?:the )?file )?['\"]?{DESCRIPTORS}/\d+['\"]?", "the file", line).strip().rstrip(".")
         return f"the engine cannot read it as Parquet: {line[:300]}"
 
 
 def _changes_meaning(own: str, wide: str) -> bool:
-    """Return whether values of the type *own* mean another thing in the type *wide*, which others have."""
+    """Return whether values of the type *own* change meaning in the type *wide* of other files."""
     *lost, text = (len(re.findall(kind, own)) - len(re.findall(kind, wide)) for kind in _KINDS)
     return any(number > max(0, -text) for number in lost)
 
 
 def _leaf(array: Any) -> Any:
-    """Return the innermost values of an array of pyarrow that holds one column of a file."""
+    """Return the innermost values of a pyarrow array with one column of a file."""
     while array.type.num_fields:
         array = array.items if str(array.type).startswith("map") else array.flatten()
         array = array[0] if isinstance(array, list) else array
@@ -253,10 +253,10 @@ def _leaf(array: Any) -> Any:
 
 def refuse_repeated(names: Iterable[str], file: PinnedFile, hint: str = "each column needs a name of its own") -> None:
     """
-    Refuse *names* of columns that SQL could not distinguish.
+    Refuse column *names* that SQL cannot distinguish.
 
     Raises:
-        SourceError: Two are equal or differ only in case; the sentence names *file* and ends with *hint*.
+        SourceError: Two names are equal or differ only in case. The message names *file* and ends with *hint*.
     """
     seen: dict[str, str] = {}
     for name in names:
@@ -268,7 +268,7 @@ def refuse_repeated(names: Iterable[str], file: PinnedFile, hint: str = "each co
 
 def refuse_other_columns(expected: Sequence[str], first: PinnedFile, names: Sequence[str], file: PinnedFile) -> None:
     """
-    Refuse *names* of the columns of *file* that are not those *expected* from the *first* file, in any order.
+    Refuse column *names* in *file* that are not the names *expected* from the *first* file, in any order.
 
     Raises:
         SourceError: They differ.

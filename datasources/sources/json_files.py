@@ -1,9 +1,9 @@
 """
 JSON files.
 
-The engine finds the types, and `exact_types` compares every value with them. The engine keeps long integers, but reads
-any number with a fraction or an exponent as a double. If that changes a number, the load reads a copy of the file in
-which it is a string.
+The engine detects the types, and `exact_types` compares every value with its type. The engine keeps long integers, but
+reads any number with a fraction or an exponent as a double. If that changes a number, the load reads a copy of the file
+in which the number is a string.
 """
 
 import re
@@ -20,19 +20,19 @@ from datasources.sources.formats import FileFormat, refuse_repeated
 from datasources.sources.text_files import blocks, ends
 from datasources.sql import identifier, literal, literals
 
-#: Types that the engine reads from a JSON text as `exact_types` does.
+#: Types that the engine reads from JSON strings in the same way as `exact_types`.
 _READ_BY_THE_ENGINE = frozenset({*CHECKED - {"BIGNUM"}, "TIMESTAMP_NS", "TIMESTAMPTZ_NS", "TIME_NS", TEXT})
 
-#: Numbers that a double may not keep, because of many digits or a large exponent, and the character in front of them,
-#: which is none in front of the text of a string.
+#: Numbers that a double might not keep because of many digits or a large exponent, with the preceding character. There
+#: is no such character before the text of a string.
 _LONG_NUMBER = r"[:,\[\s]-?\d[\d.]{15,}(?:[eE][-+]?\d+)?|[:,\[\s]-?\d[\d.]*[eE][-+]?\d{3,}"
 
-#: A string or a number, and what may be the beginning of either at the end of a block.
+#: A string or a number, and a possible beginning of either at the end of a block.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|-?\d[\d.]*(?:[eE][-+]?\d*)?|-\Z', re.DOTALL)
-#: The fewest characters of a number with a fraction that a double may not keep.
+#: The minimum length of a number with a fraction that a double might not keep.
 _LONG = 17
 
-#: Integers of JSON are exact in these types.
+#: JSON integers are exact in these types.
 _EXACT = frozenset({"BIGINT", "BOOLEAN"})
 
 _DUPLICATE = re.compile(r'Duplicate name "+(.*?)"+ in struct')
@@ -56,16 +56,16 @@ class Json(FileFormat):
     }
 
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
-        """Check how each file ends, and its keys, as `Scan.bind` promises."""
+        """Check the end and the keys of each file; see `Scan.bind`."""
         firsts = set()
         for file in self.files:
             head, last = ends(file, self.compression, self.deadline)
             first = head.lstrip()[:1]
-            # The engine accepts an array that was cut after a comma.
+            # The engine accepts an array that was truncated after a comma.
             if first == b"[" and last != b"]":
                 raise SourceError(f"'{file.shown}': the JSON was cut short.")
             firsts.add(first)
-        # The engine does not recognise an array behind a byte order mark.
+        # The engine does not recognise an array after a byte order mark.
         self._layout = "array" if firsts == {b"["} else "auto"
         scan = (
             f"read_json({self._common}, records = 'true', union_by_name = true, sample_size = -1, "
@@ -77,7 +77,7 @@ class Json(FileFormat):
         return self._typed(connection, {name: type_ for name, type_, *_ in columns})
 
     def details(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
-        """Look for an empty key if the engine finds no keys: it means the same to the engine."""
+        """Look for an empty key if the engine finds no keys, because it does not distinguish the two cases."""
         if "expected records" in str(error):
             query = f"SELECT bool_or(list_contains(json_keys(json), '')) FROM read_json_objects({self._common})"  # noqa: S608 - our SQL
             if connection.execute(query).fetchone() == (True,):
@@ -95,7 +95,7 @@ class Json(FileFormat):
         return f"{literals(self.paths)}, format = '{self._layout}', {self.engine_compression}"
 
     def _refuse_similar_keys(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Refuse keys that differ only in case: the engine renames the second to `KEY_1`."""
+        """Refuse keys that differ only in case, because the engine renames the second to `KEY_1`."""
         folded = set(map(str.lower, self._names))
         if not any((match := re.fullmatch(r"(.*)_\d+", name)) and match[1] in folded for name in folded):
             return
@@ -125,7 +125,7 @@ class Json(FileFormat):
         direct = {leaf: type_ if type_ in _READ_BY_THE_ENGINE else TEXT for leaf, type_ in kept.items()}
         cast = {leaf.root for leaf, type_ in kept.items() if direct[leaf] != type_}
         relation = self._read(columns, direct)
-        # A list of all columns, because the engine takes long to replace many columns of a star.
+        # List all columns, because the engine is slow to replace many columns of a star.
         selected = [
             Found(_type(Place(quoted), found, kept)).of(quoted) + f" AS {quoted}" if quoted in cast else quoted
             for quoted, found in ((identifier(name), found) for name, found in columns.items())
@@ -133,7 +133,7 @@ class Json(FileFormat):
         return f"(SELECT {', '.join(selected)} FROM {relation})" if cast else relation  # noqa: S608 - quoted
 
     def _read(self, columns: Mapping[str, Any], types: Mapping[Place, str]) -> str:
-        """Return a relation of *columns*, and their types, which have *types* at some places."""
+        """Return a relation with *columns*, which maps names to types, with *types* at some places."""
         declared = ", ".join(
             f"{literal(name)}: {literal(_type(Place(identifier(name)), found, types))}"
             for name, found in columns.items()
@@ -142,7 +142,7 @@ class Json(FileFormat):
 
     def _keep_digits(self, connection: duckdb.DuckDBPyConnection) -> bool:
         """
-        Read copies of the files in which numbers are strings that the engine would round, if there are any.
+        If the engine would round any numbers, read copies of the files in which these numbers are strings.
 
         Returns:
             Whether a double keeps all numbers, integers included.
@@ -162,13 +162,13 @@ class Json(FileFormat):
 
 
 def with_long_numbers_quoted(contents: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield *contents*, which is JSON, with those numbers as strings that a double does not keep."""
+    """Yield *contents*, which is JSON, with numbers that a double does not keep as strings."""
     rest = b""
     for block in contents:
         text = rest + block
         parts, end, cut = [], 0, len(text)
         for token in _TOKEN.finditer(text):
-            if token.end() == len(text):  # It may go on in the next block.
+            if token.end() == len(text):  # The token may continue in the next block.
                 cut = token.start()
             elif not token[0].startswith(b'"') and _is_rounded(token[0]):
                 parts += [text[end : token.start()], b'"', token[0], b'"']
@@ -186,12 +186,12 @@ def _is_rounded(token: bytes) -> bool:
     if not re.fullmatch(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", number) or number.lstrip("-").isdecimal():
         return False
     exact, kept = Decimal(number), float(number)
-    # Repr of an infinite double is no number of JSON. Otherwise as `exact_types.keeps_as_double`.
+    # The repr of an infinite double is not a JSON number. Otherwise see `exact_types.keeps_as_double`.
     return exact not in {Decimal(repr(kept)), Decimal(f"{kept:.{len(exact.as_tuple().digits) - 1}e}")}
 
 
 def _leaves(place: Place, type_: Any) -> Iterator[tuple[Place, str]]:
-    """Yield the places of the values in *type_* that hold no others, and their types."""
+    """Yield the places of the non-nested values in *type_*, and their types."""
     if type_.id == "struct":
         for name, member in type_.children:
             yield from _leaves(replace(place, steps=(*place.steps, name)), member)

@@ -1,4 +1,4 @@
-"""Files that are held open for a load, and their versions."""
+"""Files that are kept open for a load, and their versions."""
 
 import hashlib
 import os
@@ -10,8 +10,8 @@ from typing import NamedTuple
 #: The directory in which the system lists the open descriptors of this process.
 DESCRIPTORS = "/proc/self/fd"
 
-#: A file written to within this time (seconds) may be written to again under the same modification time, since the
-#: kernel stamps files by its tick.
+#: A file written within this time (seconds) may be written again with the same modification time, since the kernel
+#: timestamps files by its tick.
 SETTLED_S = 0.05
 
 
@@ -25,7 +25,7 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, info: os.stat_result) -> "Identity":
-        """Return the identity of the file that `stat` describes."""
+        """Return the identity of the file with this `stat` result."""
         return cls(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
 
     @property
@@ -35,7 +35,7 @@ class Identity(NamedTuple):
 
 
 def version_of(identities: Sequence[Identity]) -> str | None:
-    """Return a text that changes as soon as one of the files, or their number, changes; None until all have settled."""
+    """Return a string that changes whenever a file or the number of files changes; None until all have settled."""
     if not all(identity.is_settled for identity in identities):
         return None
     return hashlib.sha256(repr([tuple(identity) for identity in identities]).encode()).hexdigest()
@@ -43,7 +43,7 @@ def version_of(identities: Sequence[Identity]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PinnedFile:
-    """A regular file held open by *descriptor*; *shown* is its path as written in the YAML."""
+    """A regular file kept open by *descriptor*. *shown* is its path as written in the YAML."""
 
     descriptor: int
     shown: str
@@ -51,5 +51,5 @@ class PinnedFile:
 
     @property
     def path(self) -> str:
-        """A path by which this process opens this file even if it is renamed."""
+        """A path with which this process can open the file even if it is renamed."""
         return f"{DESCRIPTORS}/{self.descriptor}"

@@ -1,4 +1,4 @@
-"""The class that reads a dataset: that of its connector, or that of materialized views."""
+"""Finds the class that reads a dataset: the connector's class, or the class for materialized views."""
 
 import sys
 from typing import Final
@@ -11,7 +11,7 @@ _VIEW: Final = "datasources.sources.view:ViewSource"
 
 
 def import_source(connector: str) -> bool:
-    """Import the module of *connector* and its library; return whether they were not imported yet."""
+    """Import the module of *connector* and its library. Return whether they were not yet imported."""
     where = _VIEW if connector == VIEW else CONNECTORS[connector].source
     is_new = where.partition(":")[0] not in sys.modules
     imported(where)
@@ -24,7 +24,7 @@ def is_local(dataset: DatasetConfig) -> bool:
 
 
 def source_of(dataset: DatasetConfig) -> Source:
-    """Return the source that `from:` names."""
+    """Return the source in `from:`."""
     source: Source
     if dataset.connector == VIEW:
         source = imported(_VIEW)(dataset)

@@ -12,11 +12,11 @@ from datasources.sources.source import Load
 
 class ScratchSpace:
     """
-    The scratch space of one *load*, which all files together must not exceed. They are open until *stack* is closed.
+    The scratch space of one *load*, a limit for all files together. They are open until *stack* is closed.
 
     Attributes:
         deadline: The end of the load.
-        left_bytes: How many more bytes it may hold.
+        left_bytes: The remaining bytes.
     """
 
     def __init__(self, load: Load, stack: ExitStack) -> None:
@@ -27,11 +27,11 @@ class ScratchSpace:
 
     def save(self, blocks: Iterable[bytes], shown: str) -> PinnedFile:
         """
-        Write *blocks* to a new file; *shown* names it in errors.
+        Write *blocks* to a new file. *shown* names it in errors.
 
         Raises:
-            SourceError: They exceed the space.
-            SnapshotError: The deadline passed.
+            SourceError: The file exceeds the space.
+            SnapshotError: The deadline has passed.
             OSError: The disk is full.
         """
         file = self._stack.enter_context(tempfile.TemporaryFile(dir=self._directory, buffering=0))  # noqa: SIM115

@@ -1,9 +1,9 @@
 """
 The interface of a source.
 
-A `Source` is opened for one load; the result is a `Scan`, which the loading engine reads. There are two kinds: files
-that the engine reads by their descriptors (`datasources.sources.files`), and streams of record batches from a client
-library of the source (`datasources.sources.streams`).
+A `Source` is opened for one load. The result is a `Scan`, which the loading engine reads. There are two kinds: files
+that the engine reads through descriptors (`datasources.sources.files`), and streams of record batches from the source's
+client library (`datasources.sources.streams`).
 """
 
 import re
@@ -28,7 +28,7 @@ Value = int | float | Decimal | str | date | datetime
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A comparison of a *column* with a constant, true of every row that the load needs."""
+    """A comparison of a *column* with a constant, which is true for every row that the load needs."""
 
     column: str
     operator: Operator
@@ -38,12 +38,12 @@ class Bound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """
-    The most that a load needs, for a source that can leave the rest unread.
+    The maximum that a load needs, for a source that can skip the rest.
 
-    This is a hint: the load filters what it gets. A source may ignore any of it, and must ignore a bound that it would
-    compare differently from the engine, such as a string with another collation.
+    This is only a hint because the load filters the rows that it gets. A source may ignore any part of it, and must
+    ignore a bound that it would compare differently than the engine, such as a string with another collation.
 
-    `columns` are names in lower case, None for all of them; all `bounds` hold.
+    `columns` are lower-case names, or None for all columns. All `bounds` apply.
     """
 
     columns: frozenset[str] | None = None
@@ -53,10 +53,11 @@ class Wanted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """
-    One load, from the point of view of a source.
+    One load from the source's point of view.
 
-    *scratch* is an existing directory for this load alone, deleted after it; files in it count against *scratch_bytes*.
-    A result without rows has no types of its own, so it has those of the columns *served* if they have the same names.
+    *scratch* is an existing directory only for this load, which is deleted afterwards. Files in it count against
+    *scratch_bytes*. A result without rows has no types of its own, so it gets the types of the *served* columns if they
+    have the same names.
     """
 
     deadline: Deadline
@@ -71,8 +72,8 @@ class Scan(ABC):
     A source that is open for one load.
 
     Attributes:
-        version: A text that identifies the version of the source; None if the source cannot tell. It is read after
-            `bind` and kept with the data, and contains neither the location of the source nor secrets.
+        version: A string that identifies the version of the source; None if unknown. It is read after `bind` and stored
+            with the data. It must not contain the location of the source or secrets.
         paths: The only paths that the loading engine needs to open.
         held_bytes: The approximate memory of a client library while the engine reads, in bytes.
         is_read_once: Whether the relation of `bind` can be read only once, as a stream.
@@ -86,11 +87,11 @@ class Scan(ABC):
     @abstractmethod
     def bind(self, connection: duckdb.DuckDBPyConnection) -> str:
         """
-        Check the source and return the SQL of a relation that reads it: a table function, or a name.
+        Check the source and return the SQL of a relation that reads it (a table function or a name).
 
         Raises:
             SourceError: The source is not valid.
-            duckdb.Error: The engine cannot read it; `explain` says why.
+            duckdb.Error: The engine cannot read the source. `explain` returns the reason.
         """
 
     def accept(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> None:  # noqa: B027 (optional)
@@ -98,7 +99,7 @@ class Scan(ABC):
         Check the *columns* that the engine found.
 
         Raises:
-            SourceError: They differ from those of the source.
+            SourceError: They differ from the source's columns.
         """
 
     @abstractmethod
@@ -119,24 +120,24 @@ class Source(Protocol):
 
     def open(self, load: Load) -> AbstractContextManager[Scan]:
         """
-        Open it for one load.
+        Open the source for one load.
 
         Raises:
-            SourceError: It does not exist, or cannot be read.
-            SnapshotError: The deadline of *load* passed.
+            SourceError: The source does not exist or cannot be read.
+            SnapshotError: The deadline of *load* has passed.
         """
 
     def has_changed(self, version: str, load: Load) -> bool:
         """
-        Return, at little cost, whether the source differs from *version*; True if it cannot tell, as by default.
+        Return, at little cost, whether the source differs from *version*; True if unknown (the default).
 
         Raises:
-            SourceError: It does not exist, or cannot be read.
-            SnapshotError: The deadline of *load* passed.
+            SourceError: The source does not exist or cannot be read.
+            SnapshotError: The deadline of *load* has passed.
         """
         return True
 
 
 def reason_for(text: str, reasons: Iterable[tuple[str, str]]) -> str | None:
-    """Return the first of *reasons*, pairs of a pattern and a sentence, whose pattern is in *text*, an error."""
+    """Return the first of *reasons* (pairs of a pattern and a sentence) whose pattern occurs in the error *text*."""
     return next((reason for pattern, reason in reasons if re.search(pattern, text)), None)

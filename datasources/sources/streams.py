@@ -1,8 +1,8 @@
 """
 Sources that are streams of Arrow record batches from a client library.
 
-The engine pulls the batches while it writes the snapshot, so memory holds one or two of them. An error of the source
-passes through the engine, which wraps it in a message and a traceback of its own; so the original is kept here.
+The engine pulls the batches while it writes the snapshot, so only one or two of them are in memory. An error of the
+source passes through the engine, which wraps it in its own message and traceback, so the original is kept here.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,14 +14,15 @@ from datasources.errors import SnapshotError, SourceError
 from datasources.sources.source import Load, Scan
 from datasources.sql import identifier
 
-# Set before the first array: the default allocator reserves a gibibyte, which counts against the limit of a load.
+# Set this before the first array, because the default allocator reserves a gibibyte, which counts against a load's
+# limit.
 pa.set_memory_pool(pa.system_memory_pool())
 
-#: The names in the engine of the stream, and of a part of it that is tried again.
+#: The engine's names for the stream, and for a part of it that is tried again.
 _RELATION = "_source"
 _PROBE = "_probe"
 
-#: The memory of a library for each column: a page or a buffer, and its values.
+#: The memory of a library per column: a page or a buffer, and its values.
 _COLUMN_BYTES = 1024 * 1024
 
 
@@ -30,11 +31,11 @@ class StreamScan(Scan):
     A `Scan` of *reader*.
 
     Args:
-        reader: The stream; its owner closes it.
-        load: The load; its deadline is checked before each batch, and takes precedence over errors.
+        reader: The stream. Its owner closes it.
+        load: The load. Its deadline is checked before each batch, and takes precedence over errors.
         explain: Turns an error of the client library into a sentence without host, credentials or contents.
-        version: As `Scan.version`.
-        types: The engine's type to cast to, for columns to which the library cannot give the right type.
+        version: See `Scan.version`.
+        types: The engine type to cast to, for columns for which the library cannot provide the correct type.
     """
 
     is_read_once = True
@@ -75,7 +76,7 @@ class StreamScan(Scan):
         return f"(SELECT {', '.join(map(self._cast, self._reader.schema.names))} FROM {_RELATION})"  # noqa: S608 - quoted
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """Return the error of the source, or which data the engine does not accept."""
+        """Return the source's error, or an error that says which data the engine does not accept."""
         if isinstance(self._error, SnapshotError):
             raise self._error
         if self._error is not None:
@@ -94,7 +95,7 @@ class StreamScan(Scan):
         return f"CAST({quoted} AS {self._types[name]}) AS {quoted}" if name in self._types else quoted
 
     def _fits(self, connection: duckdb.DuckDBPyConnection, field: pa.Field, values: pa.Array | None = None) -> bool:
-        """Return whether the engine accepts *values* of this column; by default its last batch, or an empty one."""
+        """Return whether the engine accepts *values* of this column (by default its last batch, or an empty one)."""
         if values is None:
             values = pa.nulls(0, field.type) if self._batch is None else self._batch.column(field.name)
         try:
@@ -106,7 +107,7 @@ class StreamScan(Scan):
         return True
 
     def _row(self, connection: duckdb.DuckDBPyConnection, field: pa.Field) -> str:
-        """Return ` in row N` for the first value that the engine refuses, of the rows that were sent; or nothing."""
+        """Return ` in row N` for the first sent value that the engine refuses, or nothing."""
         if self._batch is None or not self._fits(connection, field, pa.nulls(0, field.type)):
             return ""
         values = self._batch.column(field.name)

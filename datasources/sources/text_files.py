@@ -1,8 +1,8 @@
 """
-The bytes of text files: their ends, decompressed, decoded.
+The bytes of text files: beginning and end, decompression, and decoding.
 
-The engine ignores the checksum of gzip and the end of a zstd stream that was cut short, and of other encodings than
-UTF-8 it reads only some bytes, so compression is checked and other encodings are decoded here.
+The engine ignores gzip checksums and truncated zstd streams, and reads only some bytes of encodings other than UTF-8.
+Therefore this module checks compression and decodes other encodings.
 """
 
 import codecs
@@ -19,14 +19,14 @@ from datasources.deadline import Deadline
 from datasources.errors import SourceError
 from datasources.sources.pinned_file import PinnedFile
 
-#: The bytes of a text file that are searched for its header. The engine takes lines of up to 2 MB.
+#: The bytes of a text file that are searched for its header. The engine accepts lines of up to 2 MB.
 HEAD_BYTES = 2 * 1024 * 1024
 _BLOCK_BYTES = 1024 * 1024
 
-#: What a file may begin with, and what it reveals about the encoding.
+#: Possible first bytes of a file, and the encoding that they indicate.
 _BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
-#: Bytes that latin-1 does not define, and windows-1252 mostly does.
+#: Bytes that latin-1 does not define but windows-1252 mostly does.
 _NOT_LATIN_1 = re.compile(rb"[\x80-\x9f]")
 
 
@@ -36,14 +36,14 @@ def blocks(file: PinnedFile, compression: str, deadline: Deadline) -> Iterator[b
 
     Raises:
         SourceError: Its compression is damaged.
-        SnapshotError: The deadline passed.
+        SnapshotError: The deadline has passed.
     """
     with open(file.path, "rb") as raw:  # noqa: PTH123 - a descriptor's path
         stream: Any = raw
         if compression == "GZIP":
             stream = gzip.GzipFile(fileobj=raw)
         elif compression == "ZSTD":
-            # Imported on first use: it takes memory that other loads do not need.
+            # Imported on first use because it takes memory that other loads do not need.
             arrow = import_module("pyarrow")
             stream = arrow.CompressedInputStream(arrow.PythonFile(raw, mode="r"), "zstd")
         try:
@@ -61,13 +61,13 @@ def blocks(file: PinnedFile, compression: str, deadline: Deadline) -> Iterator[b
 
 def ends(file: PinnedFile, compression: str, deadline: Deadline) -> tuple[bytes, bytes]:
     """
-    Return the first bytes of a text file (at most `HEAD_BYTES`), and its last byte that is not white space.
+    Return the first bytes of a text file (at most `HEAD_BYTES`), and its last non-white-space byte.
 
-    A byte order mark of UTF-8 is left out. A compressed file is read to its end.
+    A UTF-8 byte order mark is left out. A compressed file is read to its end.
 
     Raises:
-        SourceError: It holds nothing but white space, or its compression is damaged.
-        SnapshotError: The deadline passed.
+        SourceError: The file contains only white space, or its compression is damaged.
+        SnapshotError: The deadline has passed.
     """
     is_plain = compression == "UNCOMPRESSED"
     head, last = _plain_ends(file, deadline) if is_plain else _compressed_ends(file, compression, deadline)
@@ -99,16 +99,16 @@ def _compressed_ends(file: PinnedFile, compression: str, deadline: Deadline) -> 
 
 
 def marked_encoding(beginning: bytes) -> str | None:
-    """Return the encoding of the byte order mark in the *beginning* of a file; None if it has none."""
+    """Return the encoding of the byte order mark at the *beginning* of a file; None if there is none."""
     return next((encoding for mark, encoding in _BYTE_ORDER_MARKS if beginning.startswith(mark)), None)
 
 
 def decoded(contents: Iterable[bytes], encoding: str, shown: str) -> Iterator[bytes]:
     """
-    Yield *contents*, written in *encoding*, in UTF-8 without a byte order mark; *shown* names the file in errors.
+    Yield *contents*, encoded in *encoding*, as UTF-8 without a byte order mark. *shown* names the file in errors.
 
     Raises:
-        SourceError: They are in another encoding, as far as that can be told.
+        SourceError: They are recognisably in another encoding.
     """
     rest = iter(contents)
     first = next(rest, b"")
@@ -137,10 +137,10 @@ def decoded(contents: Iterable[bytes], encoding: str, shown: str) -> Iterator[by
 
 def without_lines(contents: Iterable[bytes], lines: int, shown: str) -> Iterator[bytes]:
     """
-    Yield *contents* without the first *lines*, which may hold anything; *shown* names the file in errors.
+    Yield *contents* without the first *lines*, which may contain anything. *shown* names the file in errors.
 
     Raises:
-        SourceError: There are not so many lines, or they are longer than `HEAD_BYTES`.
+        SourceError: There are fewer lines, or they are longer than `HEAD_BYTES`.
     """
     rest = iter(contents)
     head = b""
@@ -168,7 +168,7 @@ def emptied(contents: Iterable[bytes], values: Iterable[str], delimiter: str) ->
 
 
 def _codec(encoding: str, beginning: bytes, shown: str) -> str:
-    """Return the name of the codec. Without a byte order mark, zero bytes tell which order UTF-16 has."""
+    """Return the name of the codec. Without a byte order mark, zero bytes indicate the UTF-16 byte order."""
     if encoding != "utf-16" or marked_encoding(beginning) is not None:
         return encoding
     zeros = {codec: beginning[start::2].count(0) for start, codec in ((1, "utf-16-le"), (0, "utf-16-be"))}

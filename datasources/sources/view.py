@@ -1,8 +1,9 @@
 """
-The source of a materialized view: the published snapshots of what it reads.
+The source of a materialized view: the published snapshots of the relations that it reads.
 
-The loading engine attaches them read-only, defines the names that the view uses, and runs its SQL, which the gate has
-admitted. An error neither quotes the data nor names what the view reads: a key that may name the view need not know it.
+The loading engine attaches the snapshots read-only, defines the names that the view uses, and runs its SQL, which the
+gate has admitted. An error does not quote data or name the relations, because a key that may read the view may not know
+them.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class ViewSource:
-    """A view over what is published in the state directory, its location."""
+    """A view over the data published in the state directory, which is its location."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         if dataset.view is None:
@@ -39,18 +40,18 @@ class ViewSource:
 
     @contextmanager
     def open(self, load: Load) -> "Iterator[ViewScan]":
-        """As `Source.open`."""
+        """See `Source.open`."""
         load.deadline.check()
         with ExitStack() as held:
             yield ViewScan(self._name, self._view, self._opened(held))
 
     def has_changed(self, version: str, load: Load) -> bool:
-        """Return whether anything that the view reads was published since."""
+        """Return whether anything that the view reads has been published since then."""
         load.deadline.check()
         return _version(self._snapshots()) != version
 
     def _opened(self, held: ExitStack) -> dict[Snapshot, IO[bytes]]:
-        """Return what the view reads, with open files: what replaces a snapshot deletes its file."""
+        """Return the snapshots that the view reads, with open files, because replacing a snapshot deletes its file."""
         snapshots = self._snapshots()
         while True:
             try:
@@ -63,7 +64,7 @@ class ViewSource:
 
     def _snapshots(self) -> tuple[Snapshot, ...]:
         try:
-            # What is staged for another configuration comes after what it is to replace.
+            # Snapshots staged for another configuration come after the ones that they will replace.
             manifests = map(read_manifest, (self._state_dir, self._state_dir / STAGED_DIRECTORY))
             published = {one.dataset.lower(): one for manifest in manifests for one in manifest.snapshots}
         except ManifestError as exc:
@@ -81,7 +82,7 @@ class ViewScan(Scan):
         self._view = view
         self._files = {snapshot: f"{DESCRIPTORS}/{file.fileno()}" for snapshot, file in opened.items()}
         self.version = _version(tuple(opened))
-        # The engine looks for the name that a file has now: see `LoadingEngine`.
+        # The engine looks for the current name of a file: see `LoadingEngine`.
         names = (*self._files.values(), *(file.name for file in opened.values()))
         self.paths = tuple(text for name in names for text in (name, f"{name}.wal"))
 
@@ -102,7 +103,7 @@ class ViewScan(Scan):
         return sql
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
-        """Name the kind of error alone. What is wrong with the SQL is logged: it holds names, and no data."""
+        """Return only the kind of error. The SQL error itself, which contains names but no data, is logged."""
         if isinstance(error, duckdb.BinderException | duckdb.CatalogException):
             logger.warning("The view %s cannot be computed: %s", self._name, str(error).partition("\n")[0])
             return SourceError(f"The view {self._name} does not fit what it reads; see the log of the runtime.")

@@ -17,7 +17,7 @@ _CONTINUATION: Final = b"\xff\xff\xff\xff"
 _PREFIX: Final = struct.Struct("<4si")
 END_OF_STREAM: Final = _CONTINUATION + bytes(4)
 
-#: Headers and bodies are aligned to this.
+#: The alignment of headers and bodies in bytes.
 _ALIGNMENT: Final = 8
 
 _U8, _U16 = struct.Struct("<B"), struct.Struct("<H")
@@ -28,7 +28,7 @@ _MESSAGE_KIND, _MESSAGE_HEADER, _MESSAGE_BODY, _MESSAGE_METADATA = 1, 2, 3, 4
 _BATCH_ROWS, _BATCH_COMPRESSION = 0, 3
 _DICTIONARY_BATCH = 1
 
-#: The indexes of fields in a Schema, a Field, a KeyValue, and in the two types that hold text or a list.
+#: The indexes of fields in a Schema, a Field, a KeyValue, and in the two types with text or a list.
 _SCHEMA_FIELDS, _SCHEMA_METADATA = 1, 2
 _FIELD_NAME, _FIELD_TYPE_KIND, _FIELD_TYPE, _FIELD_CHILDREN, _FIELD_METADATA = 0, 2, 3, 5, 6
 _KEY, _VALUE = 0, 1
@@ -79,7 +79,7 @@ class Table:
         return int(layout.unpack_from(self._data, position)[0])
 
     def _offset(self, index: int) -> int:
-        """Return the position of the value of a field; 0 if it is absent."""
+        """Return the position of a field's value; 0 if it is absent."""
         offset = self._read(_U16, self._vtable + 4 + 2 * index) if index < self._field_count else 0
         return self._position + offset if offset else 0
 
@@ -161,13 +161,13 @@ def read_header(data: bytes) -> Header:
 
 def weigh(header: Header, budget: int) -> int:
     """
-    Return the rest of *budget* after the expanded size of a header: its fields, names and other text.
+    Return the rest of *budget* after subtracting the expanded size of a header (fields, names and other text).
 
     A flatbuffer may refer to the same part many times, so a short header can expand to a large schema. Each reference
-    counts: a table as `TABLE_WEIGHT`, text and lists by their length.
+    counts. A table counts as `TABLE_WEIGHT`, text and lists by their length.
 
     Raises:
-        IpcError: The header exceeds *budget* or `MAX_DEPTH`, cannot be read, or holds a name that is not UTF-8.
+        IpcError: The header exceeds *budget* or `MAX_DEPTH`, cannot be read, or contains a name that is not UTF-8.
     """
     for weight in _weights(header):
         budget -= weight
@@ -181,7 +181,7 @@ MAX_DEPTH: Final = 64
 
 
 def _weights(header: Header) -> Iterator[int]:
-    """Yield the weights of the parts of a header. No part is read before the caller has counted the one before it."""
+    """Yield the weights of a header's parts. No part is read before the caller has counted the previous one."""
     yield from _pairs(header.message, _MESSAGE_METADATA)
     if header.kind is Kind.SCHEMA:
         yield from _pairs(header.header, _SCHEMA_METADATA)
@@ -209,7 +209,7 @@ def _fields(table: Table, index: int, depth: int) -> Iterator[int]:
 
 
 def _text(table: Table, index: int) -> Iterator[int]:
-    """Weigh text before copying it. Arrow does not check that it is UTF-8, and pyarrow then fails."""
+    """Weigh text before copying it. Arrow does not check that the text is UTF-8, and pyarrow would fail later."""
     yield table.length(index)
     try:
         table.text(index).decode()

@@ -1,8 +1,8 @@
 """
 The messages of Arrow Flight and Flight SQL as protobuf classes.
 
-The classes are created from generated descriptors at first use, in a separate pool: flightsql-dbapi registers messages
-of the same names in protobuf's default pool, where names are unique.
+The classes are created from generated descriptors at first use. They are in a separate pool because flightsql-dbapi
+registers messages with the same names in protobuf's default pool, where names must be unique.
 """
 
 from importlib.resources import files
@@ -15,7 +15,7 @@ from flightapi.errors import MalformedMessageError
 
 SERVICE = "arrow.flight.protocol.FlightService"
 
-#: The prefix of the type URL in the Any of a Flight SQL message.
+#: The type URL prefix in the Any of a Flight SQL message.
 TYPE_URL_PREFIX = "type.googleapis.com/"
 
 _FLIGHT = "arrow.flight.protocol."
@@ -26,7 +26,7 @@ _POOL = descriptor_pool.DescriptorPool()
 for _file in descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS).file:
     _POOL.AddSerializedFile(_file.SerializeToString())
 
-#: The paths of the RPCs by their names.
+#: RPC paths by name.
 PATHS = {method.name: f"/{SERVICE}/{method.name}" for method in _POOL.FindServiceByName(SERVICE).methods}
 
 
@@ -38,7 +38,7 @@ AnyMessage = _class("google.protobuf.Any")
 
 
 def __getattr__(name: str) -> Any:
-    """Return the class of the Flight or Flight SQL message *name*, such as `FlightInfo`, and keep it here."""
+    """Return the class of the Flight or Flight SQL message *name*, such as `FlightInfo`, and cache it here."""
     for package in (_FLIGHT, _FLIGHT_SQL):
         try:
             kind = globals()[name] = _class(package + name)
@@ -55,7 +55,7 @@ def enum_values(name: str) -> dict[str, int]:
 
 def parse(kind: Any, data: bytes) -> Any:
     """
-    Return the message of class *kind* that *data* holds.
+    Parse *data* as a message of class *kind*.
 
     Raises:
         MalformedMessageError: *data* is not such a message.

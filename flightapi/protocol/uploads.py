@@ -10,7 +10,7 @@ from flightapi.protocol import messages
 from flightapi.protocol.ipc import END_OF_STREAM, Header, IpcError, Kind, encapsulated, read_header, weigh
 from queryengine.execution.parameters import MAX_PARAMETERS
 
-#: The limit on messages in one upload: a schema, a dictionary for each column, a record batch, and some empty ones.
+#: The limit on messages in one upload: a schema, a dictionary for each column, a record batch, and a few empty ones.
 MAX_MESSAGES: Final = MAX_PARAMETERS + 100
 
 #: The limit on the expanded size of all headers (`ipc.weigh`): ten thousand columns with long names.
@@ -72,7 +72,7 @@ def read_row(upload: Iterable[bytes], max_bytes: int) -> pa.Table:
 
 
 def _bounded(upload: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Yield the messages, and fail as soon as there are too many of them or too many bytes."""
+    """Yield the messages, and fail as soon as there are too many messages or bytes."""
     left = max_bytes
     for number, message in enumerate(upload, start=1):
         left -= len(message)
@@ -149,7 +149,7 @@ def _is_parameter(kind: pa.DataType) -> bool:
 
 
 def _is_nested(kind: pa.DataType) -> bool:
-    """Return whether a nested value may have the type *kind*; `ipc.weigh` limits the depth."""
+    """Return whether a nested value may have the type *kind*. `ipc.weigh` limits the depth."""
     if pa.types.is_struct(kind):
         return all(_is_nested(kind.field(number).type) for number in range(kind.num_fields))
     if any(is_list(kind) for is_list in _LISTS):
@@ -167,7 +167,7 @@ def _check_sizes(columns: Sequence[pa.Array], stream_bytes: int) -> None:
     """
     Check that the columns are not larger than the upload.
 
-    Buffers may overlap in a body, and there may be any number of values without bytes.
+    Buffers may overlap in a body, and there can be any number of values without bytes.
     """
     if sum(map(_buffer_bytes, columns)) > stream_bytes:
         raise UploadError(_INVALID)
@@ -181,7 +181,7 @@ def _buffer_bytes(array: pa.Array) -> int:
 
 
 def _values(array: pa.Array) -> int:
-    """Return the number of values in an array on all levels; each struct value repeats the names of its fields."""
+    """Return the number of values in an array on all levels. Each struct value repeats its field names."""
     kind = array.type
     if any(is_list(kind) for is_list in _LISTS):
         return len(array) + _values(array.values)

@@ -37,7 +37,11 @@ def _nested(array: pa.Array) -> pa.Array:  # noqa: PLR0911 (one for each kind)
     if isinstance(array, pa.DictionaryArray):
         return pa.DictionaryArray.from_arrays(_cleared(array.indices), array.dictionary, ordered=type_.ordered)
     if isinstance(array, pa.StructArray):  # The fields are null where the structure is.
-        fields = [_cleared(field) for field in array.flatten()]
+        # A union has no nulls of its own: to flatten one into a null structure ends the process.
+        fields = [
+            _cleared(array.field(index) if pa.types.is_union(field.type) else pc.struct_field(array, [index]))
+            for index, field in enumerate(type_)
+        ]
         return pa.StructArray.from_arrays(fields, fields=list(type_), mask=array.is_null()) if fields else array
     if isinstance(array, pa.MapArray):
         entries = pa.StructArray.from_arrays(
@@ -50,8 +54,12 @@ def _nested(array: pa.Array) -> pa.Array:  # noqa: PLR0911 (one for each kind)
         return _rebuilt(array, 1, [_cleared(array.values)])
     if isinstance(array, pa.UnionArray):
         fields = [_cleared(array.field(index)) for index in range(type_.num_fields)]
-        names = [type_.field(index).name for index in range(type_.num_fields)]
-        return pa.UnionArray.from_sparse(array.type_codes, fields, names, type_.type_codes)
+        # Those of a sparse union are sliced as it is, and those of a dense one are whole. It has no validity buffer.
+        buffers = [
+            buffer.slice(array.offset * width, len(array) * width)
+            for buffer, width in zip(array.buffers()[1:], (1, 4) if type_.mode == "dense" else (1,), strict=False)
+        ]
+        return pa.Array.from_buffers(type_, len(array), [None, *buffers], 0, 0, fields)
     if not array.null_count or pa.types.is_null(type_):
         return array
     return _rebuilt(array, 3, [])  # A text takes no bytes if it is null.

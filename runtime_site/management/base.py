@@ -1,4 +1,4 @@
-"""The option `--config`, and the base of `serve` and of the commands that run one part (`runrefresh`, ...)."""
+"""The option `--config`, and the base of `serve` and of the commands that run one process (`runrefresh`, ...)."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from supervisor.startup import StartError
 
 
 def add_config_option(parser: CommandParser) -> None:
-    """Declare `--config FILE`; its value, `config`, is for `use_config`."""
+    """Declare `--config FILE`. Its value, `config`, is for `use_config`."""
     parser.add_argument(
         "--config",
         metavar="FILE",
@@ -45,7 +45,7 @@ class PartCommand(BaseCommand):
         add_config_option(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the part, and exit with an error that prevents its start."""
+        """Run the process, and exit with an error if it cannot start."""
         try:
             if handover.received() is None:
                 use_config(options["config"])
@@ -56,5 +56,5 @@ class PartCommand(BaseCommand):
             sys.exit(self.exit_code)
 
     def handed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the JSON values that the part needs from the *options*."""
+        """Return the JSON values that the process needs from the *options*."""
         return {}

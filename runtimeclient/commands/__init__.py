@@ -1,1 +1,1 @@
-"""The commands; `COMMANDS` of each module has its own by name."""
+"""The commands. `COMMANDS` in each module has the module's commands by name."""

@@ -1,4 +1,4 @@
-"""What a command is, one call of it, and the parsers of one command and of all."""
+"""Commands, their invocations, and the parsers for one command and for all commands."""
 
 import argparse
 import importlib
@@ -23,7 +23,7 @@ _EXIT_STATUSES = (
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are UsageErrors and never quote a value: after a misspelt option it may be a key."""
+    """A parser whose errors are UsageErrors and never quote a value, which after a misspelt option may be a key."""
 
     def error(self, message: str) -> NoReturn:
         """Reject the command line."""
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One call of a command: its options, streams and environment, and the name of the program for hints."""
+    """One call of a command: its options, streams and environment, and the program name for hints."""
 
     options: argparse.Namespace
     console: Console
@@ -53,7 +53,7 @@ class Invocation:
     prog: str = PROG
 
     def connect(self) -> RuntimeClient:
-        """Create the client that options, environment and profile ask for. Raises UsageError."""
+        """Create the client that options, environment and profile specify. Raises UsageError."""
         client, warning = connect(self.options, self.environ)
         if warning:
             self.console.warn(warning)
@@ -63,12 +63,12 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command; `call` may raise any ClientError, whose exit status becomes that of the process."""
+    """A command. `call` may raise any ClientError, whose exit status becomes the exit status of the process."""
 
     name: str
     summary: str  # one line for the list of commands
-    description: str  # for its own help; line breaks are kept
-    examples: Sequence[tuple[str, str]]  # arguments, and what the command then does
+    description: str  # for the command's own help; line breaks are kept
+    examples: Sequence[tuple[str, str]]  # the arguments and the function to call
     call: Callable[[Invocation], None]
     add_arguments: Callable[[argparse.ArgumentParser], object] = lambda _: None
     has_connection: bool = True  # it talks to a runtime and takes the connection options
@@ -92,7 +92,7 @@ class Command:
 
 
 def load_command(name: str) -> Command:
-    """Return the command of that name, importing only its module."""
+    """Return the command with this name, importing only its module."""
     command: Command = importlib.import_module(COMMANDS[name]).COMMANDS[name]
     return command
 

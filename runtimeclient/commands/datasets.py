@@ -72,7 +72,7 @@ def _refresh(invocation: Invocation) -> None:
 
     @contextmanager
     def counting(kind: type[ClientError]) -> Iterator[None]:
-        """Raise an error of this *kind* if there is only one refresh, else show and count it."""
+        """Raise an error of this *kind* if there is only one refresh. Otherwise show and count it."""
         try:
             yield
         except kind as exc:

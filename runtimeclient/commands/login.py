@@ -31,7 +31,7 @@ from runtimeclient.profiles import (
 
 
 def profile_name(named: str | None, environ: Mapping[str, str]) -> str:
-    """Return the name of the profile to change: *named*, else that of the environment, else `default`."""
+    """Return the name of the profile to change: *named*, else the one in the environment, else `default`."""
     return check_profile_name(environ.get(PROFILE_VARIABLE) or DEFAULT_PROFILE if named is None else named)
 
 
@@ -48,7 +48,7 @@ class ProfileStore:
         self._config = self._directory / "config.toml"
 
     def find(self, name: str) -> Profile | None:
-        """Return the profile of that name, if there is one."""
+        """Return the profile with this name, if there is one."""
         return find_profile(name, self._environ) if name in read_config(self._config) else None
 
     def save(self, profile: Profile, key: str, store: Literal["keyring", "file"]) -> str:
@@ -80,7 +80,7 @@ class ProfileStore:
         self._remove_key(profile, kept=None)
 
     def _remove_key(self, profile: Profile, kept: str | Path | None) -> None:
-        """Delete the keyring entry or own file of a profile, unless it is the one to be kept."""
+        """Delete the keyring entry or own file of a profile, unless it is *kept*."""
         if profile.api_key_keyring and profile.keyring_user != kept:
             remove_from_keyring(profile)
         own = self._key_file(profile.name)

@@ -1,4 +1,4 @@
-"""`queries`, `cancel` and `history`: the statements of a key that run, and those that have ended."""
+"""`queries`, `cancel` and `history`: the running and the finished statements of a key."""
 
 import argparse
 from dataclasses import asdict, fields
@@ -75,7 +75,7 @@ def _add_history_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def limit(text: str) -> int:
-    """Parse a number of rows that a runtime gives."""
+    """Parse a number of rows to request from a runtime."""
     value = int(text)
     if not 1 <= value <= _MAX_LIMIT:
         raise argparse.ArgumentTypeError(f"must be from 1 to {_MAX_LIMIT}")

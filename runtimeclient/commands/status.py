@@ -88,8 +88,8 @@ def _wait(client: RuntimeClient, invocation: Invocation) -> None:
     Wait until everything is ready.
 
     Raises:
-        NotAuthorisedError, NotARuntimeError, RequestRefusedError: At once; waiting would not help.
-        ClientError: The last obstacle, when the time is up.
+        NotAuthorisedError, NotARuntimeError, RequestRefusedError: Immediately, because waiting would not help.
+        ClientError: The last obstacle when the time is up.
     """
     end = time.monotonic() + invocation.options.wait
     state = "no response yet"

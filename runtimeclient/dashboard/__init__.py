@@ -1,1 +1,1 @@
-"""The live screen of `querykeep top`: what it shows, how it is drawn, and the terminal."""
+"""The live screen of `querykeep top`: its data, its layout, and the terminal."""

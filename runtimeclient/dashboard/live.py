@@ -1,4 +1,4 @@
-"""The live screen: a terminal that shows one full screen and reads keys, which it draws and obeys."""
+"""The live screen, which draws a full terminal screen and reacts to keys."""
 
 import os
 import select
@@ -24,7 +24,7 @@ _HOME, _END_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 UP, DOWN = "up", "down"
 _KEYS = {"\x1b[A": UP, "\x1bOA": UP, "k": UP, "\x1b[B": DOWN, "\x1bOB": DOWN, "j": DOWN}
 
-#: Seconds until an escape is taken for a key of its own.
+#: Seconds until an escape counts as a separate key.
 _ESCAPE_S = 0.05
 
 #: Signals that end the program.
@@ -39,11 +39,11 @@ class FullScreen:
         self._screen = screen
         self._modes = termios.tcgetattr(self._keys)
         self._is_to_stop = False  # by Ctrl-Z
-        self.was_stopped = False  # since this was last set: the screen must be drawn again
+        self.was_stopped = False  # since this was last set: the screen must be redrawn
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Take the terminal for the block. It is restored at its end, and when a signal ends or stops the program."""
+        """Take over the terminal for the block. Restore it at the end, and when a signal ends or stops the program."""
         former = {number: signal.getsignal(number) for number in (*_ENDS, signal.SIGTSTP)}
         for number in _ENDS:
             signal.signal(number, self._end)
@@ -57,7 +57,7 @@ class FullScreen:
                 signal.signal(number, handler)
 
     def draw(self, text: str) -> None:
-        """Show *text* instead of what is shown. Its lines must not be wider than the terminal."""
+        """Replace the screen content with *text*. Its lines must not be wider than the terminal."""
         lines = text.split("\n")
         self._screen.write(_HOME + "\r\n".join(f"{line}{_END_OF_LINE}" for line in lines) + _REST)
         self._screen.flush()
@@ -98,7 +98,7 @@ class FullScreen:
         raise SystemExit(128 + number)
 
     def _note_stop(self, _number: int, _frame: FrameType | None) -> None:
-        # Nothing is written here: the signal may have interrupted a write to the screen.
+        # Write nothing here, because the signal may have interrupted a write to the screen.
         self._is_to_stop = True
 
     def _stop(self) -> None:
@@ -106,19 +106,19 @@ class FullScreen:
         self._leave()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
-        # Here it goes on in the foreground.
+        # The program continues here in the foreground.
         signal.signal(signal.SIGTSTP, self._note_stop)
         self._enter()
         self.was_stopped = True
 
 
-#: Seconds between looks for a new snapshot and at the size of the terminal.
+#: Seconds between checks for a new snapshot and for the terminal size.
 _LOOK_S = 0.1
 
 
 @dataclass
 class Dialogue:
-    """What the keys have led to: the statement `chosen`, the one it `asks` about before cancelling it, or the end."""
+    """The state reached with the keys: the `chosen` statement, the statement it `asks` about cancelling, or the end."""
 
     chosen: str = ""
     asks: str = ""
@@ -126,14 +126,14 @@ class Dialogue:
     is_over: bool = False
 
     def follow(self, ids: list[str]) -> None:
-        """Go on with the statements *ids*."""
+        """Continue with the statements *ids*."""
         if self.chosen not in ids:
             self.chosen = ids[0] if ids else ""
         if self.asks and self.asks not in ids:
             self.asks, self.notice = "", "The statement has ended."
 
     def press(self, key: str, ids: list[str]) -> str:
-        """Take a key; return the statement to cancel, or nothing."""
+        """Process a key. Return the statement to cancel, or nothing."""
         asked, self.asks, self.notice = self.asks, "", ""
         if asked:
             return asked if key == "y" else ""
@@ -152,7 +152,7 @@ class Dialogue:
 
 
 def one_screen(client: RuntimeClient, console: Console) -> str:
-    """Return one screen of all that there is. Raises ClientError."""
+    """Return one screen with all content. Raises ClientError."""
     view = View(url=client.endpoint.url, snapshot=take(client))
     return render(view, console.size()[0], None, has_color=console.has_color)
 

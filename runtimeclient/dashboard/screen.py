@@ -1,4 +1,4 @@
-"""Draw a snapshot as lines of text."""
+"""Draws a snapshot as lines of text."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _LEAST_ROWS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What a screen shows: of the runtime `url`, with the statement `chosen` (an id), and a line for the user."""
+    """The content of a screen: the runtime `url`, the `chosen` statement (an id), and a line for the user."""
 
     url: str
     snapshot: Snapshot | None
@@ -31,7 +31,7 @@ class View:
 
 
 def render(view: View, columns: int, lines: int | None, *, has_color: bool) -> str:
-    """Return the screen as text of *columns* and up to *lines*, all that there is if None."""
+    """Return the screen as text with *columns* and up to *lines* (None shows everything)."""
     console = Console(
         file=io.StringIO(),
         width=columns,
@@ -55,7 +55,7 @@ def render(view: View, columns: int, lines: int | None, *, has_color: bool) -> s
 
 
 def layout(view: View, lines: int | None) -> RenderableType:
-    """Return what the screen shows within *lines*, without the line for the user."""
+    """Return the screen content within *lines*, without the line for the user."""
     snapshot = view.snapshot
     if snapshot is None:
         return Group(_head(view), Text(f"Waiting for {view.url}", style="yellow"))
@@ -66,7 +66,7 @@ def layout(view: View, lines: int | None) -> RenderableType:
         (snapshot.statements, lambda rows: _statements(snapshot.statements, rows)),
         (snapshot.datasets, lambda rows: _datasets(snapshot.datasets, snapshot.taken, rows)),
     ]
-    # Each table has a blank line, a title, a head, and a line that counts the rows that are left out.
+    # Each table has a blank line, a title, a header, and a line that counts the omitted rows.
     room = None if lines is None else lines - len(parts) - 4 * len(tables)
     for rows, (_, draw) in zip(_shares([len(all_rows) for all_rows, _ in tables], room), tables, strict=True):
         parts += [Text(""), draw(rows)]
@@ -74,7 +74,7 @@ def layout(view: View, lines: int | None) -> RenderableType:
 
 
 def _shares(wanted: Sequence[int], room: int | None) -> list[int]:
-    """Divide *room* lines between tables of *wanted* rows: what one leaves, the others get."""
+    """Divide *room* lines between tables with *wanted* rows. Tables share the lines that others leave unused."""
     if room is None:
         return list(wanted)
     shares = [min(rows, _LEAST_ROWS) for rows in wanted]
@@ -179,7 +179,7 @@ def _statements(statements: Sequence[StatementStatistics], rows: int) -> Rendera
 
 def _datasets(datasets: Sequence[DatasetStatus], now: datetime, rows: int) -> RenderableType:
     table = _table("Datasets", "name", "status", "rows", "size", "age", "error", right="rows size age")
-    # Those with a problem first.
+    # Datasets with a problem come first.
     for row in sorted(datasets, key=lambda row: row.error is None)[:rows]:
         table.add_row(
             Text(visible(row.name)),

@@ -1,4 +1,4 @@
-"""What a runtime does at one moment, as it says itself, and a thread that asks it again and again."""
+"""A runtime's reported state at one moment, and a thread that polls it."""
 
 import threading
 from collections import deque
@@ -13,16 +13,16 @@ from runtimeclient.http.resources import ActiveQuery, ComponentStatus, DatasetSt
 
 _T = TypeVar("_T")
 
-#: How many statements a snapshot has, those that took longest.
+#: The number of statements in a snapshot (the slowest ones).
 _STATEMENTS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """
-    What a runtime does at the time `taken`. `problems` say what could not be read, or why the runtime is not reached.
+    The state of a runtime at the time `taken`. `problems` say what could not be read or why it is unreachable.
 
-    `is_ready` is None if that is not known.
+    `is_ready` is None if unknown.
     """
 
     taken: datetime
@@ -37,10 +37,10 @@ class Snapshot:
 
 def take(client: RuntimeClient) -> Snapshot:
     """
-    Ask a runtime for everything.
+    Read the complete state of a runtime.
 
     Raises:
-        NotAuthorisedError, ConnectionFailedError: As `RuntimeClient.sql`.
+        NotAuthorisedError, ConnectionFailedError: See `RuntimeClient.sql`.
     """
     problems: dict[str, None] = {}
 
@@ -70,8 +70,8 @@ class Poller:
     """
     Takes a snapshot every *interval_s* seconds, and cancels statements, in a thread.
 
-    A runtime that cannot be reached is asked again. If it refuses the key, the thread ends and sets `error`. `notice`
-    says what became of the last cancellation.
+    An unreachable runtime is polled again. If it refuses the key, the thread sets `error` and ends. `notice` reports
+    the result of the last cancellation.
     """
 
     def __init__(self, client: RuntimeClient, interval_s: float) -> None:
@@ -92,7 +92,7 @@ class Poller:
         self._again.set()
 
     def stop(self) -> None:
-        """End the thread, without waiting for a request that is under way: the client may be closed at once."""
+        """End the thread without waiting for a request in progress. The client may be closed immediately."""
         self._stops = True
         self._again.set()
 
@@ -100,7 +100,7 @@ class Poller:
         try:
             self._poll()
         except Exception:
-            if not self._stops:  # Else the client was closed under a request.
+            if not self._stops:  # Otherwise the client was closed during a request.
                 raise
 
     def _poll(self) -> None:

@@ -1,1 +1,1 @@
-"""The HTTP API on the wire: endpoint, key, time-outs, answers and resources."""
+"""The HTTP API on the wire: endpoint, key, timeouts, results and resources."""

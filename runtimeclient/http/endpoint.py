@@ -84,11 +84,10 @@ _DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 def check_api_key(key: str, where: str) -> str:
     """
-    Return a key that a header can carry unchanged; *where* names its origin in the message.
+    Return *key* if a header can carry it unchanged. *where* names its origin in the message.
 
     Raises:
-        UsageError: The key is empty, would be changed in transit, or has a typing error. The message contains no part
-            of it.
+        UsageError: The key is empty, would be changed in transit, or has a typo. The message contains no part of it.
     """
     if not key:
         raise UsageError(f"The API key {where} is empty.")
@@ -103,7 +102,7 @@ def check_api_key(key: str, where: str) -> str:
 
 def has_typing_error(key: str) -> bool:
     """
-    Return whether *key* begins like a key that the runtime generated, and is none.
+    Return whether *key* begins like a generated key but is not a valid one.
 
     The last 6 of its 42 characters are the CRC-32 of the others as a number in base62.
     """
@@ -115,7 +114,7 @@ def has_typing_error(key: str) -> bool:
 
 
 def masked(text: str, api_key: str | None) -> str:
-    """Replace the key in *text*: a server may echo it verbatim, JSON-escaped or percent-encoded."""
+    """Mask the key in *text*. A server may echo it verbatim, JSON-escaped or percent-encoded."""
     if api_key is not None:
         for form in (api_key, json.dumps(api_key)[1:-1], quote(api_key, safe="")):
             text = text.replace(form, "<secret>")
@@ -141,7 +140,7 @@ def tls_context(root_certificate_file: Path | None) -> ssl.SSLContext:
         with _usage_errors(f"The root certificate file {file}, named by {_ROOT_FILE},"):
             return ssl.create_default_context(cafile=file)
     if directories := os.environ.get(_ROOT_DIRECTORIES):
-        # OpenSSL ignores a directory that does not exist; without any, it would trust nobody.
+        # OpenSSL ignores a missing directory, and without any directory it would trust nobody.
         if not any(map(os.path.isdir, directories.split(os.pathsep))):
             raise UsageError(f"{_ROOT_DIRECTORIES} cannot be used: {directories} is not a directory.")
         with _usage_errors(f"The directory {directories}, named by {_ROOT_DIRECTORIES},"):
@@ -162,12 +161,12 @@ def _usage_errors(what: str) -> Iterator[None]:
         raise UsageError(f"{what} cannot be used: {reason}.") from exc
 
 
-#: A response with a lower average rate over a whole time-out counts as silent.
+#: A response with a lower average rate over a whole timeout counts as silent.
 MIN_BYTES_PER_S = 100
 
 
 def limit_response_time(client: httpx.Client) -> None:
-    """Apply the read time-out of each request to its whole response; `allow_streaming` exempts rows."""
+    """Apply the read timeout of each request to its whole response. `allow_streaming` exempts rows."""
     # httpx cannot pass on a network backend, which httpcore supports: https://www.encode.io/httpcore/network-backends
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001
         if isinstance(transport, httpx.HTTPTransport):
@@ -175,7 +174,7 @@ def limit_response_time(client: httpx.Client) -> None:
 
 
 def allow_streaming(response: httpx.Response) -> None:
-    """Allow the body of *response* any time, as long as enough of it arrives within each read time-out."""
+    """Allow the body of *response* any time, as long as enough of it arrives within each read timeout."""
     stream = response.extensions.get("network_stream")
     if isinstance(stream, _Stream):
         stream.allow_streaming()
@@ -191,9 +190,9 @@ class _Backend(httpcore.SyncBackend):
 
 class _Stream(httpcore.NetworkStream):
     """
-    A connection whose time-out starts when a request was last written.
+    A connection whose timeout starts when a request was last written.
 
-    While rows stream, only the time spent waiting counts: the consumer may be slow.
+    While rows stream, only the time spent waiting counts, because the consumer may be slow.
     """
 
     def __init__(self, stream: httpcore.NetworkStream) -> None:
@@ -223,7 +222,7 @@ class _Stream(httpcore.NetworkStream):
         return content
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Write a part of a request; the time-out of its response starts here."""
+        """Write part of a request. The timeout of its response starts here."""
         self._stream.write(buffer, timeout)
         self._is_streaming = False
         self._written_at = time.monotonic()

@@ -7,18 +7,18 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from runtimeclient.errors import NotARuntimeError
 
-# All counts of a runtime fit into 64 bits.
+# All counts from a runtime fit into 64 bits.
 _MAX_NUMBER = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Resource:
-    """Base of the resources: the fields are those of the JSON object; times are ISO 8601 in UTC."""
+    """Base of the resources. The fields are the JSON object's fields, and times are ISO 8601 in UTC."""
 
     @classmethod
     def from_json(cls, item: Mapping[str, Any]) -> Self:
         """
-        Parse a JSON object; unknown fields are ignored. An underscore after a name (`from_`) is not part of it.
+        Parse a JSON object, ignoring unknown fields. A trailing underscore (`from_`) is not part of a name.
 
         Raises:
             NotARuntimeError: A field is missing or has the wrong type.
@@ -41,9 +41,9 @@ class ComponentStatus(_Resource):
     """
     One row of `GET /v1/status`. `status` is Ready, Initializing, Disabled or Error.
 
-    The worker counts are those of the engine if it has worker processes: alive and busy now, and killed or lost since
-    the start. Its statements are those of all keys. `waiting_for` names the datasets that hold up readiness, of those
-    that the key may read.
+    The worker counts are for an engine with worker processes: alive and busy now, and killed or lost since the start.
+    The engine's statements are the statements of all keys. `waiting_for` lists the datasets readable with the key that
+    prevent readiness.
     """
 
     name: str
@@ -63,7 +63,7 @@ class DatasetStatus(_Resource):
     One row of `GET /v1/datasets`.
 
     `status` is Initializing, Ready, Refreshing, Error or Disabled. `age_s` counts from `checked_at`, the time of the
-    last successful refresh; `bytes` is the size on disk.
+    last successful refresh. `bytes` is the size on disk.
     """
 
     from_: str
@@ -85,7 +85,7 @@ class RefreshRun(_Resource):
     """
     One refresh of a dataset. `status` is queued, running, succeeded or failed.
 
-    An `unchanged` run loaded nothing, because the source has not changed or has nothing newer. While a run is running,
+    An `unchanged` run loaded nothing because the source has not changed or has no newer rows. While a run is running,
     `phase` is opening, loading or publishing, and `bytes` the size written so far.
     """
 
@@ -132,7 +132,7 @@ class ActiveQuery(_Resource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedQuery(_Resource):
-    """One row of `GET /v1/sql/history`. `verdict` is ok or the code of an error; `sql` is None unless it is kept."""
+    """One row of `GET /v1/sql/history`. `verdict` is ok or an error code. `sql` is None unless the history keeps it."""
 
     id: str
     request_id: str | None
@@ -154,7 +154,7 @@ class FinishedQuery(_Resource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementStatistics(_Resource):
-    """Statistics of the statements with one digest; means and 95th percentiles are in milliseconds."""
+    """Statistics of the statements with one digest. Means and 95th percentiles are in milliseconds."""
 
     statement: str | None
     calls: int
@@ -178,7 +178,7 @@ class StatementStatistics(_Resource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics(_Resource):
-    """The answer of `GET /v1/sql/statistics`; `evicted` digests were dropped since the time `since`."""
+    """The response of `GET /v1/sql/statistics`. `evicted` digests were dropped since the time `since`."""
 
     since: str
     evicted: int
@@ -186,7 +186,7 @@ class Statistics(_Resource):
 
     @classmethod
     def from_json(cls, item: Mapping[str, Any]) -> Self:
-        """Parse the answer. Raises NotARuntimeError."""
+        """Parse the response. Raises NotARuntimeError."""
         rows = [_checked("statements", row, dict) for row in _checked("statements", item.get("statements"), list)]
         return cls(
             since=_checked("since", item.get("since"), str),
@@ -203,7 +203,7 @@ class RequestedRefresh(RefreshRun):
 
     @classmethod
     def from_json(cls, item: Mapping[str, Any]) -> Self:
-        """Parse the answer. Raises NotARuntimeError."""
+        """Parse the response. Raises NotARuntimeError."""
         run = item.get("refresh")
         if not isinstance(run, dict):
             raise NotARuntimeError("The response to the refresh request names no refresh: is this a runtime?")

@@ -12,7 +12,7 @@ from runtimeclient.http.endpoint import MIN_BYTES_PER_S
 
 
 class Number(str):
-    """A JSON number exactly as written; `int`, `float` and `Decimal` accept it."""
+    """A JSON number exactly as written. `int`, `float` and `Decimal` accept it."""
 
     __slots__ = ()
 
@@ -62,7 +62,7 @@ _DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant
 
 class JsonStream:
     """
-    A cursor in a JSON text that arrives in pieces. It holds only the value being read and the piece that it ends in.
+    A cursor in a JSON text that arrives in pieces. Only the current value and the piece it ends in are kept.
 
     Every method raises IncompleteResultError if the text is incomplete or not JSON.
     """
@@ -185,10 +185,10 @@ class Row(NamedTuple):
 
 class SqlResult:
     """
-    The answer to one statement. Read it once, with `chunks`, `pieces` or `rows`, then close it.
+    The result of one statement. Read it once, with `chunks`, `pieces` or `rows`, then close it.
 
-    Closing it early closes the connection, which cancels the query. Reading raises IncompleteResultError if the
-    answer ends before it is complete.
+    Closing the result early closes the connection, which cancels the query. Reading raises IncompleteResultError if the
+    result ends before it is complete.
 
     Attributes:
         columns: The column names; known after the first row, or at the end of `rows` if there are no rows.
@@ -210,11 +210,11 @@ class SqlResult:
         self.close()
 
     def close(self) -> None:
-        """Close the connection, unless the whole answer was read."""
+        """Close the connection, unless the whole result was read."""
         self._response.close()
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes of the answer as they arrive. Raises IncompleteResultError if the answer is incomplete."""
+        """Yield the bytes of the result as they arrive. Raises IncompleteResultError if it is incomplete."""
         try:
             for chunk in self._response.iter_raw():
                 self.bytes_read += len(chunk)
@@ -235,10 +235,10 @@ class SqlResult:
 
     def pieces(self) -> Iterator[str]:
         """
-        Yield the text of the answer as it arrives.
+        Yield the text of the result as it arrives.
 
         Raises:
-            IncompleteResultError: The answer is incomplete or not UTF-8.
+            IncompleteResultError: The result is incomplete or not UTF-8.
         """
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
@@ -250,13 +250,13 @@ class SqlResult:
 
     def rows(self, pieces: Iterator[str] | None = None) -> Iterator[Row]:
         """
-        Yield the rows of a JSON answer, in bounded memory.
+        Yield the rows of a JSON result in bounded memory.
 
         Args:
-            pieces: The answer's `pieces`, for a caller that also wants to see them.
+            pieces: The result's `pieces`, for a caller that also wants to see them.
 
         Raises:
-            IncompleteResultError: The answer is incomplete or not a list of JSON rows.
+            IncompleteResultError: The result is incomplete or not a list of JSON rows.
         """
         stream = JsonStream(self.pieces() if pieces is None else pieces)
         if stream.peek() == "[":

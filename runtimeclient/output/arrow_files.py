@@ -1,8 +1,9 @@
 """
-Write an answer to an Arrow or Parquet file, in bounded memory.
+Writes a result to an Arrow or Parquet file in bounded memory.
 
-The only module that needs pyarrow, an extra. The lengths in the stream come from the network, so they are checked
-before pyarrow allocates memory for them. https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
+This is the only module that needs pyarrow, an extra. The lengths in the stream come from the network, so they are
+checked before pyarrow allocates memory for them.
+https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
 """
 
 import struct
@@ -33,10 +34,10 @@ _SCHEMA, _DICTIONARY, _RECORDS = 1, 2, 3
 
 def write_arrow_result(answer: SqlResult, format_: str, stream: IO[bytes]) -> None:
     """
-    Write the rows of an Arrow answer to *stream* as `arrow` (an IPC file, also called Feather 2) or `parquet`.
+    Write the rows of an Arrow result to *stream* as `arrow` (an IPC file, also called Feather 2) or `parquet`.
 
     Raises:
-        IncompleteResultError: The answer is incomplete, or not an Arrow stream that can be read safely.
+        IncompleteResultError: The result is incomplete, or not an Arrow stream that can be read safely.
         OutputError: The file cannot be written, or the format does not support a type.
     """
     with closing(_CheckedStream(answer.chunks())) as checked:
@@ -56,7 +57,7 @@ def write_arrow_result(answer: SqlResult, format_: str, stream: IO[bytes]) -> No
 
 def _batches(reader: Any, answer: SqlResult) -> Iterator[Any]:
     for batch in reader:
-        # Detect offsets outside a buffer here; the writer would crash.
+        # Detect offsets outside a buffer here, because the writer would crash.
         batch.validate(full=True)
         answer.rows_read += batch.num_rows
         yield batch
@@ -89,9 +90,9 @@ def _first_line(exc: BaseException) -> str:
 
 class _CheckedStream:
     """
-    A file object from which pyarrow reads an IPC stream; each message is checked first.
+    A file object from which pyarrow reads an IPC stream. Each message is checked first.
 
-    Compressed bodies are rejected: they state how much memory to allocate, and a runtime never sends them.
+    Compressed bodies are rejected because they state how much memory to allocate, and a runtime never sends them.
     """
 
     closed = False
@@ -114,7 +115,7 @@ class _CheckedStream:
         return given
 
     def end(self) -> None:
-        """Check that the answer is complete and nothing follows. Raises IncompleteResultError."""
+        """Check that the result is complete and nothing follows. Raises IncompleteResultError."""
         if next(self._messages, None) or self._received or any(self._chunks):
             raise _malformed("data follows its end")
 

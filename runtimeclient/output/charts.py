@@ -1,4 +1,4 @@
-"""Charts of a result: the columns of one and how to read them, drawn as text or as Vega-Lite to a file."""
+"""Charts of a result: chooses the columns, reads their values, and draws text or Vega-Lite to a file."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ from runtimeclient.output.console import ChartFormat, ChartRequest, Kind, Style
 from runtimeclient.output.tables import cell
 from runtimeclient.output.text import plural, visible, width
 
-#: A chart of more points cannot be read, and they would only take memory.
+#: The maximum number of points. Larger charts would be unreadable and only take memory.
 MAX_POINTS = 20_000
 MAX_BARS = 100
 MAX_SERIES = 8

@@ -54,7 +54,7 @@ DOT_COMMANDS = Hints(all_rows=".maxrows 0", all_columns=".expanded on", file=".o
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
     """
-    How results are shown. The prompt changes it with `dataclasses.replace`.
+    How results are shown. The prompt changes the style with `dataclasses.replace`.
 
     An expanded table shows each row as a record, one line per column. `auto` does so if the table is wider than
     `columns`; with `elides`, only if leaving out middle columns is not enough.
@@ -100,7 +100,7 @@ def progress_line(
         try:
             for sign in cycle(_SIGNS):
                 line = f"{sign} {text(time.monotonic() - start)}"
-                # A line that wraps could not be erased.
+                # A wrapped line could not be erased.
                 terminal.write(_ERASE_LINE + line[: max(size()[0] - 1, 1)])
                 terminal.flush()
                 if is_over.wait(_PERIOD_S):
@@ -220,7 +220,7 @@ class Console:
             stream.close()
 
     def progress(self, text: Callable[[float], str]) -> AbstractContextManager[Callable[[], None]]:
-        """Show a progress line on standard error while the block is slow, if that is a terminal; yield its eraser."""
+        """Show a progress line on standard error, if it is a terminal, while the block is slow. Yield its eraser."""
         if not _is_terminal(self.stderr) or self.is_quiet or self.is_dumb:
             return nullcontext(lambda: None)
         return progress_line(self.stderr, text, self.size)

@@ -23,11 +23,11 @@ class Format:
 
     media_type: str  # to request from the runtime
     suffixes: tuple[str, ...]  # file name extensions that select it
-    is_binary: bool = False  # it is not text, and can only be written to a file
-    is_layout: bool = False  # it is made for people: an empty line separates consecutive results
+    is_binary: bool = False  # not text, and can only be written to a file
+    is_layout: bool = False  # made for people: an empty line separates consecutive results
 
 
-#: By the name that `--format` takes.
+#: By the name that `--format` accepts.
 FORMATS: Mapping[str, Format] = {
     "table": Format(media_type=JSON_WITH_SCHEMA, suffixes=(".txt",), is_layout=True),
     "json": Format(media_type=JSON, suffixes=(".json",)),
@@ -60,13 +60,13 @@ def format_of(path: Path) -> str | None:
 
 def write_result(answer: SqlResult, style: Style, output: Output) -> None:
     """
-    Write the answer to a statement as it arrives, in bounded memory, in a text format.
+    Write the result of a statement as it arrives, in bounded memory, in a text format.
 
-    json and csv are exactly what the runtime sent (json with a line break at the end); ndjson has one row per line.
+    json and csv are exactly as the runtime sent them (json with a trailing line break). ndjson has one row per line.
 
     Raises:
-        IncompleteResultError: The answer is incomplete. The output shows it: json lacks the closing bracket, a table
-            its number of rows.
+        IncompleteResultError: The result is incomplete. The output shows it: json lacks the closing bracket, and a
+            table lacks its number of rows.
         ClientError: `style.chart` is set and the result cannot be drawn.
         OutputError: The output cannot be written.
     """
@@ -78,7 +78,7 @@ def write_result(answer: SqlResult, style: Style, output: Output) -> None:
     elif style.format == "ndjson":
         lines = (row.text + "\n" for row in answer.rows(pieces))
     elif style.format == "json":
-        # Parse the JSON too: a truncated or damaged answer must be detected.
+        # Also parse the JSON, because a truncated or damaged result must be detected.
         for _ in answer.rows(_copied(pieces, output)):
             pass
         lines = ["\n"]
@@ -95,7 +95,7 @@ def read_rows(
 ) -> tuple[tuple[str, ...], Iterator[list[JsonValue]]]:
     """Return the columns of a result with a schema, and its rows in that order. Raises IncompleteResultError."""
     rows = answer.rows(pieces)
-    # The columns are known after the first row, or at the end of an empty answer.
+    # The columns are known after the first row, or at the end of an empty result.
     first = list(islice(rows, 1))
     columns = answer.columns
     return columns, ([row.values.get(column) for column in columns] for row in chain(first, rows))

@@ -41,7 +41,7 @@ def wait_for_program(program: "subprocess.Popen[str]") -> int:
 
 # Quit if it fits on one screen, show colours, chop long lines, do not clear the screen.
 _LESS_OPTIONS = "FRSX"
-# A pipe takes less before its reader has to read.
+# A pipe accepts less than this before its reader has to read.
 _MAX_HELD_CHARACTERS = 1 << 20
 
 

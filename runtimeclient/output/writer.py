@@ -27,14 +27,14 @@ class TextStream(Protocol):
 
 class Output:
     """
-    Buffers small texts.
+    Buffers small writes.
 
-    Both methods raise OutputError if the stream fails, except BrokenPipeError, which passes: a reader that closes the
-    pipe early is not an error.
+    Both methods raise OutputError if the stream fails, except for BrokenPipeError, which propagates, because a reader
+    that closes the pipe early is not an error.
 
     Attributes:
         before: Called before each write to the stream.
-        waited_s: Seconds that the stream took so far: a pager reads as its user does.
+        waited_s: Seconds spent waiting for the stream so far. A pager reads only as fast as its user.
     """
 
     def __init__(self, stream: TextStream, before: Callable[[], object] = lambda: None) -> None:
@@ -89,8 +89,8 @@ def output_file(path: Path) -> Iterator[OutputFile]:
     """
     Open a file that replaces *path* when the block succeeds; if the block fails, the old file stays.
 
-    The new file is written beside it under a temporary name. Devices and pipes are written directly, and so is the file
-    that an open descriptor refers to (`/dev/stdout`, `/dev/fd/3`): replacing it would lose the other output.
+    The new file is written next to *path* under a temporary name. Devices and pipes are written directly. So is the
+    file of an open descriptor (`/dev/stdout`, `/dev/fd/3`), because replacing it would lose the other output.
 
     Raises:
         OutputError: The file cannot be written.
@@ -119,7 +119,7 @@ def output_file(path: Path) -> Iterator[OutputFile]:
         with suppress(OSError, ValueError):
             text.close()
         if not is_special:
-            with suppress(OSError):  # It has replaced the target, or cannot be removed.
+            with suppress(OSError):  # The file has replaced the target, or cannot be removed.
                 part.unlink()
 
 
@@ -135,7 +135,7 @@ def _own_descriptor(path: Path) -> int | None:
 
 
 def _is_special(path: Path) -> bool:
-    """Return whether *path* is a device, a pipe or anything else that is no regular file."""
+    """Return whether *path* is a device, a pipe or any other non-regular file."""
     try:
         return not stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:

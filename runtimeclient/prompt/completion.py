@@ -21,7 +21,7 @@ COLUMNS_SQL = (
 _MAX_COLUMNS = 20_000
 # Seconds between two refreshes.
 _MAX_AGE_S = 60.0
-# The same after a failure: a busy runtime may refuse a statement.
+# Seconds after a failure, because a busy runtime may refuse a statement.
 _RETRY_S = 1.0
 
 
@@ -29,8 +29,9 @@ class Catalog:
     """
     The tables and columns that the runtime last reported; empty at first.
 
-    `refresh` starts a background query if one is due, and returns at once; every prompt and completion calls it. If the
-    query fails, the old names stay and it is soon repeated, silently: a missing completion is not worth a message.
+    `refresh` starts a background query if one is due, and returns immediately. Every prompt and completion calls it. If
+    the query fails, the old names stay and the query is soon repeated silently, because a missing completion is not
+    worth a message.
     """
 
     def __init__(self, client: RuntimeClient) -> None:

@@ -95,7 +95,7 @@ def _text_of(line: bytes) -> str | None:
 
 PROMPT = "sql> "
 CONTINUATION = "  -> "
-# The terminal's own palette, which its user can read; Pygments' colours suit a white background only.
+# Use the terminal's own palette, which is readable for its user. Pygments' colours suit only a white background.
 _STYLE = Style.from_dict(
     {
         "pygments.keyword": "ansigreen bold",

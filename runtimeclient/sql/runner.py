@@ -1,4 +1,4 @@
-"""Run statements and show their results: shared by `sql` with a statement, scripts and the prompt."""
+"""Runs statements and shows their results, for `sql` with a statement, scripts and the prompt."""
 
 import re
 import time
@@ -30,8 +30,8 @@ def find_position(message: str, statement: Statement) -> tuple[str, ErrorPositio
     Split the error position off a message.
 
     Returns:
-        The message without the position, and the position in the script. If the message has no position, or one that is
-        not in the statement: the message unchanged and None.
+        The message without the position, and the position in the script. If the message has no position, or a position
+            outside the statement, the unchanged message and None.
     """
     lines = statement.text.split("\n")
     # Split by lines; a regex search would backtrack for hours on the spaces a hostile server can send.
@@ -81,7 +81,7 @@ class StatementRunner:
         self.client = client
         self.console = console
         self.style = style
-        #: Takes the results instead of the console; see `writing_to`.
+        #: Receives the results instead of the console; see `writing_to`.
         self.file: OutputFile | None = None
         self._separates_results = separates_results
         self._results = 0
@@ -112,15 +112,15 @@ class StatementRunner:
             pages: Show a result that does not fit on the terminal in a pager.
 
         Returns:
-            Seconds until the whole result was there, or the user left the pager, without those in which it was written.
+            Seconds until the whole result had arrived or the user left the pager, without the time spent writing it.
 
         Raises:
             UsageError: The format cannot be written to this output.
-            RequestRefusedError: With `position` if the runtime reports where in the statement the error is.
+            RequestRefusedError: Has a `position` if the runtime reports the position of the error in the statement.
             NotAuthorisedError, ConnectionFailedError, IncompleteResultError, OutputError: See `RuntimeClient.sql`.
         """
         chart = self.style.chart
-        # A chart is drawn from the rows of a table, which have columns even if there are none.
+        # A chart is drawn from the table format, which has columns even without rows.
         format_ = FORMATS["table" if chart else self.style.format]
         # Before sending anything: the writer may need a package that is not installed.
         write_file = self._file_writer() if format_.is_binary or (chart and chart.file_format) else None
@@ -166,7 +166,7 @@ class StatementRunner:
         return output
 
     def _current_style(self) -> Style:
-        """Drop terminal features if the output is not a terminal; read the terminal's size, which may have changed."""
+        """Return the style for this output: no terminal features without a terminal, and the current terminal size."""
         if self.file is not None:
             return replace(self.style, columns=None, is_colored=False, max_rows=None)
         return replace(self.style, columns=self.console.size()[0] if self.console.is_stdout_terminal else None)

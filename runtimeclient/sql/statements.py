@@ -1,4 +1,4 @@
-"""Split text and scripts into SQL statements, and find their parameters."""
+"""Splits text and scripts into SQL statements, and finds their parameters."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -94,15 +94,15 @@ class StatementSplitter:
 
     def take(self, lines: str, at: int, stops: re.Pattern[str] = _STOP) -> tuple[int, str]:
         """
-        Take *lines* from *at* up to the first mark outside literals, quoted names and comments that ends a statement.
+        Consume *lines* from *at* up to the first statement terminator outside literals, quoted names and comments.
 
         Args:
             lines: One or more whole lines, with line breaks.
             at: Index to start at.
-            stops: Where to stop; STOP_AT_BACKSLASH also stops at a backslash.
+            stops: Where to stop. STOP_AT_BACKSLASH also stops at a backslash.
 
         Returns:
-            The index after the mark, and the mark; the end of *lines* and an empty text if there is no mark.
+            The index after the terminator, and the terminator, or the end of *lines* and "" if there is none.
         """
         while at < len(lines):
             if self._inside:

@@ -54,7 +54,7 @@ def example_tls(tmp_path_factory: pytest.TempPathFactory, flight_tls: FlightServ
 
 def test_the_page_lists_every_status_and_code_and_each_program_has_its_output() -> None:
     statuses = set(re.findall(r"^\| `([A-Z_]+)` \|", PAGE.partition("\n## Errors\n")[2], re.MULTILINE))
-    own = PAGE.partition("\n### Codes of its own\n")[2]
+    own = PAGE.partition("\n### Flight SQL error codes\n")[2]
     codes = set(re.findall(r"^\| `([A-Z_]+)` \| `([a-z_]+)` \|", own, re.MULTILINE))
 
     assert statuses == {status.name for status in STATUSES.values()} | {"UNAUTHENTICATED"}
@@ -68,11 +68,11 @@ def test_the_page_lists_every_status_and_code_and_each_program_has_its_output() 
 
 def test_the_page_states_the_limits() -> None:
     assert f"{prepared.IDLE_S / 60:g} minutes" in PAGE
-    assert f"made {prepared.MAX_OF_KEY:,} newer ones" in PAGE
+    assert f"prepared {prepared.MAX_OF_KEY:,} newer statements" in PAGE
     assert f"longer than {MAX_MESSAGE_BYTES:,} bytes" in PAGE
     assert f"All messages of a call must arrive within {IDLE_S:g} seconds" in PAGE
     assert f"At most {SPARE_CALLS} calls are open at once" in PAGE
-    assert f"Of one key, at most {MAX_SILENT_OF_KEY} calls stay open" in PAGE
+    assert f"For each key, at most {MAX_SILENT_OF_KEY} calls stay open" in PAGE
     keys = (REPOSITORY / "docs" / "api-keys.md").read_text()
     assert f"within {CREDIT_S:g} seconds after the one before it" in keys
     assert f"`{REQUEST_ID}`" in PAGE

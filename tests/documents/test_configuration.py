@@ -168,4 +168,4 @@ def test_every_warning_has_a_row_and_every_row_a_warning() -> None:
 
 
 def test_the_longest_state_directory_on_the_page_is_the_real_one() -> None:
-    assert f"has at most {MAX_SOCKET_PATH_BYTES - SOCKET_NAME_BYTES} bytes" in " ".join(PAGE.split())
+    assert f"must not exceed {MAX_SOCKET_PATH_BYTES - SOCKET_NAME_BYTES} bytes" in " ".join(PAGE.split())

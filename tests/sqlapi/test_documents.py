@@ -55,7 +55,7 @@ def test_every_field_of_a_log_line(logger: str, message: str, caplog: pytest.Log
         sql("SELECT 1")
         sql("SELECT 1", key=WRONG)
 
-    table = LOGS.partition(f"| Field of `{logger}` | Holds |\n")[2].partition("\n\n")[0]
+    table = LOGS.partition(f"| Field of `{logger}` | Contents |\n")[2].partition("\n\n")[0]
     documented = re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in table.splitlines()[1:]))
     record = next(record for record in caplog.records if record.name == logger)
     assert sorted(documented) == sorted(record.fields)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""`manage.py doctor`: check what a runtime needs, and say what to do."""
+"""`manage.py doctor`: check the prerequisites of a runtime, and say what to do."""
 
 import json
 import os
@@ -34,13 +34,13 @@ def _seconds(text: str) -> float:
 
 
 def examine(file: Path, *, offline: bool, source_limit_s: float) -> Iterator[Finding]:
-    """Yield what is found about the runtime of the YAML *file*, check by check."""
+    """Yield the findings about the runtime of the YAML *file*, check by check."""
     read, runtime = checks.Configuration(file), running.Runtime()
     yield Finding("ok", "versions", f"querykeep {version()}, Python {platform.python_version()}.")
     yield from run("configuration", read.read)
     if (state_dir := read.state_dir) is not None:
         yield from run("state directory", lambda: checks.state_directory(state_dir))
-        with suppress(OSError):  # The check above says why.
+        with suppress(OSError):  # The check above reports the reason.
             runtime = running.find(state_dir)
     if (config := read.config) is None:
         yield Finding("note", "configuration", "The other checks need a valid YAML.")
@@ -74,7 +74,7 @@ class Command(BaseCommand):
         parser.add_argument("--strict", action="store_true", help="exit with 1 even if there are only warnings")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Examine, and print."""
+        """Run the checks and print the findings."""
         file: Path = options["config"] or config_path(os.environ)
         if os.environ.get("NO_COLOR") and not options["force_color"]:
             self.style = no_style()

@@ -1,4 +1,4 @@
-"""`manage.py check`: Django's checks, and those of YAML, data and machine."""
+"""`manage.py check`: Django's checks, and checks of the YAML, the data and the machine."""
 
 import io
 import os
@@ -28,7 +28,7 @@ from system.addresses import bind_problem
 from system.errors import StateDirectoryError
 from system.state_directory import judge_state_dir
 
-#: The lines of the YAML that are shown for one field, and the characters in a line of the table.
+#: The number of YAML lines shown for one field, and the characters in a line of the table.
 MAX_SHOWN_LINES = 5
 WIDTH = 100
 
@@ -44,17 +44,17 @@ class Command(check.Command):
         add_config_option(parser)
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run on the command line, where a YAML that is not there is an error. `manage.py test` calls `handle`."""
+        """Run on the command line, where a missing YAML is an error. `manage.py test` calls `handle`."""
         os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(config_path(os.environ))
         super().run_from_argv(argv)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the checks of every command, and those that look at machine and data."""
+        """Run the checks of every command, and the checks of the machine and the data."""
         use_config(options["config"])
         found = examine(config_path(os.environ), os.environ)
         for line in _table(survey(found)):
             self.stdout.write(line)
-        # The checks take this outcome: a server of secrets is asked once.
+        # The checks use this result, so that a secret store is queried only once.
         try:
             runtimeconf.state.set_config(found.config())
             kept = [f"  {line}" for line in row_rules.means(runtimeconf.state.get_config())]
@@ -66,7 +66,7 @@ class Command(check.Command):
         super().handle(*args, **options)
 
     def check(self, *args: Any, **options: Any) -> None:
-        """Print what the checks find as Django does, but in the order of the file."""
+        """Print the results of the checks as Django does, but in file order."""
         said, stderr = io.StringIO(), self.stderr
         self.stderr = OutputWrapper(said)
         try:
@@ -84,7 +84,7 @@ _PLACE = re.compile(r"\?: \([\w.]+\) (.+?):([0-9]+): ")
 
 
 def in_line_order(text: str) -> str:
-    """Return *text* with its messages by file and line: Django sorts them as texts, line 10 before line 2."""
+    """Return *text* with messages sorted by file and line. Django sorts them as text, with line 10 before line 2."""
     lines: list[str] = []
     for is_message, group in groupby(text.split("\n"), lambda line: "?: (" in line):
         block = list(group)
@@ -93,7 +93,7 @@ def in_line_order(text: str) -> str:
 
 
 def _place(line: str) -> tuple[bool, str, int]:
-    """Return the key of a message. One about no line, such as a count, comes after the others."""
+    """Return the sort key of a message. Messages without a line, such as a count, come last."""
     match = _PLACE.search(line)
     return (True, "", 0) if match is None else (False, match[1], int(match[2]))
 
@@ -113,7 +113,7 @@ def _table(uses: Sequence[Use]) -> Iterator[str]:
 
 
 def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
-    """Return the problems of state directory, addresses, machine, sources and views, without changing anything."""
+    """Return problems of the state directory, addresses, machine, sources and views, without changing anything."""
     try:
         config = runtimeconf.state.get_config()
     except ConfigError:
@@ -136,7 +136,7 @@ def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
 
 
 def _start_problems(config: RuntimeConfig) -> Iterator[str]:
-    """Yield a sentence for each problem that would prevent a start, except a port in use by a running runtime."""
+    """Yield a sentence for each problem that would prevent startup, except a port used by a running runtime."""
     try:
         judge_state_dir(config.state_dir)
         if config.auth.enabled:

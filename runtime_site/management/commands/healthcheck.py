@@ -1,4 +1,4 @@
-"""`manage.py healthcheck`: whether the runtime of a YAML answers, for process managers such as Docker."""
+"""`manage.py healthcheck`: check whether a YAML's runtime responds, for process managers such as Docker."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _TIMEOUT_S = 4.0
 
 
 class Command(BaseCommand):
-    """Ask `/health`, which needs no key, at the address and with the TLS of the YAML."""
+    """Request `/health`, which needs no key, with the address and TLS settings in the YAML."""
 
     help = "Checks whether the runtime on this machine responds: exit code 0 if it does, else 1."
     requires_system_checks = ()
@@ -23,7 +23,7 @@ class Command(BaseCommand):
         add_config_option(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Ask, and print the answer."""
+        """Send the request and print the response."""
         use_config(options["config"])
         try:
             config = runtimeconf.state.get_config()
@@ -32,7 +32,7 @@ class Command(BaseCommand):
         scheme = "https" if config.tls.enabled else "http"
         url = f"{scheme}://{config.http.bind.local}/health"
         try:
-            # The certificate is for the names that callers use. The request and its answer are no secret.
+            # The certificate is for the names that callers use. The request and its response are not secret.
             answer = httpx.get(url, timeout=_TIMEOUT_S, trust_env=False, verify=False).raise_for_status()  # noqa: S501
         except httpx.HTTPError as exc:
             raise CommandError(f"The runtime does not respond to {url}: {exc}.") from exc

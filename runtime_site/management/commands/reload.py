@@ -1,4 +1,4 @@
-"""`manage.py reload`: have the running runtime read its YAML again."""
+"""`manage.py reload`: make the running runtime read its YAML again."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ _POLL_S = 0.05
 
 
 class Command(BaseCommand):
-    """Ask the supervisor for a reload, and wait for its end."""
+    """Ask the supervisor for a reload, and wait until it ends."""
 
     help = (
         "Has the running `serve` read its YAML again, without refusing or cutting off a request. Waits until the new "

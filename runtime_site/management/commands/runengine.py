@@ -1,4 +1,4 @@
-"""`manage.py runengine`: the part that runs statements."""
+"""`manage.py runengine`: the process that runs statements."""
 
 from runtime_site.management.base import PartCommand
 

@@ -1,4 +1,4 @@
-"""`manage.py runflight`: the part that serves Arrow Flight SQL."""
+"""`manage.py runflight`: the process that serves Arrow Flight SQL."""
 
 from runtime_site.management.base import PartCommand
 

@@ -1,4 +1,4 @@
-"""`manage.py runrefresh`: the part that loads the data."""
+"""`manage.py runrefresh`: the process that loads the data."""
 
 from typing import Any
 

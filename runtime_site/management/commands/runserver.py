@@ -23,21 +23,22 @@ from system.lock import PREDECESSOR_WAIT_S
 
 
 class RequestHandler(basehttp.WSGIRequestHandler):
-    """Django's, with the socket in the environ, and with path, credentials and length as sent."""
+    """Django's handler, with the socket in the environ, and with path, credentials and length as sent."""
 
-    # No versions in the answers of http.server itself.
+    # No versions in http.server's own responses.
     server_version, sys_version = "runserver", ""
 
     def get_environ(self) -> dict[str, Any]:
-        """Return the environ. The application watches the socket for a client that disconnects."""
+        """Return the environ. The application watches the socket to detect that the client disconnects."""
         self.path = self.requestline.split()[1]  # http.server folds leading slashes into one.
         environ = super().get_environ() | {"runtime.socket": self.connection}
         for name in ("X-API-Key", "Authorization"):
             # wsgiref strips all Unicode white space, but a key with a no-break space is a different key.
             if values := self.headers.get_all(name):
                 environ[f"HTTP_{name.upper().replace('-', '_')}"] = ",".join(value.strip(" \t") for value in values)
-        # Django's server supports only plain Content-Length bodies. It must not parse any other as the next request,
-        # nor the body of a request with a malformed header line: Python's parser ignores the headers after such a line.
+        # Django's server supports only plain Content-Length bodies. It must not parse other bodies as the next request.
+        # The same applies to the body of a request with a malformed header line, because Python's parser ignores the
+        # headers after such a line.
         length = environ["CONTENT_LENGTH"] = ",".join(self.headers.get_all("Content-Length", ["0"]))
         is_plain = "Transfer-Encoding" not in self.headers and re.fullmatch("[0-9]{1,18}", length)
         if self.headers.defects or not is_plain or int(length) > MAX_SKIPPED_BYTES:
@@ -46,14 +47,14 @@ class RequestHandler(basehttp.WSGIRequestHandler):
 
 
 class Server(basehttp.WSGIServer):
-    """Django's, with our handler."""
+    """Django's server, with our handler."""
 
     def __init__(self, address: Any, _handler: Any, **options: Any) -> None:
         super().__init__(address, RequestHandler, **options)
 
 
 def guard(application: Any) -> Any:
-    """Return *application* with answers that never look complete if truncated, and without unread bodies in memory."""
+    """Return *application* such that truncated responses never look complete and unread bodies stay out of memory."""
 
     def guarded(environ: dict[str, Any], start_response: Any) -> Any:
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:
@@ -62,11 +63,11 @@ def guard(application: Any) -> Any:
 
         response = application(environ, start)
         if must_close(environ):
-            # Django's server would read the rest of the body into memory, of any length and from anybody.
+            # Django's server would read the rest of any body into memory, of any length and from anybody.
             environ["wsgi.input"].limit = 0
         if not response.streaming:
             return response
-        # A streamed answer ends by closing the connection, so a truncated one is reset.
+        # A streamed response ends by closing the connection, so a truncated response is reset.
         return GuardedChunks(response, environ["runtime.socket"], lambda: True)
 
     return guarded
@@ -86,7 +87,7 @@ class Command(runserver.Command):
         add_config_option(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Check the configuration first: the reloader would print a fault again and again instead of exiting."""
+        """Check the configuration first, because the reloader would print an error repeatedly instead of exiting."""
         use_config(options["config"])
         try:
             config = startup.checked_config_of_one_process()
@@ -112,12 +113,12 @@ class Command(runserver.Command):
         if os.environ.get("RUN_MAIN") != "true":
             startup.log_warnings(config)
         if not options["use_reloader"]:
-            # The reloader does the same: SIGTERM exits in an orderly way, which stops the engine.
+            # As in the reloader, SIGTERM exits in an orderly way, which stops the engine.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         super().handle(*args, **options)
 
     def run(self, **options: Any) -> None:
-        """Serve on the address of the command line or of the YAML, unless other machines reach it uninvited."""
+        """Serve on the address from the command line or the YAML, unless it exposes the server unintentionally."""
         config = runtimeconf.state.get_config()
         try:
             check_listener(Address(self.addr.lower(), int(self.port)), config.auth, config.file)

@@ -1,4 +1,4 @@
-"""`manage.py runtraces`: the part that exports traces."""
+"""`manage.py runtraces`: the process that exports traces."""
 
 from runtime_site.management.base import PartCommand
 

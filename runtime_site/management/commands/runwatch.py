@@ -1,4 +1,4 @@
-"""`manage.py runwatch`: the process that collects metrics and history from the others."""
+"""`manage.py runwatch`: the process that collects metrics and history from the other processes."""
 
 from runtime_site.management.base import PartCommand
 

@@ -1,4 +1,4 @@
-"""`manage.py runweb`: the part that speaks HTTP."""
+"""`manage.py runweb`: the process that serves HTTP."""
 
 from typing import Any
 
@@ -13,6 +13,6 @@ class Command(PartCommand):
     part = "web"
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run it with Django's apps, which the other parts do without: that set up logging for them."""
+        """Run with Django's apps, which also set up logging. The other processes do without them."""
         capture()
         super().handle(*args, **options)

@@ -1,4 +1,4 @@
-"""`manage.py serve`: the runtime for production, all parts under one supervisor."""
+"""`manage.py serve`: the production runtime, with all processes under one supervisor."""
 
 from typing import Any
 
@@ -26,5 +26,5 @@ class Command(PartCommand):
         )
 
     def handed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the message, and what `serve` inherits. Raises ConfigError as `serve.inherited`."""
+        """Return the message and the values that `serve` inherits. Raises the ConfigError of `serve.inherited`."""
         return {"ready_message": options["ready_message"], **serve.inherited()}

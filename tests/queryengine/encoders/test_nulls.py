@@ -34,6 +34,12 @@ NESTED = {
     "array": pa.FixedSizeListArray.from_arrays(LONGS, 1),
     "dictionary": pa.DictionaryArray.from_arrays(uncleared(pa.int32()), pa.array(["a"])),
     "union": pa.UnionArray.from_sparse(pa.array([0, 0, 0], pa.int8()), [LONGS]),
+    "dense union": pa.UnionArray.from_dense(pa.array([0, 0, 0], pa.int8()), pa.array([0, 1, 2], pa.int32()), [LONGS]),
+    "struct of a union": pa.StructArray.from_arrays(
+        [pa.UnionArray.from_sparse(pa.array([0, 0, 0], pa.int8()), [LONGS])],
+        names=["a"],
+        mask=pa.array([True, False, False]),
+    ),
 }
 
 
@@ -75,7 +81,10 @@ def test_bits_behind_nulls_and_the_last_one(valid: bytes | None) -> None:
 def test_a_part_of_an_array(array: pa.Array, start: int) -> None:
     numbers = pa.array([None if flag.as_py() is None else 7 for flag in array])
     texts = pa.array([None if flag.as_py() is None else "a" for flag in array])
-    part = pa.RecordBatch.from_arrays([array, numbers, texts], names=["a", "b", "c"]).slice(start, 13)
+    kinds = pa.array([number % 2 for number in range(len(array))], pa.int8())
+    sparse = pa.UnionArray.from_sparse(kinds, [numbers, texts])
+    dense = pa.UnionArray.from_dense(kinds, pa.array(range(len(array)), pa.int32()), [numbers, texts])
+    part = pa.RecordBatch.from_arrays([array, numbers, texts, sparse, dense], names=list("abcde")).slice(start, 13)
 
     assert cleared(part).equals(part)
 

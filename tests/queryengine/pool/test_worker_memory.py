@@ -98,18 +98,19 @@ def test_l10_a_large_answer_streams_in_little_memory(state_dir: Path, sql: str, 
 
 
 @pytest.mark.exhaustive
-def test_heavy_statements_that_spill_work_again_and_again(mortal: Engine) -> None:
-    worker = mortal.worker()
+def test_heavy_statements_that_spill_work_again_and_again(state_dir: Path) -> None:
     grouped = "SELECT count(*) AS n FROM (SELECT i % 3000000 AS k, max(i) FROM range(6000000) t(i) GROUP BY k)"
     ordered = "SELECT hash(i) AS h, repeat('x', 100) || i AS s FROM range(2000000) t(i) ORDER BY h"
 
-    answers = [mortal.ask(grouped, timeout_s=120.0) for _ in range(3)]
-    with mortal.send(ordered, encoding="arrow", timeout_s=120.0) as connection:
-        ended = any(kind is Kind.END for kind, _ in streamed(connection))
+    with running(state_dir, timeout_s=300.0) as engine:
+        worker = engine.worker()
+        answers = [engine.ask(grouped) for _ in range(3)]
+        with engine.send(ordered, encoding="arrow") as connection:
+            *_, last = (frame for frame in streamed(connection) if frame[0] is not Kind.DATA)
 
-    assert [answer.data for answer in answers] == [b'[{"n":3000000}]'] * 3
-    assert ended
-    assert mortal.worker() == worker
+        assert [answer.data for answer in answers] == [b'[{"n":3000000}]'] * 3
+        assert last[0] is Kind.END, last
+        assert engine.worker() == worker
 
 
 @pytest.mark.exhaustive
