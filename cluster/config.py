@@ -82,7 +82,7 @@ class _TokenField(Field[str]):
             self.refuse(node, path)
             return None
         if not holds_reference(node.text):
-            path.warn(node.line, "is written out: a secret reference keeps it out of this file")
+            path.warn(node.line, "is in plain text: use a secret reference to keep it out of this file")
         text = path.resolve(node)
         if text is None:
             return None
@@ -107,7 +107,7 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> EngineConfi
     if not address.is_loopback and is_insecure:
         lacks = [name for name, is_there in (("TLS", tls_ca), ("a token", "token" in params)) if not is_there]
         if lacks:
-            message = f"goes without {' and '.join(lacks)}: anybody who reaches it can read all data"
+            message = f"goes without {' and '.join(lacks)}: anyone who can reach it can read all data"
             where.field("insecure").warn(line, message)
     known = {
         "token": params.get("token"),
@@ -125,7 +125,7 @@ _SECTION: Final = Section[EngineConfig](
         Section(
             into(dict),
             Setting("token", _TokenField()),
-            Setting("tls_ca", PathField("the path of a PEM file of certificates")),
+            Setting("tls_ca", PathField("the path of a PEM file with certificates")),
             Setting("insecure", BooleanField()),
         ),
     ),

@@ -40,7 +40,7 @@ _ONE_SNAPSHOT = "Every dataset is a DuckDB snapshot on disk, in runtime.state_di
 class _ColumnNamesField(ScalarField[tuple[str, ...]]):
     """The name of a column, or of several as Spice.ai writes them: `(a, b)`."""
 
-    expected = "the name of a column, or several as (a, b)"
+    expected = "a column name, or several as (a, b)"
 
     def convert(self, node: Scalar) -> tuple[str, ...]:
         """Return the names unchanged."""
@@ -48,7 +48,7 @@ class _ColumnNamesField(ScalarField[tuple[str, ...]]):
         names = [name.strip() for name in match[1].split(",")] if match else [node.text]
         columns = tuple(COLUMN_NAME.convert(replace(node, text=name)) for name in names)
         if len({name.lower() for name in columns}) < len(columns):
-            raise InvalidValueError("one of them is there twice")
+            raise InvalidValueError("a column is listed twice")
         return columns
 
 
@@ -80,7 +80,7 @@ class _ByColumnsField(Field[dict[tuple[str, ...], str]]):
             columns, word = _COLUMN_NAMES.read(name, where), self._word.read(entry.value, where)
             if columns is not None and word is not None:
                 if any(_folded(columns) == _folded(other) for other in found):
-                    where.fault(entry.line, "is there twice: case does not matter in the name of a column")
+                    where.fault(entry.line, "is listed twice: column names are not case-sensitive")
                 found[columns] = word
         return found
 
@@ -135,7 +135,7 @@ def _build_acceleration(values: dict[str, Any], node: Mapping, path: YamlPath) -
     if conflict:
         acceleration = _with_conflict(acceleration, conflict, node, path)
     if acceleration.refresh_cron is not None and acceleration.refresh_check_interval_s is not None:
-        message = "and refresh_check_interval both say when to refresh: keep one"
+        message = "and refresh_check_interval both set the refresh schedule: remove one"
         path.field("refresh_cron").fault(node.line_of("refresh_cron"), message)
     if not acceleration.refresh_jitter_enabled:
         _has_no_effect(("refresh_jitter_max",), "refresh_jitter_enabled: true", node, path)
@@ -151,7 +151,7 @@ def _warn_of_retries(acceleration: AccelerationConfig, node: Mapping, path: Yaml
     if not acceleration.refresh_retry_enabled:
         _has_no_effect(("refresh_retry_max_attempts",), "refresh_retry_enabled: true", node, path)
     elif acceleration.refresh_retry_max_attempts == 0 and node.get("refresh_retry_enabled") is not None:
-        message = "is true and refresh_retry_max_attempts is 0: a load that fails is not tried again"
+        message = "is true and refresh_retry_max_attempts is 0: failed loads are not retried"
         path.field("refresh_retry_enabled").warn(node.line_of("refresh_retry_enabled"), message)
 
 
@@ -185,7 +185,7 @@ def _with_conflict(
     where, line = path.field("on_conflict"), node.line_of("on_conflict")
     key = {name.lower() for name in acceleration.primary_key}
     if len(conflict) > 1 or any({name.lower() for name in columns} != key for columns in conflict):
-        where.fault(line, "must name the primary_key, and nothing else")
+        where.fault(line, "must name only the primary_key")
     elif acceleration.refresh_mode != "append":
         where.warn(line, "has no effect unless refresh_mode is append: a full refresh replaces all rows")
     (action, *_) = conflict.values()
@@ -195,13 +195,13 @@ def _with_conflict(
 #: What Spice.ai has below `acceleration`, and this runtime does not.
 _UNAVAILABLE = {
     "engine_secret": "Remove it: no engine needs a login.",
-    "partition_by": "Remove it: the engine skips row groups by their least and greatest values.",
-    "refresh_append_overlap": "Use refresh_mode: full, which also finds late rows.",
-    "retention_sql": "Write a WHERE into refresh_sql, which keeps the other rows.",
-    "snapshots": "Remove it: every refresh makes a snapshot, which survives a restart.",
-    "snapshots_trigger": "Remove it: every refresh makes a snapshot.",
-    "snapshots_trigger_threshold": "Remove it: every refresh makes a snapshot.",
-    "snapshots_compaction": "Remove it: a snapshot is always compact.",
+    "partition_by": "Remove it: the engine already skips row groups by their minimum and maximum values.",
+    "refresh_append_overlap": "Use refresh_mode: full, which also picks up late rows.",
+    "retention_sql": "Add a WHERE clause to refresh_sql that selects the rows to keep.",
+    "snapshots": "Remove it: every refresh writes a snapshot, which survives a restart.",
+    "snapshots_trigger": "Remove it: every refresh writes a snapshot.",
+    "snapshots_trigger_threshold": "Remove it: every refresh writes a snapshot.",
+    "snapshots_compaction": "Remove it: snapshots are always compact.",
     "storage_profile": "Remove it.",
     "synchronize": "Remove it: a snapshot is replaced as a whole.",
 }
@@ -213,7 +213,7 @@ _STORAGE = (
     Setting(
         "params",
         IgnoredField(),
-        note="They have no effect: they are settings of Spice's engines. runtime.query has those of this one.",
+        note="They have no effect: they configure Spice's engines. Use runtime.query to configure this one.",
     ),
 )
 
@@ -231,7 +231,7 @@ ACCELERATION = Section[AccelerationConfig](
     Setting(
         "refresh_on_startup",
         ChoiceField("auto", "always"),
-        note="At each start the source is read, unless it can tell that it has not changed.",
+        note="The source is read at every startup unless it reports that its data is unchanged.",
     ),
     Setting("refresh_sql", SQL),
     Setting(
@@ -253,7 +253,7 @@ ACCELERATION = Section[AccelerationConfig](
     unavailable=_UNAVAILABLE,
 )
 
-_COMPUTED = "Remove it: the view is computed again as soon as something that it reads is published."
+_COMPUTED = "Remove it: the view is recomputed as soon as new data is published for anything it reads."
 
 #: What datasets have below `acceleration`, and views do not.
 _UNAVAILABLE_IN_VIEWS = {
@@ -261,12 +261,12 @@ _UNAVAILABLE_IN_VIEWS = {
     **dict.fromkeys(("refresh_retry_enabled", "refresh_retry_max_attempts"), _COMPUTED),
     **dict.fromkeys(
         ("refresh_data_window", "retention_check_enabled", "retention_check_interval", "retention_period"),
-        "Write a WHERE into the SELECT of the view.",
+        "Add a WHERE clause to the view's SELECT.",
     ),
-    **dict.fromkeys(("indexes", "on_conflict", "primary_key"), "Remove it: a view has neither keys nor indexes."),
-    "on_zero_results": "Remove it: no query reads a source.",
-    "refresh_sql": "Write it into the SELECT of the view.",
-    "refresh_timeout": "Remove it: a view has the default time-out of datasets.",
+    **dict.fromkeys(("indexes", "on_conflict", "primary_key"), "Remove it: views have no keys or indexes."),
+    "on_zero_results": "Remove it: queries never read the source.",
+    "refresh_sql": "Add it to the view's SELECT.",
+    "refresh_timeout": "Remove it: views use the default timeout for datasets.",
 }
 
 #: `views[].acceleration`, which only says whether the view is materialized.
@@ -277,7 +277,7 @@ VIEW_ACCELERATION = Section[bool](
     Setting(
         "refresh_check_interval",
         DurationField("100ms", "365d"),
-        note="The view is computed again as soon as something that it reads is published.",
+        note="The view is recomputed as soon as new data is published for anything it reads.",
     ),
     unavailable=_UNAVAILABLE | _UNAVAILABLE_IN_VIEWS,
 )

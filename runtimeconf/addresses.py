@@ -51,7 +51,7 @@ def split_host_port(text: str) -> tuple[str, int | None] | None:
         return None
     port = None if match[3] is None else int(match[3])
     if port is not None and not 0 < port <= 65535:
-        raise InvalidValueError("a port is from 1 to 65535")
+        raise InvalidValueError("ports range from 1 to 65535")
     return parse_host(match[1] or match[2]), port
 
 
@@ -93,13 +93,13 @@ def _parse_network(text: str) -> str:
     except ValueError:
         raise InvalidValueError from None
     if "%" in text:
-        raise InvalidValueError("leave out the zone")
+        raise InvalidValueError("remove the zone")
     if network.network_address != ipaddress.ip_address(text.partition("/")[0]):
         raise InvalidValueError(f"did you mean {network}?")
     if network.prefixlen == 0:
-        raise InvalidValueError("it holds every address: name the proxies")
+        raise InvalidValueError("it contains every address: list the proxies")
     if isinstance(network, ipaddress.IPv6Network) and network.overlaps(_MAPPED):
-        raise InvalidValueError("write an IPv4 address as such")
+        raise InvalidValueError("write it as an IPv4 address")
     return str(network)
 
 

@@ -22,7 +22,7 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
     is_empty = listed is None or (isinstance(listed, Sequence) and not listed.items)
     if is_empty and (listed is not None or node.get("named_keys") is None):
         line = node.line if listed is None else listed.line
-        path.field("keys").fault(line, "has no key, and enabled is true: list at least one")
+        path.field("keys").fault(line, "has no keys, but enabled is true: list at least one")
     keys: list[tuple[KeyText, str]] = [
         (key, text) for key in values.get("keys", ()) if (text := resolve(key)) is not None
     ]
@@ -35,7 +35,9 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> AuthConfig:
     for name, found in (("keys", keys), ("named_keys", texts)):
         literals = [node for (node, _), _ in found if not holds_reference(node.text)]
         if path.validation.others_may_read and literals:
-            sentence = "holds a literal key and other users can read the file: chmod 600 it, or use secret references"
+            sentence = (
+                "contains a literal key, but other users can read the file: chmod 600 it, or use secret references"
+            )
             path.field(name).warn(literals[0].line, sentence)
     return AuthConfig(
         enabled=True,

@@ -21,7 +21,8 @@ def check_configuration(
     except ConfigError as exc:
         if is_absent(os.environ):  # The migrations and the tests of a project may run without one.
             return [
-                checks.Warning(f"{line}. Until then nobody may call", id="runtimeconf.W002") for line in exc.lines()
+                checks.Warning(f"{line}. Until then, all requests are rejected", id="runtimeconf.W002")
+                for line in exc.lines()
             ]
         return [checks.Error(line, id="runtimeconf.E001") for line in exc.lines()]
     return [checks.Warning(line, id="runtimeconf.W001") for line in config.warnings]

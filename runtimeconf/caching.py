@@ -7,8 +7,8 @@ from runtimeconf.model import ResultsCacheConfig
 from runtimeconf.validation import YamlPath
 from runtimeconf.yaml_reader import Mapping
 
-_ONE_KIND = "It has no effect: there is one kind of cache."
-_NEVER_STALE = "It has no effect: a result is cached until new data is published."
+_ONE_KIND = "It has no effect: there is only one kind of cache."
+_NEVER_STALE = "It has no effect: results are cached until new data is published."
 
 
 def _build(values: dict[str, Any], _node: Mapping, _path: YamlPath) -> ResultsCacheConfig:

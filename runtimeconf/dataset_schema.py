@@ -47,7 +47,7 @@ _RESERVED_NAMES = frozenset({"information_schema", "pg_catalog", "runtime", "mai
 _RESERVED_SCHEMAS = frozenset({"system", "temp", "memory", "recurring"})
 #: Prefixes of names in the engine, each with what has such names.
 _RESERVED_PREFIXES = {
-    "_catalog": "the engine's lists of tables",
+    "_catalog": "the engine's table catalogs",
     "duckdb_": "the engine's own tables",
     "pg_": "the engine's system tables, as in PostgreSQL",
     "pragma_": "the engine's pragma functions",
@@ -57,19 +57,19 @@ _RESERVED_SNAPSHOT = re.compile(r"_s(?:[0-9]+|[0-9a-f]{12})")
 
 #: Connectors that people look for but that do not exist, with the reason and an alternative.
 ABSENT = {
-    "mariadb": "it speaks the protocol of MySQL: write mysql:",
-    **dict.fromkeys(("dremio", "spiceai", "spice.ai"), "it speaks Flight SQL: write flightsql:"),
-    **dict.fromkeys(("smb", "nfs"), "copy the files to a disk, and write file:"),
-    **dict.fromkeys(("databricks", "unity_catalog"), "read the files of the table: write delta_lake:"),
-    **dict.fromkeys(("glue", "hadoop_catalog"), "read the files of the table: write iceberg:"),
+    "mariadb": "it uses the MySQL protocol: write mysql:",
+    **dict.fromkeys(("dremio", "spiceai", "spice.ai"), "it supports Flight SQL: write flightsql:"),
+    **dict.fromkeys(("smb", "nfs"), "copy the files to a local disk and write file:"),
+    **dict.fromkeys(("databricks", "unity_catalog"), "read the table's files with delta_lake:"),
+    **dict.fromkeys(("glue", "hadoop_catalog"), "read the table's files with iceberg:"),
     **dict.fromkeys(
         ("clickhouse", "dynamodb", "elasticsearch", "mongodb", "odbc", "oracle", "redshift", "scylladb"),
-        "export the table to Parquet, and write file: or s3:",
+        "export the table to Parquet and write file: or s3:",
     ),
-    **dict.fromkeys(("bigquery", "snowflake"), "export the table to Parquet, and write file: or s3:"),
-    **dict.fromkeys(("debezium", "kafka"), "let a consumer write files, and append from those"),
-    **dict.fromkeys(("git", "github", "imap", "sharepoint"), "let a job write what you need to files, and write file:"),
-    **dict.fromkeys(("memory", "sink"), "callers cannot write to the runtime"),
+    **dict.fromkeys(("bigquery", "snowflake"), "export the table to Parquet and write file: or s3:"),
+    **dict.fromkeys(("debezium", "kafka"), "have a consumer write files, and append from them"),
+    **dict.fromkeys(("git", "github", "imap", "sharepoint"), "have a job export the data to files, and write file:"),
+    **dict.fromkeys(("memory", "sink"), "clients cannot write to the runtime"),
 }
 
 
@@ -93,7 +93,7 @@ def parse_relation_name(text: str) -> str:
 
 #: The name of a dataset or view in SQL.
 RELATION_NAME = ParsedField(
-    "a name of letters, digits and _, no digit first, 63 characters at most", parse_relation_name
+    "a name of letters, digits and _, not starting with a digit, at most 63 characters", parse_relation_name
 )
 
 
@@ -152,7 +152,7 @@ class ParamField(Field[Any]):
                 return None
             is_reference = holds_reference(node.text)
             if self._param.is_secret and not is_reference and not node.is_null:
-                path.warn(node.line, "is written out: a secret reference keeps it out of this file")
+                path.warn(node.line, "is in plain text: use a secret reference to keep it out of this file")
             is_hidden = self._param.is_hidden or self._param.is_secret or is_reference
             node = replace(node, text=text, may_be_shown=node.may_be_shown and not is_hidden)
         value = self._param.field.read(node, path)
@@ -215,7 +215,7 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
     needs_libraries = path.validation.needs_libraries and path.validation.reads_sources and not is_in_place
     for package in connector.packages if needs_libraries else ():
         if package.is_needed(location, params) and not package.is_installed:
-            message = f"this source needs a library (the extra sources has it): {package.install_command}"
+            message = f"this source needs a library from the extra sources: {package.install_command}"
             where.fault(node.line_of("from"), message)
     _check_params(name, location, params, node, path)
     _check_time_column(values, node, path)
@@ -233,19 +233,22 @@ def _build_dataset(values: dict[str, Any], node: Mapping, path: YamlPath) -> Dat
 def _build_localpod(source: str, values: dict[str, Any], node: Mapping, path: YamlPath) -> DatasetConfig | None:
     """Return a dataset made of another: a materialized view of it."""
     if path.validation.reads_in_place:
-        message = f"{LOCALPOD} is not possible with runtime.engine: declare a view with the same name"
+        message = f"{LOCALPOD} is not supported with runtime.engine: declare a view with the same name"
         path.field("from").fault(node.line_of("from"), message)
     acceleration: AccelerationConfig = values.get("acceleration", AccelerationConfig())
-    instead = "the dataset is a copy of another: for more, write a view with materialized: true"
+    instead = (
+        "a localpod dataset is a copy of another dataset: to transform its data, declare a view with materialized: true"
+    )
     for field in ("on_schema_change", "on_empty", "time_column", "time_format", "params"):
         if field in values:
             path.field(field).fault(node.line_of(field), f"is not available with localpod: {instead}")
     interval_s = acceleration.refresh_check_interval_s
     if acceleration != AccelerationConfig(enabled=acceleration.enabled, refresh_check_interval_s=interval_s):
-        message = "takes only enabled, engine, mode, params and refresh_check_interval with localpod"
+        message = "accepts only enabled, engine, mode, params and refresh_check_interval with localpod"
         path.field("acceleration").fault(node.line_of("acceleration"), f"{message}: {instead}")
     path.field("from").note(
-        node.line_of("from"), "The dataset is a materialized view of the other, refreshed as soon as that is."
+        node.line_of("from"),
+        "The dataset is a materialized view of the other dataset and is refreshed whenever that dataset is.",
     )
     view = ViewConfig(
         name=values["name"],
@@ -288,20 +291,22 @@ def _check_time_column(values: dict[str, Any], node: Mapping, path: YamlPath) ->
     """Check that `time_column` is given where it is used, and that it is used where it is given."""
     acceleration: AccelerationConfig = values.get("acceleration", AccelerationConfig())
     uses = {
-        "refresh_mode append, to find newer rows": acceleration.refresh_mode == "append",
-        "refresh_data_window, to find rows within it": acceleration.refresh_data_window_s is not None,
-        "retention_period, to find expired rows": acceleration.retention_period_s is not None,
+        "refresh_mode append to find newer rows": acceleration.refresh_mode == "append",
+        "refresh_data_window to find the rows within the window": acceleration.refresh_data_window_s is not None,
+        "retention_period to find expired rows": acceleration.retention_period_s is not None,
     }
     needed = [use for use, is_used in uses.items() if is_used]
     if needed and "time_column" not in values:
-        path.fault(node.line, f"lacks the field time_column, which is needed by {needed[0]}")
+        path.fault(node.line, f"lacks the field time_column, which is required by {needed[0]}")
     if "time_format" in values and "time_column" not in values:
-        path.field("time_format").fault(node.line_of("time_format"), "needs time_column, whose values it describes")
+        path.field("time_format").fault(
+            node.line_of("time_format"), "requires time_column because it describes that column's values"
+        )
     elif "time_column" in values and not needed:
         where = path.field("time_column")
         where.warn(
             node.line_of("time_column"),
-            "has no effect unless refresh_mode is append, here or in a request for a refresh, or rows expire",
+            "has no effect unless refresh_mode is append (here or in a refresh request) or rows expire",
         )
 
 
@@ -312,9 +317,9 @@ _COLUMN = Section[tuple[str, str | None]](
     Setting("name", COLUMN_NAME, is_required=True),
     Setting("description", _DESCRIPTION),
     unavailable={
-        "embeddings": "Remove it: there is no search by meaning.",
-        "full_text_search": "Remove it: there is no text index. LIKE and regexp_matches search a column.",
-        "metadata": "Put it into the description.",
+        "embeddings": "Remove it: semantic search is not supported.",
+        "full_text_search": "Remove it: full-text indexes are not supported. Use LIKE or regexp_matches.",
+        "metadata": "Move it to the description.",
     },
 )
 
@@ -335,7 +340,7 @@ def _documentation(values: dict[str, Any], node: Mapping, path: YamlPath) -> Doc
         name = item.get("name") if isinstance(item, Mapping) else None
         if isinstance(name, Scalar):
             if name.text.lower() in known:
-                path.field("columns").fault(name.line, f"has a column twice; found {path.found(name)} again")
+                path.field("columns").fault(name.line, f"lists a column twice; found {path.found(name)} again")
             known.add(name.text.lower())
     return Documentation(
         description=values.pop("description", None),
@@ -347,16 +352,16 @@ def _documentation(values: dict[str, Any], node: Mapping, path: YamlPath) -> Doc
 
 #: What Spice.ai has in a dataset, or in a view, and this runtime does not.
 _UNAVAILABLE = {
-    "embeddings": "Remove it: there is no search by meaning.",
-    "invalid_type_action": "Remove it: a value that cannot be read makes the refresh fail.",
+    "embeddings": "Remove it: semantic search is not supported.",
+    "invalid_type_action": "Remove it: a refresh always fails if a value cannot be read.",
     "load": "Remove it: every dataset is loaded at startup.",
-    "metrics": "Use runtime.metrics, which has metrics for every dataset.",
-    "ref": "Write the dataset here, or name its Spicepod in dependencies.",
+    "metrics": "Use runtime.metrics, which covers every dataset.",
+    "ref": "Declare the dataset here, or list its Spicepod in dependencies.",
     "replication": "Remove it.",
-    "sql_ref": "Write the SELECT into sql.",
-    "time_partition_column": "Remove it: the engine skips row groups by their least and greatest values.",
+    "sql_ref": "Move the SELECT to sql.",
+    "time_partition_column": "Remove it: the engine already skips row groups by their minimum and maximum values.",
     "time_partition_format": "Remove it.",
-    "vectors": "Remove it: there is no search by meaning.",
+    "vectors": "Remove it: semantic search is not supported.",
 }
 
 DATASET = _DatasetSection(
@@ -372,7 +377,7 @@ DATASET = _DatasetSection(
     Setting(
         "check_availability",
         ChoiceField("auto", "disabled"),
-        note="No source is asked between refreshes, because no query reads one.",
+        note="The source is not contacted between refreshes because queries never read it.",
     ),
     Setting("required_for_ready", BooleanField()),
     Setting("ready_state", ChoiceField("on_load", "on_registration")),
@@ -396,7 +401,7 @@ def _build_view(values: dict[str, Any], node: Mapping, path: YamlPath) -> ViewCo
             path.field("required_for_ready").warn(node.line_of("required_for_ready"), message)
         return view
     if path.validation.reads_in_place:
-        message = "is not possible with runtime.engine: leave it out, and the cluster runs the view's query each time"
+        message = "is not supported with runtime.engine: remove it, and the cluster runs the view's query each time"
         field = "materialized" if node.get("materialized") is not None else "acceleration"
         path.field(field).fault(node.line_of(field), message)
     return _materialized(view, f"{CONNECTOR_OF_VIEWS}:{view.name}", required_for_ready=required_for_ready is not False)

@@ -23,17 +23,17 @@ _NAME: Final = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?", re.ASCII)
 
 #: What a Spicepod may have and the runtime has not, with what to do instead.
 NOT_HERE: Final = {
-    "catalogs": "Name each table in datasets.",
-    "embeddings": "Remove it: there is no search by meaning.",
-    "evals": "Remove it: there are no models.",
+    "catalogs": "List each table in datasets.",
+    "embeddings": "Remove it: semantic search is not supported.",
+    "evals": "Remove it: models are not supported.",
     "extensions": "Remove it.",
-    "functions": "Remove it: SQL has the functions of the engine, and no others.",
+    "functions": "Remove it: only the engine's own SQL functions are supported.",
     "management": "Remove it.",
-    "memory": "Remove it: there are no models.",
-    "models": "Remove it, and let your application call the model: there are none here.",
-    "snapshots": "Use runtime.snapshots, through which several nodes share what they serve.",
-    "tools": "Remove it: there are no models.",
-    "workers": "Remove it: there are no models.",
+    "memory": "Remove it: models are not supported.",
+    "models": "Remove it and call the model from your application: models are not supported.",
+    "snapshots": "Use runtime.snapshots to share data between nodes.",
+    "tools": "Remove it: models are not supported.",
+    "workers": "Remove it: models are not supported.",
 }
 
 
@@ -55,16 +55,18 @@ _SPICEPOD: Final = Section[Declared](
     Setting("version", ChoiceField("v1", "v2", "v1beta1")),
     Setting("kind", ChoiceField("Spicepod")),
     Setting("name", TextField("a name", max_length=100)),
-    Setting("metadata", IgnoredField(), note="It has no effect: nobody is shown it."),
+    Setting("metadata", IgnoredField(), note="It has no effect: it is not shown anywhere."),
     Setting(
-        "secrets", IgnoredField(Sequence, Mapping), note="It has no effect: the stores are those of the configuration."
+        "secrets",
+        IgnoredField(Sequence, Mapping),
+        note="It has no effect: only the main configuration defines secret stores.",
     ),
     Setting("datasets", ListField(DATASET)),
     Setting("views", ListField(VIEW)),
     unavailable={
         **NOT_HERE,
-        "dependencies": "Name it in the dependencies of the configuration, where all of them are.",
-        "runtime": "Move it to the configuration: a dependency brings datasets and views only.",
+        "dependencies": "List it in the dependencies of the main configuration.",
+        "runtime": "Move it to the main configuration: a dependency can only provide datasets and views.",
     },
 )
 
@@ -84,7 +86,7 @@ class _DependencyField(Field[Declared]):
         file = next((one for one in files if os.path.exists(one)), None)  # noqa: PTH110 (it never raises)
         if file is None:
             where = PurePosixPath(DIRECTORY, node.text, "spicepod.yaml")
-            path.fault(node.line, f"is missing: put the Spicepod into {where}, next to this file")
+            path.fault(node.line, f"is missing: put the Spicepod in {where}, next to this file")
             return None
         document = read_document(file, frozenset(validation.known_paths))
         validation.faults += document.faults
@@ -102,7 +104,7 @@ class _DependenciesField(ListField[Declared]):
         is_valid = True
         for index, item in enumerate(node.items if isinstance(node, Sequence) else ()):
             if isinstance(item, Scalar) and item.text in names:
-                path.item(index).fault(item.line, "is listed twice: keep one")
+                path.item(index).fault(item.line, "is listed twice: remove one")
                 is_valid = False
             elif isinstance(item, Scalar):
                 names.add(item.text)

@@ -23,7 +23,7 @@ class _EngineField(Field[EngineConfig]):
         try:
             engine = ENGINES.get(name)
         except PluginError as exc:
-            path.field("from").fault(node.line, f"names the engine {name}, which cannot be used: {exc}")
+            path.field("from").fault(node.line, f"names the engine {name}, which cannot be loaded: {exc}")
             return None
         if engine is None:
             return _UNKNOWN.read(node, path)
@@ -49,7 +49,7 @@ def _source() -> ParsedField[EngineConfig]:
     """Return the field for a `from:` that names no engine. It may contain a password or a token."""
     known = [engine.section.field_of("from") for engine in ENGINES.built_in.values()]
     shown = " or ".join(field.expected for field in known if field is not None)
-    return ParsedField(shown or "the address of an engine, and none is installed", _refuse, is_hidden=True)
+    return ParsedField(shown or "the address of an engine, but no engine is installed", _refuse, is_hidden=True)
 
 
 _UNKNOWN: Final = Section[EngineConfig](

@@ -46,5 +46,5 @@ class ConfigError(RuntimeConfError):
         shown = [str(fault) for fault in self.faults[:MAX_SHOWN_FAULTS]]
         if len(self.faults) > MAX_SHOWN_FAULTS:
             left_out = len(self.faults) - (MAX_SHOWN_FAULTS - 1)
-            shown = [*shown[: MAX_SHOWN_FAULTS - 1], f"{self.faults[0].file}: and {left_out} more faults"]
+            shown = [*shown[: MAX_SHOWN_FAULTS - 1], f"{self.faults[0].file}: and {left_out} more errors"]
         return shown

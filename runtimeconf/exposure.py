@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 def refusal(address: Address) -> str:
     """Return the sentence that refuses to listen on *address*."""
     return (
-        f"listens on {address}, which other machines can reach, and authentication is off: add API keys to "
-        "runtime.auth, or write api-key: {enabled: false} there to let anybody read all data"
+        f"listens on {address}, which other machines can reach, but authentication is off: add API keys to "
+        "runtime.auth, or set api-key: {enabled: false} there to let anyone read all data"
     )
 
 
 def warning(address: Address) -> str:
     """Return the sentence on an open *address* that the configuration allows."""
-    return f"listens on {address} without authentication: anybody who reaches it can read all data"
+    return f"listens on {address} without authentication: anyone who can reach it can read all data"
 
 
 @lru_cache(maxsize=8)

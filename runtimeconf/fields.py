@@ -43,7 +43,7 @@ class Field(ABC, Generic[T]):
         if isinstance(node, Scalar) and self.is_hidden:
             node = replace(node, may_be_shown=False)
         if isinstance(node, Scalar) and node.is_null:
-            path.fault(node.line, f"is empty: it must be {expected}, or be left out")
+            path.fault(node.line, f"is empty: it must be {expected}, or be omitted")
         else:
             message = f"must be {expected}; found {path.found(node)}"
             path.fault(node.line, f"{message} ({hint})" if hint else message)
@@ -65,7 +65,7 @@ class ScalarField(Field[T]):
             except InvalidValueError as exc:
                 hint = str(exc)
         elif isinstance(node, Mapping) and any(entry.name.startswith("$") for entry in node.entries):
-            hint = 'quote a text that holds ": ", or leave the space out'
+            hint = 'quote a string that contains ": ", or remove the space'
         self.refuse(node, path, hint=hint)
         return None
 
@@ -170,7 +170,7 @@ class _QuantityField(ScalarField[T]):
         number, unit = match.groups()
         if unit not in self._units:
             names = ", ".join(filter(None, self._units))
-            raise InvalidValueError(f"the units are {names}" if unit else f"add a unit, one of {names}")
+            raise InvalidValueError(f"the units are {names}" if unit else f"add a unit: {names}")
         return Decimal(number) * self._units[unit]
 
     def _within_bounds(self, value: Decimal) -> Decimal:
@@ -244,11 +244,11 @@ class TextField(ScalarField[str]):
         if len(node.text) > self._max_length:
             raise InvalidValueError(f"it is longer than {self._max_length:,} characters")
         if not self._may_have_lines and not node.text.isprintable():
-            raise InvalidValueError("it holds a control character")
+            raise InvalidValueError("it contains a control character")
         if holds_reference(node.text):
             raise InvalidValueError(
-                "a secret reference is resolved in API keys, params of datasets, snapshots and engine, and headers of "
-                "traces only"
+                "secret references are resolved only in API keys, the params of datasets, snapshots and engine, and "
+                "traces.headers"
             )
         return node.text
 
@@ -276,7 +276,7 @@ class IgnoredField(Field[None]):
 class TextsField(Field[dict[str, str]]):
     """A mapping of names to texts."""
 
-    expected = "a mapping of names to texts"
+    expected = "a mapping of names to strings"
 
     def __init__(self, item: "Field[str]") -> None:
         self._item = item
@@ -301,10 +301,10 @@ class ListField(Field[tuple[T, ...]]):
     def read(self, node: Node, path: YamlPath) -> tuple[T, ...] | None:
         """Read every item."""
         if not isinstance(node, Sequence):
-            self.refuse(node, path, expected="a list, one item a line after a dash")
+            self.refuse(node, path, expected="a list, with one item per line after a dash")
             return None
         if len(node.items) < self._minimum:
-            path.fault(node.line, f"is an empty list: give at least {self._minimum}, or leave it out")
+            path.fault(node.line, f"is an empty list: list at least {self._minimum}, or omit the field")
         values = (self.item.read(item, path.item(index)) for index, item in enumerate(node.items))
         return tuple(value for value in values if value is not None)
 
@@ -364,7 +364,7 @@ class Section(Field[T]):
         """Read all settings; return None if the mapping or a required setting is missing or invalid."""
         is_null = isinstance(node, Scalar) and node.is_null
         if is_null or (isinstance(node, Mapping) and not node.entries and not self._may_be_empty):
-            path.fault(node.line, "is empty: fill it in, or leave it out")
+            path.fault(node.line, "is empty: fill it in, or omit it")
             return None
         if not isinstance(node, Mapping):
             self.refuse(node, path)
@@ -415,7 +415,7 @@ class Section(Field[T]):
             elif name in entries:
                 first = entries[name]
                 message = f"{first.name} on line {first.line} and {entry.name} on line {entry.line} are the same field"
-                path.field(name).fault(entry.line, f"{message}: keep one")
+                path.field(name).fault(entry.line, f"{message}: remove one")
             else:
                 entries[name] = entry
         return entries

@@ -89,7 +89,7 @@ def _parse_date_format(text: str) -> str:
     found = _DIRECTIVE.findall(text)
     for dash, letter in found:
         if letter not in _DIRECTIVES or (dash and letter not in _UNPADDED):
-            raise InvalidValueError("a time zone is read as in ISO 8601 only" if letter in "zZ" else "")
+            raise InvalidValueError("a time zone is read only in ISO 8601 form" if letter in "zZ" else "")
     letters = [letter for _, letter in found]
     if any(sum(letter in part for letter in letters) != 1 for part in _DATE_PARTS):
         raise InvalidValueError("with one year (%Y, %y), one month (%m, %b, %B) and one day (%d)")
@@ -104,7 +104,7 @@ def _parse_range(text: str) -> str:
         raise InvalidValueError
     (left, top, right, bottom) = match.groups()
     if (len(left), left) > (len(right), right) or (bottom and int(top) > int(bottom)):
-        raise InvalidValueError("the upper left corner comes first")
+        raise InvalidValueError("write the upper left corner first")
     return text.upper()
 
 
@@ -117,7 +117,7 @@ def _parse_sheet(text: str) -> str:
 class _NullValuesField(Field[tuple[str, ...]]):
     """A list of texts, or one text with commas. The words that YAML takes for null are texts here."""
 
-    expected = "a list of texts, or one text with commas between them"
+    expected = "a list of strings, or one comma-separated string"
 
     def read(self, node: Node, path: YamlPath) -> tuple[str, ...] | None:
         items = node.items if isinstance(node, Sequence) else (node,)
@@ -125,10 +125,12 @@ class _NullValuesField(Field[tuple[str, ...]]):
         if isinstance(node, Scalar):
             texts = [part.strip() for part in node.text.split(",")]
         if len(texts) < len(items) or not all(texts) or not 0 < len(texts) <= _MAX_NULL_VALUES:
-            self.refuse(node, path, hint=f"1 to {_MAX_NULL_VALUES}, and none empty: an empty field is null anyway")
+            self.refuse(
+                node, path, hint=f"1 to {_MAX_NULL_VALUES}, and none of them empty: an empty field is always null"
+            )
             return None
         if not all(text.isprintable() for text in texts):
-            self.refuse(node, path, hint="one of them holds a control character")
+            self.refuse(node, path, hint="one of them contains a control character")
             return None
         return tuple(texts)
 
@@ -166,9 +168,9 @@ class FileParams(Params):
     thousands_separator: Annotated[
         str | None, Param(ParsedField("a point, a comma, an apostrophe or a space", _parse_thousands), kinds=_CSV)
     ] = None
-    sheet: Annotated[str | None, Param(ParsedField("the name of a sheet", _parse_sheet), kinds=("xlsx",))] = None
+    sheet: Annotated[str | None, Param(ParsedField("a sheet name", _parse_sheet), kinds=("xlsx",))] = None
     range: Annotated[
-        str | None, Param(ParsedField("a range of cells such as B3:F200 or B3:F", _parse_range), kinds=("xlsx",))
+        str | None, Param(ParsedField("a cell range such as B3:F200 or B3:F", _parse_range), kinds=("xlsx",))
     ] = None
 
     def problem(self, location: str) -> str | None:
@@ -178,10 +180,10 @@ class FileParams(Params):
         if delimiter is not None and delimiter in {quote, escape}:
             return f"has csv_delimiter equal to {'csv_quote' if delimiter == quote else 'csv_escape'}"
         if self.thousands_separator == (self.decimal_separator or "."):
-            return "has thousands_separator equal to decimal_separator, which is . unless set"
+            return "has thousands_separator equal to decimal_separator, which defaults to ."
         for value in self.null_values or ():
             if any(part and part in value for part in (delimiter, quote)):
-                return "has null_values that hold the csv_delimiter or the csv_quote, which no field can"
+                return "has null_values that contain the csv_delimiter or csv_quote, which can never match a field"
         return None
 
     @property
@@ -208,7 +210,7 @@ EXCEL: Final = Package(
 def misplaced(given: Collection[str], kind: str | None) -> dict[str, str]:
     """Return what is wrong with each of the parameters *given* that does not apply to *kind*, by name; None is any."""
     return {
-        param.name: f"is a parameter of {' and '.join(param.kinds)} files, and not of {kind}"
+        param.name: f"is a parameter of {' and '.join(param.kinds)} files, not of {kind} files"
         for param in FileParams.declared.values()
         if kind is not None and param.name in given and param.kinds and kind not in param.kinds
     }

@@ -26,10 +26,10 @@ def refuse_url(text: str) -> None:
     """
     if _AUTHORITY.match(text):
         raise InvalidValueError(
-            "no user, password or port before the path: everybody who can list the datasets sees it"
+            "remove the user, password or port before the path: anyone who can list the datasets can see it"
         )
     if _QUERY.search(text):
-        raise InvalidValueError("no query after the path: everybody who can list the datasets sees it")
+        raise InvalidValueError("remove the query after the path: anyone who can list the datasets can see it")
 
 
 def locate_path(prefix: str, _name: str, text: str, directory: Path) -> str:
@@ -44,7 +44,9 @@ def locate_path(prefix: str, _name: str, text: str, directory: Path) -> str:
 def _locate(_name: str, text: str, directory: Path) -> str:
     """Return an absolute path or glob. Refuse a URL with a password; a question mark is part of a glob here."""
     if _PASSWORD.match(text):
-        raise InvalidValueError("no user and password before the path: everybody who can list the datasets sees it")
+        raise InvalidValueError(
+            "remove the user and password before the path: anyone who can list the datasets can see them"
+        )
     path = text.removeprefix("//")
     if not path.strip():
         raise InvalidValueError("there is no path after the colon")

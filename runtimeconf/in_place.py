@@ -45,7 +45,7 @@ def is_read_in_place(
         return not reasons
     for name, section, reason in reasons:
         where = path.field(section) if section == name else path.field(section).field(name)
-        where.fault(node.line_of(section), f"{reason}; with runtime.snapshots the runtime loads it")
+        where.fault(node.line_of(section), f"{reason}; with runtime.snapshots, the runtime loads it")
     return True
 
 
@@ -59,17 +59,21 @@ def _reasons(
     formats = CONNECTORS[connector].formats_in_place
     if not formats:
         others = [name for name, one in CONNECTORS.built_in.items() if one.formats_in_place]
-        yield "from", "from", f"cannot be read by the cluster of runtime.engine: use {', '.join(others)}"
+        yield "from", "from", f"cannot be read by the runtime.engine cluster: use {', '.join(others)}"
     elif format_of(connector, location, values.get("params", {})) is None:
         named = " or ".join(formats)
-        reason = f"must name {named} files for the cluster of runtime.engine; params: file_format says which they are"
+        reason = f"must name {named} files for the runtime.engine cluster; set the format in params: file_format"
         yield "from", "from", reason
     elif found := _AMBIGUOUS.search(location):
-        yield "from", "from", f"has a {found[0]} in it, which clusters read in their own ways"
+        yield "from", "from", f"has a {found[0]} in it, which clusters interpret differently"
     for name in sorted(params - _PARAMS):
-        yield name, "params", "has no effect: the cluster of runtime.engine reads this dataset, with its own settings"
+        yield name, "params", "has no effect: the runtime.engine cluster reads this dataset with its own settings"
     acceleration = values.get("acceleration")
     if acceleration is not None and acceleration.enabled:
-        yield "acceleration", "acceleration", "is not possible with runtime.engine: the cluster reads the data in place"
+        yield (
+            "acceleration",
+            "acceleration",
+            "is not supported with runtime.engine: the cluster reads the data in place",
+        )
     if values.get("time_column") is not None:
-        yield "time_column", "time_column", "is not possible with runtime.engine: the cluster reads the data in place"
+        yield "time_column", "time_column", "is not supported with runtime.engine: the cluster reads the data in place"

@@ -37,19 +37,19 @@ _SEQUENCES = (
 
 #: What Spice.ai reads at the end of a key in the YAML.
 _SUFFIXES = (":ro", ":rw")
-_SUFFIXED = "ends with :ro or :rw, which is part of the key here and grants or denies nothing"
+_SUFFIXED = "ends with :ro or :rw, which is part of the key here and does not grant or deny anything"
 _INSTEAD = (
-    "Spice takes the suffix off: a key with :rw may also write and refresh, any other may only read. Here, write the "
-    "key without it into named_keys, with rights: [query] or rights: [query, refresh]"
+    "Spice strips the suffix: a key with :rw can also write and refresh, and any other key can only read. Here, add "
+    "the key without the suffix to named_keys, with rights: [query] or rights: [query, refresh]"
 )
 
 #: Why a text cannot be sent as one header value. The first reason that applies is named.
 _TRANSPORT_PROBLEMS: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("is blank", lambda text: not text.strip()),
-    ("holds a character outside ASCII", lambda text: not text.isascii()),
-    ("holds a control character, perhaps a line break at its end", lambda text: not text.isprintable()),
+    ("contains a non-ASCII character", lambda text: not text.isascii()),
+    ("contains a control character, perhaps a trailing line break", lambda text: not text.isprintable()),
     ("begins or ends with a space", lambda text: text != text.strip()),
-    ("holds a comma", lambda text: "," in text),
+    ("contains a comma", lambda text: "," in text),
     (f"is longer than {MAX_LENGTH:,} characters", lambda text: len(text) > MAX_LENGTH),
 )
 
@@ -66,7 +66,7 @@ class KeyField(Field[KeyText]):
     def read(self, node: Node, path: YamlPath) -> KeyText | None:
         """Check the text and its references, without resolving them."""
         if not isinstance(node, Scalar):
-            hint = 'a text with ": " in it must be quoted, and ${ secrets:name } has no space after the colon'
+            hint = 'a string that contains ": " must be quoted, and ${ secrets:name } has no space after the colon'
             path.fault(node.line, f"must be {self.expected}; found {path.found(node)} ({hint})")
             return None
         if node.text.strip().lower() in _EMPTY_KEYS:
@@ -93,7 +93,7 @@ def _can_be_sent(text: str, line: int, path: YamlPath) -> bool:
     """Return whether *text* can be sent as one header value; if not, record a fault."""
     problem = next((problem for problem, applies in _TRANSPORT_PROBLEMS if applies(text)), None)
     if problem is not None:
-        path.fault(line, f"{problem}: such a key cannot be sent in a header as one value")
+        path.fault(line, f"{problem}: such a key cannot be sent as a single header value")
     return problem is None
 
 
@@ -102,9 +102,9 @@ def warn_of_weak(keys: Iterable[tuple[KeyText, str]], path: YamlPath) -> None:
     first_of: dict[str, str] = {}
     for (node, where), text in keys:
         if len(text) < MIN_GOOD_LENGTH:
-            where.warn(node.line, f"is shorter than {MIN_GOOD_LENGTH} characters, so that it can be guessed")
+            where.warn(node.line, f"is shorter than {MIN_GOOD_LENGTH} characters, so it can be guessed")
         if is_trivial(text):
-            where.warn(node.line, "is a well-known word, a sequence or a repetition, so that it can be guessed")
+            where.warn(node.line, "is a common word, a sequence or a repetition, so it can be guessed")
         if node.text.endswith(_SUFFIXES):
             where.warn(node.line, f"{_SUFFIXED}. {_INSTEAD}")
             where.note(node.line, _INSTEAD, is_warned=True)

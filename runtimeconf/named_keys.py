@@ -41,7 +41,7 @@ _SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
 class KeyNameField(ScalarField[str]):
     """The name of a key."""
 
-    expected = "a name of 1 to 40 characters out of a-z, 0-9 and -, which does not begin with -"
+    expected = "a name of 1 to 40 characters (a-z, 0-9 and -) that does not begin with -"
 
     def convert(self, node: Scalar) -> str:
         """Return the name."""
@@ -61,7 +61,7 @@ class Sha256Field(ScalarField[bytes]):
             raise InvalidValueError
         digest = bytes.fromhex(node.text)
         if digest == hashlib.sha256().digest():  # as of an unset variable
-            raise InvalidValueError("this is the digest of an empty text, which no client can send")
+            raise InvalidValueError("this is the digest of an empty string, which no client can send")
         return digest
 
 
@@ -81,9 +81,9 @@ class ExpiryField(ScalarField[datetime]):
             moment = datetime.fromisoformat(text.upper())
             return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
         except OverflowError:
-            raise InvalidValueError("it is too far away: leave it out for a key that never expires") from None
+            raise InvalidValueError("it is too far in the future: omit it for a key that never expires") from None
         except ValueError:
-            raise InvalidValueError("there is no such date or time") from None
+            raise InvalidValueError("no such date or time") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +109,14 @@ def _declared(values: dict[str, Any], node: Mapping, path: YamlPath) -> Declared
 def _rule(values: dict[str, Any], node: Mapping, path: YamlPath) -> DatasetRule | None:
     columns, masks = values.get("columns"), dict[str, str](values.get("masks", {}))
     if not any(node.get(name) is not None for name in ("row_filter", "columns", "masks")):
-        path.fault(node.line, "has neither row_filter nor columns nor masks: for all of a dataset, list its name alone")
+        path.fault(node.line, "has no row_filter, columns or masks: to allow a whole dataset, list only its name")
         return None
     if (listed := node.get("masks")) is not None and isinstance(listed, Mapping) and not listed.entries:
-        path.field("masks").fault(listed.line, "is empty: fill it in, or leave it out")
+        path.field("masks").fault(listed.line, "is empty: fill it in, or omit it")
     for name, given in (("columns", columns or ()), ("masks", masks)):
         folded = [column.lower() for column in given]
         if repeated := sorted({column for column in folded if folded.count(column) > 1}):
-            path.field(name).fault(node.line_of(name), f"has a column twice: {repeated[0]}")
+            path.field(name).fault(node.line_of(name), f"lists a column twice: {repeated[0]}")
     if columns is not None and (hidden := sorted(masks.keys() - _spellings(columns, masks))):
         path.field("masks").fault(node.line_of("masks"), f"masks a column that is not among columns: {hidden[0]}")
     return DatasetRule(
@@ -137,7 +137,7 @@ def _spellings(columns: Iterable[str], names: Iterable[str]) -> set[str]:
 
 _RELATION: TextField = TextField("the name of a dataset or view", max_length=200)
 _COLUMN: TextField = TextField("the name of a column", max_length=200)
-EXPRESSION: TextField = TextField("a SQL expression over the dataset's columns", max_length=4000, may_have_lines=True)
+EXPRESSION: TextField = TextField("a SQL expression on the dataset's columns", max_length=4000, may_have_lines=True)
 
 #: A dataset or view of which a key may see a part.
 DATASET_RULE = Section(
@@ -153,7 +153,7 @@ DATASET_RULE = Section(
 class ScopeField(Field[str | DatasetRule]):
     """A dataset or view that a key may see: its name, or a mapping that says which part."""
 
-    expected = "the name of a dataset or view, or a mapping with name and row_filter, columns or masks"
+    expected = "a dataset or view name, or a mapping with name and row_filter, columns or masks"
 
     def read(self, node: Node, path: YamlPath) -> str | DatasetRule | None:
         """Read either form."""
@@ -204,7 +204,7 @@ def resolve_all(declared: Iterable[DeclaredNamedKey]) -> list[tuple[DeclaredName
         values = dict(item.values)
         name = values["name"]
         if name in lines:
-            message = f"is the name of the key on line {lines[name]} too: names are unique"
+            message = f"is also the name of the key on line {lines[name]}: names must be unique"
             item.path.field("name").fault(item.line, message)
         lines.setdefault(name, item.line)
         if "key" in values:
@@ -228,10 +228,10 @@ def _scope(items: Iterable[str | DatasetRule], path: YamlPath) -> Scope:
         name = item.lower() if isinstance(item, str) else item.dataset
         if isinstance(item, DatasetRule):
             if name in names:
-                path.fault(item.line, "has a dataset twice: the key would see it in two ways")
+                path.fault(item.line, "lists a dataset twice, so the key would see it in two ways")
             rules[name] = item
         elif name in rules:
-            path.fault(rules[name].line, "has a dataset twice: the key would see it in two ways")
+            path.fault(rules[name].line, "lists a dataset twice, so the key would see it in two ways")
         names.add(name)
     return Scope(relations=frozenset(names), rules=tuple(rules[name] for name in sorted(rules)))
 
@@ -244,7 +244,7 @@ def refuse_repeated(keys: Iterable[tuple[KeyText, str]], named: Iterable[tuple[D
     for item, key in named:
         digest = key.sha256 if key.key is None else hashlib.sha256(key.key.reveal().encode()).digest()
         if digest in first_of:
-            item.path.fault(item.line, f"is the same key as {first_of[digest]}: each needs a key of its own")
+            item.path.fault(item.line, f"is the same key as {first_of[digest]}: each entry needs its own key")
         elif digest is not None:
             first_of[digest] = f"the one on line {item.line}"
 
@@ -269,14 +269,17 @@ def check_datasets(root: Mapping, dependencies: Iterable[Mapping], path: YamlPat
         for index, item in enumerate(_items(listed)):
             where = path.item(number).field("datasets").item(index)
             if in_cluster and isinstance(item, Mapping):
-                where.fault(item.line, "limits rows, columns or values, which runtime.engine cannot: list a name alone")
+                where.fault(
+                    item.line,
+                    "limits rows, columns or values, which is not supported with runtime.engine: list only the name",
+                )
             named = item.get("name") if isinstance(item, Mapping) else item
             if not isinstance(named, Scalar):
                 continue  # recorded as a fault already
             if named.text.lower() not in declared:
                 where.fault(named.line, "is not the name of a declared dataset")
             elif in_cluster and named.text.lower() in views:
-                reason = "with runtime.engine, what it leaves out could be read through an error"
+                reason = "with runtime.engine, error messages could reveal the values that it leaves out"
                 where.fault(named.line, f"names a view without materialized: true: {reason}")
 
 
@@ -312,7 +315,7 @@ def check_expiry(declared: Iterable[DeclaredNamedKey], now: datetime, path: Yaml
     for item, moment in moments:
         if moment is not None and moment <= now + WARNING_PERIOD:
             shown = f"{moment:%Y-%m-%dT%H:%M:%SZ}"
-            sentence = f"expired at {shown}: nobody can use this key" if moment <= now else f"expires at {shown}"
+            sentence = f"expired at {shown}: this key can no longer be used" if moment <= now else f"expires at {shown}"
             item.path.field("expires").warn(item.line, sentence)
     if moments and not others and all(moment is not None and moment <= now for _, moment in moments):
-        path.field("named_keys").fault(moments[0][0].line, "has no key left: all have expired, and there are no others")
+        path.field("named_keys").fault(moments[0][0].line, "has no usable keys: all of them have expired")

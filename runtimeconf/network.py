@@ -42,7 +42,7 @@ def parse_password(text: str) -> str:
     if not text:
         raise InvalidValueError("it is empty")
     if re.search(r"[\0\r\n]", text) or len(text) > _MAX_CREDENTIAL_LENGTH:
-        raise InvalidValueError(f"it has several lines, or is longer than {_MAX_CREDENTIAL_LENGTH:,} characters")
+        raise InvalidValueError(f"contains a line break, or is longer than {_MAX_CREDENTIAL_LENGTH:,} characters")
     return text
 
 
@@ -64,7 +64,7 @@ AllowHttp = Annotated[bool, Param(FlagField())]
 MaxDownloadSize = Annotated[int | None, Param(SizeField("1B", "1024TiB"))]
 
 #: The only roots to trust; None trusts the usual ones.
-RootCertificateFile = Annotated[Path | None, Param(PathField("the path of a PEM file of certificates"), is_path=True)]
+RootCertificateFile = Annotated[Path | None, Param(PathField("the path of a PEM file with certificates"), is_path=True)]
 
 
 def parse_headers(text: str) -> tuple[tuple[str, str], ...]:
@@ -78,7 +78,7 @@ def parse_headers(text: str) -> tuple[tuple[str, str], ...]:
     for line in filter(None, map(str.strip, text.splitlines())):
         match = _HEADER.fullmatch(line)
         if match is None:
-            raise InvalidValueError("a line must be a name, a colon and a value of printable ASCII")
+            raise InvalidValueError("each line must be a name, a colon and a value in printable ASCII")
         if match[1].lower() in _OWN_HEADERS:
             raise InvalidValueError(f"{match[1]} is set by the runtime itself")
         headers.append((match[1], match[2]))
@@ -99,7 +99,7 @@ def parse_origin(text: str) -> tuple[str, str]:
         raise InvalidValueError("a URL begins with http:// or https://")
     scheme, authority, rest = match.groups()
     if "@" in authority:
-        raise InvalidValueError("no user or password before the host: parameters hold these")
+        raise InvalidValueError("remove the user and password before the host: use the params for these")
     host_port = split_host_port(authority)
     if host_port is None:
         raise InvalidValueError("not a host and a port")
@@ -111,7 +111,7 @@ def parse_server(text: str) -> str:
     """Return the origin in *text*, a URL without a path, as `parse_origin` does."""
     origin, rest = parse_origin(text)
     if rest not in {"", "/"}:
-        raise InvalidValueError("only the scheme, the host and the port")
+        raise InvalidValueError("use only the scheme, the host and the port")
     return origin
 
 
@@ -136,7 +136,9 @@ def check_credentials(url: str, what: str, sent: Sequence[str], *, allow_http: b
     """Return the fault of sending the parameters *sent*, credentials, to *url*, called *what*, without TLS; or None."""
     if not sent or not lacks_tls(url, allow_http=allow_http):
         return None
-    return f"has {what} without TLS: everybody on the way reads {' and '.join(sent)}; allow_http: true allows it"
+    return (
+        f"has {what} without TLS, so {' and '.join(sent)} would be sent unencrypted: set allow_http: true to allow it"
+    )
 
 
 MAX_PEM_BYTES = 1024 * 1024

@@ -49,7 +49,7 @@ class Plugins(Mapping[str, T], Generic[T]):
             except Exception as exc:
                 raise PluginError(f"{where} cannot be imported ({type(exc).__name__}: {exc})") from exc
             if not isinstance(found, self._kind):
-                raise PluginError(f"{where} is no {self._kind.__name__}")
+                raise PluginError(f"{where} is not a {self._kind.__name__}")
             self._loaded[name] = found
         return self._loaded[name]
 

@@ -53,16 +53,16 @@ class S3Params(Params):
     def problem(self, location: str) -> str | None:
         """Refuse credentials that do not go together, and a server without TLS; see `Params.problem`."""
         if lacks_tls(self.s3_endpoint, allow_http=self.allow_http):
-            return "has an s3_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it"
+            return "has an s3_endpoint without TLS, so data would be sent unencrypted: set allow_http: true to allow it"
         has_key = self.s3_key is not None
         if has_key != (self.s3_secret is not None):
             return "has only one of s3_key and s3_secret"
         if self.s3_session_token is not None and not has_key:
-            return "has s3_session_token, but no s3_key and s3_secret"
+            return "has s3_session_token but no s3_key and s3_secret"
         if self.s3_auth == "key" and not has_key:
-            return "has s3_auth: key, but no s3_key and s3_secret"
+            return "has s3_auth: key but no s3_key and s3_secret"
         if self.s3_auth in {"public", "iam_role"} and has_key:
-            return f"has both s3_auth: {self.s3_auth} and s3_key: keep one"
+            return f"has both s3_auth: {self.s3_auth} and s3_key: remove one"
         return None
 
     def address_of(self, bucket: str) -> tuple[str, str]:
@@ -99,10 +99,10 @@ def parse_location(text: str) -> tuple[str, str]:
     bucket, key = match.groups()
     if "@" in bucket or ":" in bucket:
         raise InvalidValueError(
-            "nothing but the name of a bucket before the key: s3_key, s3_secret and s3_endpoint hold the rest"
+            "write only the bucket name before the key: use s3_key, s3_secret and s3_endpoint for the rest"
         )
     if _BUCKET.fullmatch(bucket) is None or ".." in bucket:
-        raise InvalidValueError("not the name of a bucket")
+        raise InvalidValueError("not a bucket name")
     if len(key.encode()) > _MAX_KEY_BYTES:
-        raise InvalidValueError(f"a key has at most {_MAX_KEY_BYTES:,} bytes")
+        raise InvalidValueError(f"keys are limited to {_MAX_KEY_BYTES:,} bytes")
     return bucket, key

@@ -74,7 +74,7 @@ def _pair_problem(certificate_file: Path, key_file: Path) -> str:
 
     def no_password() -> str:
         # Without this callback OpenSSL asks on the terminal, and a start in the background hangs.
-        raise InvalidValueError("is encrypted: give a key without a passphrase, readable by this user only")
+        raise InvalidValueError("is encrypted: use a key without a passphrase that only this user can read")
 
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate_file, key_file, password=no_password)
@@ -82,8 +82,8 @@ def _pair_problem(certificate_file: Path, key_file: Path) -> str:
         return str(exc)
     except ssl.SSLError as exc:
         if exc.reason == "KEY_VALUES_MISMATCH":
-            return "does not belong to the certificate"
-        return "and the certificate cannot be used: one of them is not valid PEM"
+            return "does not match the certificate"
+        return "and the certificate cannot be loaded: one of them is not valid PEM"
     return ""
 
 
@@ -102,7 +102,7 @@ def _build_tls(values: dict[str, Any], node: Mapping, path: YamlPath) -> TlsConf
     problems = {name: pem_problem(file) for name, file in files.items()}
     for name in ("certificate_file", "key_file"):
         if name not in named:
-            path.fault(node.line, f"lacks the field {name}, which TLS needs")
+            path.fault(node.line, f"lacks the field {name}, which TLS requires")
         elif problems.get(name):
             path.field(name).fault(node.line_of(name), _with_found(problems[name], node.get(name), path))
     if tls.certificate_file is not None and tls.key_file is not None and not any(problems.values()):
@@ -122,7 +122,9 @@ def _never(what: str) -> Section[bool]:
     """Return the section of a function that the runtime does not have: it can be off, and nothing else."""
     return Section[bool](
         lambda _values, _node, _path: False,
-        Setting("enabled", ChoiceField("false"), is_required=True, note=f"It is always off: the runtime {what}."),
+        Setting(
+            "enabled", ChoiceField("false"), is_required=True, note=f"It is always off because the runtime {what}."
+        ),
     )
 
 
@@ -131,11 +133,13 @@ def _translate(values: dict[str, Any], node: Mapping, path: YamlPath) -> None:
     for name in ("telemetry", "cors"):
         values.pop(name, None)
     if values.get("ready_state") == "on_registration":
-        path.field("ready_state").note(node.line_of("ready_state"), "It is on_registered: once each dataset was tried.")
+        path.field("ready_state").note(
+            node.line_of("ready_state"), "It is the same as on_registered: ready once every dataset has been tried."
+        )
         values["ready_state"] = "on_registered"
     if (caching := values.pop("caching", None)) is not None:
         if "results_cache" in values:
-            path.field("caching").fault(node.line_of("caching"), "and results_cache are the same: keep one")
+            path.field("caching").fault(node.line_of("caching"), "and results_cache are the same setting: remove one")
         values["results_cache"] = caching
 
 
@@ -148,12 +152,14 @@ def _build_runtime(values: dict[str, Any], node: Mapping, path: YamlPath) -> dic
     if metrics.enabled:
         used["metrics"] = metrics.bind
         if metrics.bind.is_open:
-            message = "listens on {}, without a key: anybody who reaches it can read the names of datasets and keys"
+            message = (
+                "listens on {} without authentication: anyone who can reach it can read the names of datasets and keys"
+            )
             path.field("metrics").field("bind").warn(node.line_of("metrics"), message.format(metrics.bind))
     for (former, taken), (name, address) in combinations(used.items(), 2):
         hosts = {taken.host, address.host}
         if taken.port == address.port != 0 and (len(hosts) == 1 or hosts & _WILDCARD_HOSTS):
-            message = f"has the port of runtime.{former}.bind ({taken}): each listener needs its own"
+            message = f"uses the same port as runtime.{former}.bind ({taken}): each listener needs its own"
             path.field(name).field("bind").fault(node.line_of(name), message)
     if "engine" in values:
         values["query"] = with_engine_limits(values.get("query", QueryConfig()), values["engine"], node, path)
@@ -250,7 +256,7 @@ RUNTIME = Section[dict[str, Any]](
             Setting("enabled", BooleanField()),
             Setting("sql", BooleanField()),
             Setting("max_entries", IntegerField(1, 1_000_000)),
-            Setting("file", PathField("the path of a file of JSON lines")),
+            Setting("file", PathField("the path of a JSON Lines file")),
             Setting("file_max_bytes", SizeField("1MiB", "1TiB")),
             Setting("files", IntegerField(1, 1000)),
         ),
@@ -258,23 +264,23 @@ RUNTIME = Section[dict[str, Any]](
     Setting("traces", TRACES),
     Setting("engine", ENGINE),
     Setting("snapshots", SNAPSHOTS),
-    Setting("telemetry", _never("sends nothing to anybody")),
+    Setting("telemetry", _never("does not send data to anyone")),
     Setting("cors", _never("sends no CORS headers")),
     Setting("ready_state", ChoiceField("on_load", "on_registered", "on_registration")),
     Setting("shutdown_timeout", DurationField("1ms", "1h"), attribute="shutdown_timeout_s"),
     Setting("compatibility", ChoiceField("2.0", "1.10")),
-    Setting("state_dir", PathField("the path of a directory that is the runtime's alone")),
+    Setting("state_dir", PathField("the path of a directory used only by the runtime")),
     unavailable={
-        "authorization": "Give keys datasets and rights: runtime.auth.api-key.named_keys.",
+        "authorization": "Set datasets and rights for each key in runtime.auth.api-key.named_keys.",
         "dataset_load_parallelism": "Remove it: at most two datasets are loaded at once.",
-        "functions": "Remove it: SQL has the functions of the engine, and no others.",
-        "mcp": "Remove it: there is no MCP server.",
-        "memory_limit": "Use runtime.query.memory_limit, which is for each of runtime.query.workers.",
-        "output_level": "Remove it: the log has one line for each request and statement.",
-        "params": "Remove it: they are settings of Spice's engine; runtime.query has those of this one.",
-        "scheduler": "Remove it: several nodes share their data with runtime.snapshots.",
-        "task_history": "Use runtime.history, which GET /v1/sql/history shows.",
-        "temp_directory": "Remove it: temporary files are in runtime.state_dir.",
+        "functions": "Remove it: only the engine's own SQL functions are supported.",
+        "mcp": "Remove it: the runtime has no MCP server.",
+        "memory_limit": "Use runtime.query.memory_limit, which applies to each of runtime.query.workers.",
+        "output_level": "Remove it: the log always has one line per request and statement.",
+        "params": "Remove it: it configures Spice's engine. Use runtime.query to configure this one.",
+        "scheduler": "Remove it: use runtime.snapshots to share data between nodes.",
+        "task_history": "Use runtime.history; GET /v1/sql/history shows it.",
+        "temp_directory": "Remove it: temporary files are stored in runtime.state_dir.",
         "tracing": "Use runtime.traces.",
     },
 )
@@ -321,7 +327,9 @@ def _check_staleness(limit_s: float, datasets: Iterable[DatasetConfig], root: Ma
     if not refreshed:
         where.warn(line, "has no effect unless a dataset has a refresh_check_interval or a refresh_cron")
     elif max(one.refresh_check_interval_s or 0.0 for one in refreshed) >= limit_s:
-        where.warn(line, "is not longer than every refresh_check_interval: the runtime is unready between refreshes")
+        where.warn(
+            line, "is not longer than every refresh_check_interval, so the runtime will not be ready between refreshes"
+        )
 
 
 def _refuse_duplicate_names(roots: Iterable[tuple[Mapping, YamlPath]]) -> None:
@@ -335,7 +343,7 @@ def _refuse_duplicate_names(roots: Iterable[tuple[Mapping, YamlPath]]) -> None:
                 continue  # recorded as a fault already
             where = path.field(section).item(index).field("name")
             if (first := first_of.get(name.text.lower())) is not None:
-                message = f"the name {name.text} is used twice: by {first[0]} on line {first[1]} and here on line"
+                message = f"the name {name.text} is used twice: by {first[0]} on line {first[1]}, and here on line"
                 where.fault(name.line, f"{message} {name.line}")
             else:
                 first_of[name.text.lower()] = (path.field(section).item(index).text, name.line)
@@ -360,7 +368,7 @@ def _state_dir(text: str, root: Mapping, path: YamlPath) -> Path:
     if _MISREAD_BY_DUCKDB.intersection(str(state_dir)):
         where.fault(line, "its absolute path must not contain ? or \\, which the engine interprets")
     if state_dir == path.validation.directory or state_dir in path.validation.directory.parents:
-        where.fault(line, "holds this configuration: name a directory that is the runtime's alone")
+        where.fault(line, "contains this configuration: use a directory that only the runtime uses")
     return state_dir
 
 
@@ -370,7 +378,7 @@ ROOT = Section[RuntimeConfig](
     Setting("version", ChoiceField("v1", "v2", "v1beta1")),
     Setting("kind", ChoiceField("Spicepod")),
     Setting("name", TextField("a name", max_length=100)),
-    Setting("metadata", IgnoredField(), note="It has no effect: nobody is shown it."),
+    Setting("metadata", IgnoredField(), note="It has no effect: it is not shown anywhere."),
     Setting("secrets", SECRETS),
     Setting("runtime", RUNTIME),
     Setting("datasets", ListField(DATASET)),

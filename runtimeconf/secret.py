@@ -28,4 +28,4 @@ class Secret:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Refuse to be pickled, and so to be sent to another process."""
-        raise TypeError("A secret is not pickled.")
+        raise TypeError("Secrets cannot be pickled.")

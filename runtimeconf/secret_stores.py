@@ -35,7 +35,7 @@ class MalformedReferenceError(Exception):
     """A text looks like a reference but is not one. The message holds nothing of the text."""
 
     def __init__(self) -> None:
-        super().__init__("holds a malformed secret reference: write it as ${ secrets:name } or ${ store:name }")
+        super().__init__("contains a malformed secret reference: write it as ${ secrets:name } or ${ store:name }")
 
 
 def check_references(text: str) -> None:
@@ -94,7 +94,7 @@ class EnvStore:
             return self.environ[variable]
         variables, others_may_read = self._read(file_name)
         if others_may_read:
-            self.warn(str(self.directory / file_name), "holds a secret in use and other users can read it")
+            self.warn(str(self.directory / file_name), "contains a secret in use, but other users can read it")
         return variables[variable]
 
     def looked_at(self, name: str) -> str:
@@ -192,7 +192,7 @@ class KeyringStore:
             problem = type(exc).__name__
         else:
             return value
-        raise SecretError(f"the keyring does not answer ({problem}); is a backend installed and unlocked?")
+        raise SecretError(f"the keyring does not respond ({problem}); is a backend installed and unlocked?")
 
     def looked_at(self, name: str) -> str:
         """Return the entry."""
@@ -239,12 +239,10 @@ class SecretStores:
             except SecretError as exc:
                 raise SecretError(f"secret '{name}' in store {store.name}: {exc}") from None
             if value == "":
-                raise SecretError(
-                    f"secret '{name}' in store {store.name} is empty (looked at: {store.looked_at(name)})"
-                )
+                raise SecretError(f"secret '{name}' in store {store.name} is empty (tried: {store.looked_at(name)})")
             if value is not None:
                 return value
         names = ", ".join(store.name for store in asked) or "none"
         places = "; ".join(store.looked_at(name) for store in asked)
-        where = f" (looked at: {places})" if places else ""
-        raise SecretError(f"secret '{name}' was not found; stores asked: {names}{where}")
+        where = f" (tried: {places})" if places else ""
+        raise SecretError(f"secret '{name}' was not found; stores searched: {names}{where}")

@@ -14,7 +14,7 @@ def _locate(text: str) -> str:
     name, colon, _ = text.partition(":")
     if not colon or name not in SNAPSHOT_STORES:
         known = ", ".join(f"{one}:" for one in SNAPSHOT_STORES)
-        raise InvalidValueError(f"it begins with one of {known}" if known else "no snapshot store is installed")
+        raise InvalidValueError(f"it must begin with one of {known}" if known else "no snapshot store is installed")
     try:
         return SNAPSHOT_STORES[name].locate(text)
     except PluginError as exc:
@@ -22,7 +22,9 @@ def _locate(text: str) -> str:
 
 
 #: The storage and the place in it. An invalid location may contain a password.
-_LOCATION = ParsedField("a place for these nodes alone, such as s3://lake/querykeep", _locate, is_hidden=True)
+_LOCATION = ParsedField(
+    "a storage location used only by these nodes, such as s3://lake/querykeep", _locate, is_hidden=True
+)
 
 
 class _SnapshotsSection(Section[SnapshotsConfig]):

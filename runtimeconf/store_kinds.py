@@ -73,7 +73,7 @@ def _make_env(entry: StoreEntry) -> SecretStore:
 def _make_file(entry: StoreEntry) -> SecretStore | None:
     directory = entry.file("directory")
     if directory is None:
-        entry.fault("lacks the field directory: where the secret files are", "params")
+        entry.fault("lacks the field directory: set it to the directory with the secret files", "params")
         return None
     if os.path.exists(directory) and not os.path.isdir(directory):  # noqa: PTH110, PTH112 (they never raise)
         entry.fault("is not a directory", "params", "directory")

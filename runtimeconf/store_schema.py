@@ -10,7 +10,7 @@ from runtimeconf.validation import YamlPath, nearest
 from runtimeconf.yaml_reader import Mapping, Node, Scalar
 
 #: Stores of Spice.ai that are not here, with what to do instead.
-_ABSENT: Final = {"azure_keyvault": "is not supported: mount the secrets as files, and write file"}
+_ABSENT: Final = {"azure_keyvault": "is not supported: mount the secrets as files and write file"}
 
 _BUILT_IN: Final = SECRET_STORES.built_in
 
@@ -46,14 +46,14 @@ def _parse_from(text: str) -> str:
 
 
 def _instead(name: str, kind: StoreKind) -> str:
-    return f"{name}: and the name of the secret, such as {name}:{kind.example}"
+    return f"{name}: followed by the name of the secret, such as {name}:{kind.example}"
 
 
 def _parse_name(text: str) -> str:
     if STORE_NAME.fullmatch(text) is None:
         raise InvalidValueError
     if text.lower() == ALL_STORES:
-        raise InvalidValueError("the name secrets asks all stores")
+        raise InvalidValueError("the name secrets searches all stores")
     return text
 
 
@@ -102,9 +102,7 @@ class _StoresField(ListField[SecretStore]):
         if isinstance(node, Mapping) and len(node.entries) == 1:
             only = node.get("store")
             if isinstance(only, Scalar) and only.text == "env":
-                path.note(
-                    node.line, "It is a list of one store, {from: env, name: env}, which is there without it too."
-                )
+                path.note(node.line, "It means a single store, {from: env, name: env}, which is the default.")
                 return ()
         validation.stores = None
         faults_before = len(validation.faults)
@@ -125,7 +123,7 @@ SECRETS = _StoresField(
         Setting("from", ParsedField(_expected(), _parse_from), is_required=True),
         Setting(
             "name",
-            ParsedField("a store name of letters, digits, _ and -, with a letter first", _parse_name),
+            ParsedField("a store name of letters, digits, _ and -, starting with a letter", _parse_name),
             is_required=True,
         ),
         Setting("params", _params(_PARAMS)),

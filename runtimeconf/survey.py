@@ -15,7 +15,7 @@ from runtimeconf.yaml_reader import Node, Scalar, Sequence
 Verdict = Literal["supported", "supported, different meaning", "unsupported"]
 
 
-_UNKNOWN_SOURCE = "is a parameter of a source that cannot be used: see from"
+_UNKNOWN_SOURCE = "belongs to a source that is not supported: see from"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def table_parts(text: str) -> tuple[str, ...]:
         if text[position] != ".":
             break
         position += 1
-    raise InvalidValueError('parts between dots; put a part with a dot or a quote in double quotes: "a.b"')
+    raise InvalidValueError('dot-separated parts; put a part that contains a dot or a quote in double quotes: "a.b"')
 
 
 def locate_table(max_parts: int, where: str, _name: str, text: str, _directory: Path) -> str:
@@ -41,7 +41,7 @@ def locate_table(max_parts: int, where: str, _name: str, text: str, _directory: 
     if text.startswith("//") or "://" in text:
         raise InvalidValueError(f"not a URL: {where}")
     if _CREDENTIALS.search(_PART_IN_QUOTES.sub("", text)):
-        raise InvalidValueError(f"not a URL: {where}; put a part with = or @ in double quotes")
+        raise InvalidValueError(f"not a URL: {where}; put a part that contains = or @ in double quotes")
     if len(table_parts(text)) > max_parts:
         raise InvalidValueError(f"at most {max_parts} parts")
     return text

@@ -30,11 +30,11 @@ def _parse_endpoint(text: str) -> str:
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
         raise InvalidValueError
     if "@" in parts.netloc:
-        raise InvalidValueError("without user and password: use headers")
+        raise InvalidValueError("remove the user and password: use headers")
     if "?" in text or "#" in text:
-        raise InvalidValueError("without a query")
+        raise InvalidValueError("remove the query")
     if parts.path.rstrip("/").endswith("/v1/traces"):
-        raise InvalidValueError("leave out /v1/traces")
+        raise InvalidValueError("remove /v1/traces")
     parse_host(parts.hostname)
     return text.rstrip("/")
 
@@ -63,17 +63,19 @@ class _HeadersField(Field[dict[str, str]]):
         for entry in node.entries:
             where, value = path.field(shown_name(entry.name)), entry.value
             if not isinstance(value, Scalar) or value.is_null:
-                where.fault(entry.line, "must be a text or a secret reference such as ${ secrets:name }")
+                where.fault(entry.line, "must be a string or a secret reference such as ${ secrets:name }")
                 continue
             if _SECRET_NAMES.search(entry.name) and not holds_reference(value.text):
-                where.warn(entry.line, "is written out: a secret reference keeps it out of this file")
+                where.warn(entry.line, "is in plain text: use a secret reference to keep it out of this file")
             text = where.resolve(value)
             if text is None:
                 continue
             try:
                 ((name, content),) = parse_headers(f"{entry.name}: {text}")
             except (InvalidValueError, ValueError):
-                where.fault(entry.line, "is not a header: a name that may be set, and one line of printable ASCII")
+                where.fault(
+                    entry.line, "is not a valid header: use a name that can be set, and one line of printable ASCII"
+                )
                 continue
             if name.lower() in {known.lower() for known in headers}:
                 where.fault(entry.line, "is given twice")

@@ -71,8 +71,8 @@ class Validation:
         """Return one line for each warning, and one for all notes."""
         lines: list[str] = []
         if count := sum(not note.is_warned for note in self.notes):
-            what = "field means something" if count == 1 else "fields mean something"
-            lines.append(f"{self.file}: {count} {what} else than in Spice: `querykeep check` lists them")
+            what = "field differs in meaning" if count == 1 else "fields differ in meaning"
+            lines.append(f"{self.file}: {count} {what} from Spice: `querykeep check` lists them")
         for sentence, places in self._warnings.items():
             lines += [f"{where}: {sentence}" for where in places[:MAX_SHOWN_WARNINGS]]
             if len(places) > MAX_SHOWN_WARNINGS:

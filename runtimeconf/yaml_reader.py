@@ -30,22 +30,22 @@ _FORBIDDEN_CHARACTER = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue0
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 _QUOTE_REFERENCE = (
-    'a secret reference inside [...] or {...}, or with ": " in it, must be quoted, as in "${ secrets:name }"'
+    'a secret reference that contains ": " or is inside [...] or {...} must be quoted, as in "${ secrets:name }"'
 )
 # The beginning of PyYAML's `problem` and our message for it. The problem itself may quote the file.
 _SYNTAX_PROBLEMS = (
-    ("found character '\\t'", "a tab is used for indentation: indent with spaces"),
-    ("found character", "a text cannot begin with this character: put the text in quotes"),
+    ("found character '\\t'", "indented with a tab: use spaces"),
+    ("found character", "a string cannot begin with this character: quote it"),
     (
         "mapping values are not allowed",
-        "unexpected colon: quote the text or fix the indentation",
+        "unexpected colon: quote the string or fix the indentation",
     ),
-    ("could not find expected ':'", "a field name has no colon, or a text over several lines is not indented"),
-    ("expected ',' or", "a list or mapping in brackets lacks a comma or its closing bracket"),
-    ("expected <block end>", "the indentation does not fit the lines before it"),
-    ("found unexpected end of stream", "a quoted text that begins here is never closed"),
-    ("found unknown escape character", "a double-quoted text holds an unknown escape: write \\\\ for a backslash"),
-    ("found unexpected ':'", "a colon inside [...] or {...} needs a space after it, or quotes around the text"),
+    ("could not find expected ':'", "a field name lacks a colon, or a multi-line string is not indented"),
+    ("expected ',' or", "a comma or closing bracket is missing in a list or mapping"),
+    ("expected <block end>", "the indentation does not match the lines before it"),
+    ("found unexpected end of stream", "a quoted string that begins here is never closed"),
+    ("found unknown escape character", "a double-quoted string contains an unknown escape: write \\\\ for a backslash"),
+    ("found unexpected ':'", "a colon inside [...] or {...} needs a space after it, or quotes around the string"),
 )
 
 
@@ -130,7 +130,7 @@ def read_document(file: Path, known_names: frozenset[str]) -> Document:
     try:
         content = read_regular_file(file, MAX_FILE_BYTES)
     except MissingFileError:
-        return _refused(file, 0, "there is no such file: name the configuration with RUNTIME_CONFIG or --config")
+        return _refused(file, 0, "no such file: set RUNTIME_CONFIG or --config to the configuration file")
     except UnreadableFileError as exc:
         return _refused(file, 0, f"cannot be read: {exc}")
     if content.data.startswith(_UTF16_MARKS):
@@ -143,7 +143,7 @@ def read_document(file: Path, known_names: frozenset[str]) -> Document:
     if (forbidden := _FORBIDDEN_CHARACTER.search(text)) is not None:
         line = text.count("\n", 0, forbidden.start()) + 1
         character = "a NUL" if forbidden.group() == "\0" else f"the control character U+{ord(forbidden.group()):04X}"
-        return _refused(file, line, f"holds {character}, which YAML does not allow: remove it")
+        return _refused(file, line, f"contains {character}, which YAML does not allow: remove it")
     # The parser in C takes a third of the time, but does not say as well what is wrong, and is not in every build.
     builder = _TreeBuilder(file, text, known_names, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     root = builder.build()
@@ -205,12 +205,12 @@ class _TreeBuilder:
         except (ValueError, OverflowError):
             self.is_invalid = True
             # PyYAML converts the number of an escape or a %YAML directive without checking its size.
-            self._fault(0, "is not valid YAML: an escape or a directive holds a number out of range")
+            self._fault(0, "is not valid YAML: an escape or directive contains an out-of-range number")
             return None
         if isinstance(self._root, Mapping):
             return self._root
         if self._root is None or (isinstance(self._root, Scalar) and self._root.is_null):
-            self._fault(0, "is empty: nothing but comments or white space")
+            self._fault(0, "is empty: it contains only comments or white space")
         else:
             kind = "a list" if isinstance(self._root, Sequence) else "a single value"
             self._fault(self._root.line, f"must be a mapping such as `version: v1`; found {kind}")
@@ -221,12 +221,12 @@ class _TreeBuilder:
         for event in yaml.parse(self._text, Loader=self._loader):
             line = event.start_mark.line + 1 if event.start_mark is not None else 0
             if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
-                message = "YAML tags (! or !!) are not supported: remove the tag, or quote a text that begins with !"
+                message = "YAML tags (! or !!) are not supported: remove the tag, or quote a string that begins with !"
                 self._fault(line, message)
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self._stop(line, "a second document begins here: one file holds one document")
+                    self._stop(line, "a second document begins here: a file can contain only one document")
             elif isinstance(event, yaml.ScalarEvent):
                 self._add_scalar(event, line)
             elif isinstance(event, yaml.AliasEvent):
@@ -238,7 +238,7 @@ class _TreeBuilder:
 
     def _add_scalar(self, event: yaml.ScalarEvent, line: int) -> None:
         if "\0" in event.value or any("\ud800" <= character <= "\udfff" for character in event.value):
-            self._fault(line, "a quoted text holds an escape for a NUL or for half a character: remove it")
+            self._fault(line, "a quoted string contains an escape for a NUL or a lone surrogate: remove it")
         is_anchored = event.anchor is not None or self._is_anchored()
         node = Scalar(line, event.value, is_plain=not event.style, may_be_shown=not is_anchored)
         self._grow(1, line)
@@ -249,10 +249,10 @@ class _TreeBuilder:
     def _add_alias(self, event: yaml.AliasEvent, line: int) -> None:
         self._aliases += 1
         if self._aliases > MAX_ALIASES:
-            self._stop(line, f"there are more than {MAX_ALIASES} aliases (*name): write the values out")
+            self._stop(line, f"there are more than {MAX_ALIASES} aliases (*name): write out the values")
         target = self._anchors.get(event.anchor or "")
         if target is None:
-            self._stop(line, "an alias (*name) refers to an anchor (&name) that is not complete before it")
+            self._stop(line, "an alias (*name) refers to an anchor (&name) that is not complete at that point")
         node, size = target
         self._grow(size, line)
         self._attach(node)
@@ -260,7 +260,7 @@ class _TreeBuilder:
     def _open(self, event: yaml.CollectionStartEvent, line: int) -> None:
         if len(self._stack) == MAX_DEPTH:
             self._stack.clear()  # a path that long would not help in the fault
-            self._stop(line, f"lists and mappings are nested more than {MAX_DEPTH} deep")
+            self._stop(line, f"lists and mappings are nested more than {MAX_DEPTH} levels deep")
         self._grow(1, line)
         self._stack.append(
             _Frame(
@@ -302,13 +302,15 @@ class _TreeBuilder:
     def _take_name(self, frame: _Frame, node: Node) -> None:
         frame.has_bad_name = True
         if not isinstance(node, Scalar):
-            self._fault(node.line, "a field name must be a text, not a list or mapping; quote a text with brackets")
+            self._fault(
+                node.line, "a field name must be a string, not a list or mapping; quote a string that contains brackets"
+            )
         elif node.is_plain and node.text == "<<":
-            self._fault(node.line, "merge keys (<<) are not supported: write the fields out")
+            self._fault(node.line, "merge keys (<<) are not supported: write out the fields")
         elif (first := frame.entries.get(node.text)) is not None:
             shown = node.text in self._known_names
             path = self._path(node.text) if shown else self._path()
-            self._fault(node.line, f"duplicate field: it is on line {first.line} and on line {node.line}", path)
+            self._fault(node.line, f"duplicate field: first on line {first.line}, again on line {node.line}", path)
         else:
             frame.has_bad_name = False
             frame.name = node
@@ -319,7 +321,7 @@ class _TreeBuilder:
     def _grow(self, size: int, line: int) -> None:
         self._size += size
         if self._size > MAX_NODES:
-            self._stop(line, f"there are more than {MAX_NODES:,} values, aliases written out")
+            self._stop(line, f"there are more than {MAX_NODES:,} values after aliases are expanded")
 
     def _path(self, *last: str) -> str:
         """Return the path of the value being read, with `?` for names that may not be shown."""

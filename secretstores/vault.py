@@ -130,7 +130,7 @@ VAULT: Final = StoreKind(
     params={
         "vault_addr": TextField("a URL such as https://vault.internal:8200"),
         "vault_namespace": TextField("a namespace"),
-        "vault_ca_file": PathField("the path of a PEM file of certificates"),
+        "vault_ca_file": PathField("the path of a PEM file with certificates"),
         "vault_auth": ChoiceField("token", "approle", "kubernetes"),
         "vault_mount": ParsedField("the path of an auth method", matching(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)*")),
         "vault_token_file": PathField("the path of a file with a token"),

@@ -114,7 +114,7 @@ def test_without_any_yaml_django_starts_and_nobody_is_admitted(
 
     start_django()
 
-    with pytest.raises(ConfigError, match="there is no such file"):
+    with pytest.raises(ConfigError, match="no such file"):
         state.get_access()
     assert list(directory.iterdir()) == []
 

@@ -85,7 +85,7 @@ def test_the_datasets_are_read_in_place(load_text: Load, tmp_path: Path) -> None
         ("{}", "runtime.engine: is empty"),
         ("{max_running: 1}", "lacks the field from"),
         ("{from: spark.internal}", "runtime.engine.from: must be the address of a cluster"),
-        ('{from: "sc://a:0"}', "a port is from 1 to 65535"),
+        ('{from: "sc://a:0"}', "ports range from 1 to 65535"),
         ('{from: "sc://a b"}', "runtime.engine.from: must be"),
         ('{from: "sc://a/b"}', "runtime.engine.from: must be"),
         (f'{{from: "sc://a:15002/;token={TOKEN}"}}', "params holds the token"),
@@ -111,11 +111,11 @@ def test_a_fault_names_the_field_and_shows_no_token(load_text: Load, text: str, 
 @pytest.mark.parametrize(
     ("dataset", "expected"),
     [
-        ("{from: 'postgres:public.t', name: t, params: {pg_host: a}}", "from: cannot be read by the cluster"),
+        ("{from: 'postgres:public.t', name: t, params: {pg_host: a}}", "from: cannot be read by the runtime.engine"),
         ("{from: 'file:data', name: t}", "datasets[0].from: must name parquet or csv files"),
         ("{from: 'file:a.json', name: t}", "datasets[0].from: must name parquet or csv files"),
         ("{from: 'file:a%2e#1.parquet', name: t}", "datasets[0].from: has a % in it"),
-        ("{from: 'file:a.parquet', name: t, acceleration: {enabled: true}}", "acceleration: is not possible"),
+        ("{from: 'file:a.parquet', name: t, acceleration: {enabled: true}}", "acceleration: is not supported"),
         ("{from: 's3://lake/a.parquet', name: t, params: {s3_region: eu}}", "params.s3_region: has no effect"),
         ("{from: 'file:a.csv', name: t, params: {skip_rows: 1}}", "datasets[0].params.skip_rows: has no effect"),
     ],
@@ -156,9 +156,12 @@ def test_with_snapshots_the_runtime_loads_what_the_cluster_cannot_read(
 @pytest.mark.parametrize(
     ("declared", "expected"),
     [
-        ("views: [{name: v, sql: SELECT 1, materialized: true}]", "views[0].materialized: is not possible with"),
-        ("views: [{name: v, sql: SELECT 1, acceleration: {}}]", "views[0].acceleration: is not possible with"),
-        ("datasets: [{from: 'localpod:a', name: b}]", "datasets[0].from: localpod is not possible with runtime.engine"),
+        ("views: [{name: v, sql: SELECT 1, materialized: true}]", "views[0].materialized: is not supported with"),
+        ("views: [{name: v, sql: SELECT 1, acceleration: {}}]", "views[0].acceleration: is not supported with"),
+        (
+            "datasets: [{from: 'localpod:a', name: b}]",
+            "datasets[0].from: localpod is not supported with runtime.engine",
+        ),
     ],
 )
 def test_what_a_materialized_view_would_make_is_a_fault(load_text: Load, declared: str, expected: str) -> None:
@@ -197,7 +200,7 @@ def test_a_cluster_without_protection_is_a_warning(load_text: Load) -> None:
     assert config.engine is not None
     assert not ClusterConfig.of(config.engine).uses_tls
     (warning,) = config.warnings
-    assert "goes without TLS and a token: anybody who reaches it can read all data" in warning
+    assert "goes without TLS and a token: anyone who can reach it can read all data" in warning
 
 
 @pytest.mark.parametrize(("is_on", "warnings"), [("true", 1), ("false", 0)])
@@ -212,7 +215,7 @@ def test_a_token_that_is_written_out_is_a_warning(load_text: Load) -> None:
     config = load_text(of(f'{{from: "sc://localhost", params: {{token: {TOKEN}}}}}'))
 
     (warning,) = config.warnings
-    assert "is written out: a secret reference keeps it out of this file" in warning
+    assert "is in plain text: use a secret reference to keep it out of this file" in warning
     assert TOKEN not in warning
 
 

@@ -27,7 +27,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ),
         ({"http_headers": TOKEN}, ".http_headers: must be headers such as X-Token: abc, one a line"),
         ({"http_headers": f"Host: {TOKEN}"}, "(Host is set by the runtime itself)"),
-        ({"http_headers": f"X-A: é{TOKEN}"}, "a name, a colon and a value of printable ASCII"),
+        ({"http_headers": f"X-A: é{TOKEN}"}, "a name, a colon and a value in printable ASCII"),
         ({"http_headers": f"X-A: {TOKEN}" + "x" * 8192}, "it is longer than 8,192 characters"),
         ({"http_bearer_token": f"é{TOKEN}"}, ".http_bearer_token: must be a bearer token; found a text (print"),
         ({"http_bearer_token": ""}, ".http_bearer_token: must be a bearer token; found a text (it is empty)"),
@@ -41,41 +41,41 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ({"csv_has_header": "no"}, ".csv_has_header: must be true or false"),
         ({"encoding": "utf8"}, "utf-8, utf-16, latin-1 or windows-1252; found 'utf8' (did you mean utf-8?)"),
         ({"skip_rows": "3"}, ".skip_rows: must be a whole number from 0 to 10000; found '3' (without quotes)"),
-        *(({"null_values": text}, ".null_values: must be a list of texts") for text in ("", "NA,,x", "N\x07A")),
+        *(({"null_values": text}, ".null_values: must be a list of strings") for text in ("", "NA,,x", "N\x07A")),
         *(
             ({"date_format": text}, ".date_format: must be a strptime format such as %d.%m.%Y")
             for text in ("dd.mm.yyyy", "%d.%m", "%d.%m.%Y %Q", "%d.%m.%y%Y", "%d.%m.%Y%", "%d.%m.%Y %z", "%-p%d%m%y")
         ),
         ({"decimal_separator": ";"}, ".decimal_separator: must be . or ,; found ';'"),
         ({"thousands_separator": "_"}, ".thousands_separator: must be a point, a comma, an apostrophe or a space"),
-        ({"thousands_separator": "."}, ": has thousands_separator equal to decimal_separator, which is . unless set"),
+        ({"thousands_separator": "."}, ": has thousands_separator equal to decimal_separator, which defaults to ."),
         ({"csv_delimiter": '"'}, ": has csv_delimiter equal to csv_quote"),
         ({"csv_delimiter": "!", "csv_escape": "!"}, ": has csv_delimiter equal to csv_escape"),
         (
             {"csv_delimiter": ";", "null_values": "a;b"},
-            ": has null_values that hold the csv_delimiter or the csv_quote",
+            ": has null_values that contain the csv_delimiter or csv_quote",
         ),
         ({"file_compression_type": "gzip"}, "GZIP, ZSTD or UNCOMPRESSED; found 'gzip' (did you mean GZIP?)"),
         ({"file_format": "xls"}, ".file_format: must be parquet, csv, tsv, json, ndjson, jsonl or xlsx; found 'xls'"),
         ({"delimiter": ";"}, ".delimiter: unknown field; did you mean csv_delimiter?"),
-        ({"sheet": "x"}, ".sheet: is a parameter of xlsx files, and not of csv"),
+        ({"sheet": "x"}, ".sheet: is a parameter of xlsx files, not of csv"),
     ),
     "s3://bucket/a.parquet": (
         ({"skip_rows": "1"}, ".skip_rows: must be"),
-        ({"encoding": "utf-8"}, ".encoding: is a parameter of csv files, and not of parquet"),
-        ({"file_compression_type": "GZIP"}, ": is a parameter of csv and json files, and not of parquet"),
+        ({"encoding": "utf-8"}, ".encoding: is a parameter of csv files, not of parquet"),
+        ({"file_compression_type": "GZIP"}, ": is a parameter of csv and json files, not of parquet"),
     ),
     "https://host/a.xlsx": (
         *(
-            ({"range": text}, ".range: must be a range of cells such as B3:F200 or B3:F")
+            ({"range": text}, ".range: must be a cell range such as B3:F200 or B3:F")
             for text in ("B3", "F1:B3", "B3:F2", "B:F5", "B0:F5", "AAAA1:B2")
         ),
-        *(({"sheet": text}, ".sheet: must be the name of a sheet") for text in (" ", "x" * 32)),
-        ({"csv_delimiter": ";"}, ".csv_delimiter: is a parameter of csv files, and not of xlsx"),
+        *(({"sheet": text}, ".sheet: must be a sheet name") for text in (" ", "x" * 32)),
+        ({"csv_delimiter": ";"}, ".csv_delimiter: is a parameter of csv files, not of xlsx"),
     ),
     "gs://bucket/a": (
         ({"gcs_endpoint": "http://host"}, ": has a gcs_endpoint without TLS"),
-        ({"gcs_endpoint": f"https://host/{SECRET}"}, "only the scheme, the host and the port"),
+        ({"gcs_endpoint": f"https://host/{SECRET}"}, "use only the scheme, the host and the port"),
         ({"gcs_service_account_key": TOKEN}, "it is not JSON"),
         (
             {"gcs_service_account_path": "a.json", "gcs_skip_signature": "true"},
@@ -126,14 +126,14 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
     "s3://bucket/a": (
         ({"s3_key": TOKEN}, ": has only one of s3_key and s3_secret"),
         ({"s3_secret": TOKEN}, ": has only one of s3_key and s3_secret"),
-        ({"s3_session_token": TOKEN}, ": has s3_session_token, but no s3_key and s3_secret"),
-        ({"s3_auth": "key"}, ": has s3_auth: key, but no s3_key and s3_secret"),
-        ({"s3_auth": "public", **S3_KEYS}, ": has both s3_auth: public and s3_key: keep one"),
-        ({"s3_auth": "iam_role", **S3_KEYS}, ": has both s3_auth: iam_role and s3_key: keep one"),
+        ({"s3_session_token": TOKEN}, ": has s3_session_token but no s3_key and s3_secret"),
+        ({"s3_auth": "key"}, ": has s3_auth: key but no s3_key and s3_secret"),
+        ({"s3_auth": "public", **S3_KEYS}, ": has both s3_auth: public and s3_key: remove one"),
+        ({"s3_auth": "iam_role", **S3_KEYS}, ": has both s3_auth: iam_role and s3_key: remove one"),
         ({"s3_endpoint": "http://minio:9000"}, ": has an s3_endpoint without TLS"),
         ({"s3_endpoint": "http://minio:9000", "allow_http": "false"}, ": has an s3_endpoint without TLS"),
-        ({"s3_endpoint": f"https://AKIA:{SECRET}@minio"}, "no user or password before the host"),
-        ({"s3_endpoint": f"https://minio/{SECRET}"}, "only the scheme, the host and the port"),
+        ({"s3_endpoint": f"https://AKIA:{SECRET}@minio"}, "remove the user and password before the host"),
+        ({"s3_endpoint": f"https://minio/{SECRET}"}, "use only the scheme, the host and the port"),
         ({"s3_endpoint": "minio:9000"}, "a URL begins with http:// or https://"),
         ({"s3_region": "eu.central"}, ".s3_region: must be the region of the bucket, such as eu-central-1"),
         ({"s3_auth": "iam-role"}, ".s3_auth: must be public, key or iam_role"),
@@ -234,7 +234,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
             {"ftp_tls": "disabled", "ftp_tls_root_certificate_file": "ca.pem"},
             ": has ftp_tls_root_certificate_file, but ftp_tls: disabled does without TLS",
         ),
-        ({"sheet": "a"}, ".sheet: is a parameter of xlsx files, and not of csv"),
+        ({"sheet": "a"}, ".sheet: is a parameter of xlsx files, not of csv"),
     ),
     "sftp://host/a.csv": (
         ({"sftp_pass": TOKEN}, ": lacks the field sftp_user"),

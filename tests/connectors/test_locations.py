@@ -68,26 +68,26 @@ def test_valid_locations(load_text: Load, tmp_path: Path, source: str, location:
     assert dataset.params.keys() == required(source).keys()
 
 
-NO_USER = "no user, password or port before the path: everybody who can list the datasets sees it"
-NO_QUERY = "no query after the path: everybody who can list the datasets sees it"
-NO_BUCKET = "nothing but the name of a bucket before the key: s3_key, s3_secret and s3_endpoint hold the rest"
-NO_CREDENTIALS = "; put a part with = or @ in double quotes"
+NO_USER = "remove the user, password or port before the path: anyone who can list the datasets can see it"
+NO_QUERY = "remove the query after the path: anyone who can list the datasets can see it"
+NO_BUCKET = "write only the bucket name before the key: use s3_key, s3_secret and s3_endpoint for the rest"
+NO_CREDENTIALS = "; put a part that contains = or @ in double quotes"
 
 INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "file: and the path of a file": (
-        (f"file://user:{SECRET}@host/a.parquet", "no user and password before the path: everybody who can list"),
+        (f"file://user:{SECRET}@host/a.parquet", "remove the user and password before the path: anyone who can list"),
         *(
             (source, "a file, a directory or a glob (there is no path after the colon)")
             for source in ("file:", "file://", "file: ")
         ),
     ),
     "https: and the rest of the URL of a file, such as //host/data/flights.parquet": (
-        (f"https://user:{SECRET}@host/a.csv", "no user or password before the host: parameters hold these"),
-        (f"https://{SECRET}@host/a.csv", "no user or password before the host: parameters hold these"),
+        (f"https://user:{SECRET}@host/a.csv", "remove the user and password before the host: use the params for these"),
+        (f"https://{SECRET}@host/a.csv", "remove the user and password before the host: use the params for these"),
         (f"https://host/a.csv?token={SECRET}", "everybody who can list the datasets sees it: http_query"),
         (f"https://host/a.csv#{SECRET}", "everybody who can list the datasets sees it: http_query"),
-        ("https://host:0/a.csv", "a port is from 1 to 65535"),
-        ("https://host:70000/a.csv", "a port is from 1 to 65535"),
+        ("https://host:0/a.csv", "ports range from 1 to 65535"),
+        ("https://host:70000/a.csv", "ports range from 1 to 65535"),
         ("https://ho st/a.csv", "not a host name"),
         ("https://1.2.3/a.csv", "not an IPv4 address"),
         ("https:///a.csv", "not a host and a port"),
@@ -102,15 +102,15 @@ INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("s3://bucket:9000/a.csv", NO_BUCKET),
         (f"s3:AKIA:{SECRET}@bucket", "write s3:// before the bucket"),
         ("s3:bucket/a.csv", "write s3:// before the bucket"),
-        ("s3:///a.csv", "not the name of a bucket"),
-        ("s3://b/a.csv", "not the name of a bucket"),
-        ("s3://..bucket/a.csv", "not the name of a bucket"),
-        ("s3://bucket/" + "ü" * 513, "a key has at most 1,024 bytes"),
+        ("s3:///a.csv", "not a bucket name"),
+        ("s3://b/a.csv", "not a bucket name"),
+        ("s3://..bucket/a.csv", "not a bucket name"),
+        ("s3://bucket/" + "ü" * 513, "keys are limited to 1,024 bytes"),
     ),
     "gs: and a bucket with a key, a prefix or a glob, such as //bucket/data/flights.parquet": (
-        (f"gs://{SECRET}@bucket/a.csv", "not the name of a bucket, which is all that may stand before the key"),
+        (f"gs://{SECRET}@bucket/a.csv", "not a bucket name, which is all that may stand before the key"),
         ("gs:bucket/a.csv", "write gs:// before the bucket"),
-        ("gs://bucket/" + "ü" * 513, "a key has at most 1,024 bytes"),
+        ("gs://bucket/" + "ü" * 513, "keys are limited to 1,024 bytes"),
     ),
     "abfss: and a container with a path, a directory or a glob, such as //container/data/flights.parquet": (
         (f"abfss://u:{SECRET}@account.dfs.core.windows.net/a.csv", "not the name of a container"),
@@ -128,7 +128,7 @@ INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
         (f"delta://{SECRET}@h/t", NO_USER),
         (f"delta:t?token={SECRET}", NO_QUERY),
         (f"delta:s3://lake/t?token={SECRET}", NO_QUERY),
-        ("delta:s3://a..b/t", "not the name of a bucket"),
+        ("delta:s3://a..b/t", "not a bucket name"),
         ("delta:s3://lake", "a prefix within the bucket, without .."),
         ("delta:s3://lake/", "a prefix within the bucket, without .."),
         ("delta:s3://lake/a/../../b", "a prefix within the bucket, without .."),
@@ -152,7 +152,7 @@ INVALID_LOCATIONS: dict[str, tuple[tuple[str, str], ...]] = {
         for connector in DATABASES
     },
     "a connector and where the data is": (
-        (f"mariadb://user:{SECRET}@host/db", "it speaks the protocol of MySQL: write mysql:)"),
+        (f"mariadb://user:{SECRET}@host/db", "it uses the MySQL protocol: write mysql:)"),
         (f"S3://{SECRET}@bucket", ""),
         (f"smb:{SECRET}", ""),
         ("snowflake:x", f"(the connector snowflake is not supported; {ABSENT['snowflake']})"),

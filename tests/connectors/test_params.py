@@ -160,7 +160,9 @@ def test_a_secret_that_is_written_out_is_a_warning(
     warnings = load_text(text, {"TOKEN": SECRET}).warnings
 
     assert [warning.partition("params.")[2].partition(":")[0] for warning in warnings] == expected
-    assert all("is written out: a secret reference keeps it out of this file" in warning for warning in warnings)
+    assert all(
+        "is in plain text: use a secret reference to keep it out of this file" in warning for warning in warnings
+    )
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_parameters_that_do_not_fit_are_faults(fault: Fault, source: str, params
 def test_an_invalid_credential_is_not_shown(fault: Fault, source: str, name: str, value: str) -> None:
     message = fault(dataset_text(source, {**required(source), name: TOKEN}), {"TOKEN": value})
 
-    assert message.endswith("(it has several lines, or is longer than 16,384 characters)")
+    assert message.endswith("(contains a line break, or is longer than 16,384 characters)")
     assert "canary" not in message
 
 
@@ -230,7 +232,8 @@ def test_credentials_need_tls_unless_allow_http_is_set(
     said = fault(dataset_text(*read_from(what, remote, params)), {"TOKEN": SECRET})
 
     assert said == (
-        f"1: datasets[0].params: has {what} without TLS: everybody on the way reads {shown}; allow_http: true allows it"
+        f"1: datasets[0].params: has {what} without TLS, so {shown} would be sent unencrypted: "
+        "set allow_http: true to allow it"
     )
     assert load_dataset(load_text, *read_from(what, remote, {**params, "allow_http": "true"}))
     assert all(load_dataset(load_text, *read_from(what, url, params)) for url in SAFE[what])
@@ -260,7 +263,7 @@ def test_a_missing_library_is_a_fault_with_its_install_command(
     monkeypatch.setattr(Package, "is_installed", property(lambda package: package.module != module))
 
     assert fault(dataset_text(source, required(source)), {"TOKEN": SECRET}) == (
-        "1: datasets[0].from: this source needs a library (the extra sources has it): "
+        "1: datasets[0].from: this source needs a library from the extra sources: "
         f"python -m pip install '{requirement}'"
     )
 

@@ -46,7 +46,7 @@ def test_all_is_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        pytest.param(None, "there is no such file: name the configuration with RUNTIME_CONFIG", id="absent"),
+        pytest.param(None, "no such file: set RUNTIME_CONFIG", id="absent"),
         pytest.param(b"a: [", "is not valid YAML", id="no YAML"),
         pytest.param(b"a: 1\nruntime: {state_dir: s, x: 1, workers: 1}\n", "unknown field", id="faults"),
     ],
@@ -72,7 +72,7 @@ def test_secrets_resolve_or_are_faults(tmp_path: Path, monkeypatch: pytest.Monke
     code, found = examine(write(tmp_path, runtime=SMALL + keys))
 
     assert code == 1
-    assert "secret 'absent' was not found; stores asked: env" in shown(found, "configuration", "error")[0]
+    assert "secret 'absent' was not found; stores searched: env" in shown(found, "configuration", "error")[0]
     assert "canary" not in str(found)
 
 

@@ -163,7 +163,7 @@ def test_every_warning_has_a_row_and_every_row_a_warning() -> None:
     assert len(warned) > 15
     assert sorted(part for part in warned if part not in section) == []
     for message in messages:
-        parts = [part.strip(" ,:()") for part in re.split(r"\.\.\.|\. |[0-9]+|`|fields mean something", message)]
+        parts = [part.strip(" ,:()") for part in re.split(r"\.\.\.|\. |[0-9]+|`|fields differ in meaning", message)]
         assert max(parts, key=len) in written, message
 
 

@@ -34,7 +34,7 @@ def test_all_fields(load_text: Load) -> None:
     assert SECRET not in repr(config)
     assert handover.rebuilt(SnapshotsConfig, handover.plain(config.snapshots)) == config.snapshots
     assert SECRET not in str(handover.plain(handover.without_sources(config)))
-    assert any("s3_key" in warning and "written out" in warning for warning in config.warnings)
+    assert any("s3_key" in warning and "is in plain text" in warning for warning in config.warnings)
 
 
 def test_the_defaults(load_text: Load) -> None:
@@ -52,14 +52,17 @@ def test_the_defaults(load_text: Load) -> None:
         ("{location: s3://lake/a}", "lacks the field role"),
         (f"{{role: auto, params: {{{KEYS}}}}}", "lacks the field location"),
         ("{location: s3://lake/a, role: leader}", "runtime.snapshots.role: must be publisher, follower or auto"),
-        ("{location: lake/a, role: auto}", "must be a place for these nodes alone.*it begins with one of s3:"),
+        (
+            "{location: lake/a, role: auto}",
+            "must be a storage location used only by these nodes.*it must begin with one of s3:",
+        ),
         ("{location: s3:lake/a, role: auto}", "write s3:// before the bucket"),
         ("{location: s3://lake, role: auto}", "a prefix of its own"),
         ("{location: s3://lake/a//b, role: auto}", "a prefix of its own"),
         ("{location: s3://lake/../b, role: auto}", "a prefix of its own"),
         ("{location: 's3://lake/a?b', role: auto}", "letters, digits and"),
         ("{location: 's3://lake/${ env:A }', role: auto}", "letters, digits and"),
-        ("{location: s3://l, role: auto}", "not the name of a bucket"),
+        ("{location: s3://l, role: auto}", "not a bucket name"),
         ("{location: s3://lake/a, role: auto, poll: 1h}", "runtime.snapshots.poll: must be"),
         ("{location: s3://lake/a, role: auto}", "runtime.snapshots.params: lacks credentials"),
         ("{location: s3://lake/a, role: auto, params: {s3_auth: public}}", "params: lacks credentials"),

@@ -74,7 +74,7 @@ def test_a_key_for_some_rows_is_made(tmp_path: Path) -> None:
         ("create Dash", 2, "NAME must be a name of 1 to 40 characters out of a-z, 0-9 and -"),
         ("create a --rights admin", 2, "Each of --rights must be query or refresh."),
         ("create a --expires=soon", 2, "--expires must be a period such as 90d, a date such as"),
-        ("create a --expires=2027-02-30", 2, "(there is no such date or time)"),
+        ("create a --expires=2027-02-30", 2, "(no such date or time)"),
         ("create a --expires=", 2, "--expires must be a period such as 90d, a date such as"),
         ("create a --expires=2001-01-01", 2, "--expires is in the past."),
         ("create a --datasets=", 2, "--datasets is empty: leave it out for the default."),

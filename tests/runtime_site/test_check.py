@@ -114,7 +114,7 @@ def test_messages_are_in_the_order_of_the_file(tmp_path: Path, fail_level: str) 
     errors = checked(tmp_path, f"datasets:\n{wrong}", fail_level)
     warnings = checked(tmp_path, keys)
 
-    assert [line.split(":")[1] for line in errors] == [*map(str, range(2, 21)), " and 11 more faults"]
+    assert [line.split(":")[1] for line in errors] == [*map(str, range(2, 21)), " and 11 more errors"]
     assert [line.split(":")[1] for line in warnings] == [str(number) for number in range(6, 18)]
 
 
@@ -189,8 +189,8 @@ def test_a_spicepod_gets_a_table_of_what_becomes_of_its_fields(
     assert capsys.readouterr().out.splitlines() == [
         "Unsupported:",
         "  models (line 2)",
-        "      is not available here: Remove it, and let your application call the model: there are none",
-        "      here.",
+        "      is not available here: Remove it and call the model from your application: models are not",
+        "      supported.",
         "Supported, different meaning:",
         "  datasets[].acceleration.mode (lines 5, 6, 7, 8, 9, ...)",
         "      Every dataset is a DuckDB snapshot on disk, in runtime.state_dir.",

@@ -24,7 +24,8 @@ Fault = Callable[..., str]
 
 #: The hint about a reference in a value where none is resolved.
 NO_REFERENCE = (
-    "(a secret reference is resolved in API keys, params of datasets, snapshots and engine, and headers of traces only)"
+    "(secret references are resolved only in API keys, the params of datasets, snapshots and engine, and "
+    "traces.headers)"
 )
 
 

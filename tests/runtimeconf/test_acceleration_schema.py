@@ -72,7 +72,7 @@ def test_what_a_spicepod_says_is_taken_with_its_meaning(load_text: Load) -> None
     assert (view.name, view.view is not None, view.documentation.description) == ("w", True, "One")
     assert [view.name for view in config.views] == ["x"]
     notes, index = config.warnings
-    assert notes.endswith(": 14 fields mean something else than in Spice: `querykeep check` lists them")
+    assert notes.endswith(": 14 fields differ in meaning from Spice: `querykeep check` lists them")
     assert index.endswith(".indexes: has no effect on (v, w): the engine looks up single columns only")
 
 
@@ -104,8 +104,8 @@ def test_a_localpod_is_a_view_of_another_dataset(load_text: Load) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (declared("acceleration: {refresh_sql: SELECT 1}"), "write a view with materialized: true"),
-        (declared("acceleration: {primary_key: a}"), "takes only enabled, engine, mode, params and refresh_check"),
+        (declared("acceleration: {refresh_sql: SELECT 1}"), "declare a view with materialized: true"),
+        (declared("acceleration: {primary_key: a}"), "accepts only enabled, engine, mode, params and refresh_check"),
         (declared("time_column: t"), "datasets[1].time_column: is not available with localpod"),
         (declared("params: {file_format: csv}"), "datasets[1].params: is not available with localpod"),
         (declared("").replace("localpod:select", "localpod:a b"), "write localpod: and the name of another dataset"),

@@ -40,7 +40,7 @@ INVALID: dict[Field[Any], dict[str, tuple[str, ...]]] = {
         NO_HOST: ("a..b:80", "-a:80", "a b:80", "*:80", f"{'a.' * 127}a:80"),
     },
     ALLOWED_HOST: {
-        "(a port is from 1 to 65535)": ("a:0", "a:65536"),
+        "(ports range from 1 to 65535)": ("a:0", "a:65536"),
         NO_HOST: ("", "a/b", "*.example.org", ".example.org", "[a]", "a b"),
         NO_IPV4: ("1.2.3",),
         "(not an IPv6 address)": ("http://a", "a:b"),

@@ -36,9 +36,9 @@ def test_c01_c02_literals_and_references_in_order(load_text: Load, name: str) ->
     assert config.warnings == ()
 
 
-NO_KEY = "has no key, and enabled is true: list at least one"
-NO_LIST = "must be a list, one item a line after a dash; found"
-NULL_LIST = "is empty: it must be a list, one item a line after a dash, or be left out"
+NO_KEY = "has no keys, but enabled is true: list at least one"
+NO_LIST = "must be a list, with one item per line after a dash; found"
+NULL_LIST = "is empty: it must be a list, with one item per line after a dash, or be omitted"
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,17 @@ NULL_LIST = "is empty: it must be a list, one item a line after a dash, or be le
         pytest.param(f"{{keys: [{KEY}]}}", ": lacks the field enabled: true or false", id="C22 no enabled"),
         pytest.param(
             f"{{enabled: true, keys: [{KEY}], enabled: false}}",
-            ".enabled: duplicate field: it is on line 1 and on line 1",
+            ".enabled: duplicate field: first on line 1, again on line 1",
             id="C20 enabled twice",
         ),
         pytest.param(
             f"{{enabled: true, keys: [{KEY}]}}, api_key: {{enabled: false}}",
-            ": api-key on line 1 and api_key on line 1 are the same field: keep one",
+            ": api-key on line 1 and api_key on line 1 are the same field: remove one",
             id="C02 both spellings",
         ),
         pytest.param(
             '{enabled: true, keys: ["${ secrets:missing }"]}',
-            ".keys[0]: secret 'missing' was not found; stores asked: env (looked at: PLACES)",
+            ".keys[0]: secret 'missing' was not found; stores searched: env (tried: PLACES)",
             id="C07 missing secret",
         ),
     ],
@@ -135,17 +135,17 @@ def test_c11_an_item_must_be_a_single_value(fault: Fault, item: str) -> None:
 
 
 UNSENDABLE = {
-    "canary,canary": "holds a comma",
-    "cänäry": "holds a character outside ASCII",
+    "canary,canary": "contains a comma",
+    "cänäry": "contains a non-ASCII character",
     " canary": "begins or ends with a space",
     "canary ": "begins or ends with a space",
-    "can\tary": "holds a control character",
-    "canary\x7f": "holds a control character",
-    "canary\x1b": "holds a control character",
-    "canary\n": "holds a control character, perhaps a line break at its end",
+    "can\tary": "contains a control character",
+    "canary\x7f": "contains a control character",
+    "canary\x1b": "contains a control character",
+    "canary\n": "contains a control character, perhaps a trailing line break",
     "c" * (MAX_LENGTH + 1): "is longer than 4,096 characters",
 }
-UNSENDABLE_SECRETS = UNSENDABLE | {"   ": "is blank", "\udce9": "holds a character outside ASCII"}
+UNSENDABLE_SECRETS = UNSENDABLE | {"   ": "is blank", "\udce9": "contains a non-ASCII character"}
 
 
 @each(
@@ -160,7 +160,7 @@ def test_a_key_that_cannot_be_sent_is_a_fault(fault: Fault, item: str, value: st
     found = fault(with_keys(f"- {item}", enabled=enabled), {"X": value})
 
     assert found.startswith(f"6: {KEYS}[0]: {UNSENDABLE_SECRETS[value]}")
-    assert found.endswith("such a key cannot be sent in a header as one value")
+    assert found.endswith("such a key cannot be sent as a single header value")
     assert "canary" not in found
 
 
@@ -240,14 +240,14 @@ def test_unknown_names_below_auth_are_shown_only_when_close_to_known_ones(faults
     ]
 
 
-SHORT = "is shorter than 16 characters, so that it can be guessed"
-TRIVIAL = "is a well-known word, a sequence or a repetition, so that it can be guessed"
-SUFFIX = "ends with :ro or :rw, which is part of the key here and grants or denies nothing"
+SHORT = "is shorter than 16 characters, so it can be guessed"
+TRIVIAL = "is a common word, a sequence or a repetition, so it can be guessed"
+SUFFIX = "ends with :ro or :rw, which is part of the key here and does not grant or deny anything"
 INSTEAD = (
-    "Spice takes the suffix off: a key with :rw may also write and refresh, any other may only read. Here, write the "
-    "key without it into named_keys, with rights: [query] or rights: [query, refresh]"
+    "Spice strips the suffix: a key with :rw can also write and refresh, and any other key can only read. Here, add "
+    "the key without the suffix to named_keys, with rights: [query] or rights: [query, refresh]"
 )
-LITERAL = "holds a literal key and other users can read the file: chmod 600 it, or use secret references"
+LITERAL = "contains a literal key, but other users can read the file: chmod 600 it, or use secret references"
 
 
 @each(
@@ -313,7 +313,7 @@ def test_a_dotenv_file_that_others_can_read_is_one_warning(load_text: Load, yaml
 
     config = load_text(with_keys("- ${ env:x }\n- ${ secrets:y }"))
 
-    assert config.warnings == (f"{dotenv}: holds a secret in use and other users can read it",)
+    assert config.warnings == (f"{dotenv}: contains a secret in use, but other users can read it",)
 
 
 def test_10_000_keys_load_in_time_and_their_warnings_are_counted(load_text: Load) -> None:
@@ -333,7 +333,7 @@ def test_c33_a_secret_does_not_print_pickle_or_hash() -> None:
     assert "canary" not in f"{secret} {secret!r} {AuthConfig(enabled=True, keys=(secret,))}"
     assert secret == Secret("canary")
     assert secret not in (Secret("other"), "canary")
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(secret)
     with pytest.raises(TypeError, match="unhashable"):
         hash(secret)

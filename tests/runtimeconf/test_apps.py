@@ -34,9 +34,12 @@ def test_faults_are_errors_and_warnings_are_warnings(yaml_file: Path) -> None:
     assert [(message.id, message.level) for message in messages] == [("runtimeconf.E001", checks.ERROR)] * 2
     assert [re.split("[;,]", message.msg)[0] for message in messages] == [
         f"{yaml_file}:1: name: must be a name",
-        f"{yaml_file}:2: models: is not available here: Remove it",
+        (
+            f"{yaml_file}:2: models: is not available here: Remove it and call the model from your application: "
+            "models are not supported."
+        ),
     ]
-    assert missing.msg.startswith(f"{yaml_file}: there is no such file")
+    assert missing.msg.startswith(f"{yaml_file}: no such file")
     assert missing.level == checks.ERROR
 
 

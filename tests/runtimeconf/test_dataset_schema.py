@@ -45,7 +45,7 @@ RESERVED = {
     **{
         name: f"names that begin with {prefix} are reserved for the engine's {what}"
         for prefix, what, names in (
-            ("_catalog", "lists of tables", ("_catalog", "_catalog2", "_catalog.a")),
+            ("_catalog", "table catalogs", ("_catalog", "_catalog2", "_catalog.a")),
             ("duckdb_", "own tables", ("duckdb_tables",)),
             ("pg_", "system tables, as in PostgreSQL", ("PG_class", "pg_flights", "a.pg_x")),
             ("pragma_", "pragma functions", ("pragma_x",)),
@@ -66,7 +66,7 @@ RESERVED = {
 def test_invalid_and_reserved_names(fault: Fault, name: str, section: str) -> None:
     message = fault(section % name)
 
-    assert "[0].name: must be a name of letters, digits and _, no digit first" in message
+    assert "[0].name: must be a name of letters, digits and _, not starting with a digit" in message
     if name in RESERVED:
         assert message.endswith(f"found {name!r} ({RESERVED[name]})")
     else:
@@ -87,8 +87,8 @@ views:
 """
 
     assert [f"{fault.yaml_path}: {fault.message}" for fault in faults(text) if "twice" in fault.message] == [
-        "datasets[1].name: the name A is used twice: by datasets[0] on line 3 and here on line 4",
-        "views[0].name: the name a is used twice: by datasets[0] on line 3 and here on line 6",
+        "datasets[1].name: the name A is used twice: by datasets[0] on line 3, and here on line 4",
+        "views[0].name: the name a is used twice: by datasets[0] on line 3, and here on line 6",
     ]
 
 
@@ -108,14 +108,14 @@ params: {file_format: '${x}'}
 => .params.file_format: BADREF
 # absent secret
 params: {file_format: '${ env:absent }'}
-=> .params.file_format: secret 'absent' was not found; stores asked: env (looked at: PLACES)
+=> .params.file_format: secret 'absent' was not found; stores searched: env (tried: PLACES)
 # a secret is not shown
 params: {file_format: '${ env:canary }'}
 => .params.file_format: must be FORMAT; found a text
 params: ~
-=> .params: is empty: fill it in, or leave it out
+=> .params: is empty: fill it in, or omit it
 acceleration: ~
-=> .acceleration: is empty: fill it in, or leave it out
+=> .acceleration: is empty: fill it in, or omit it
 acceleration: {refresh_mode: cdc}
 => .acceleration.refresh_mode: must be full or append; found 'cdc'
 time_column: ''
@@ -125,7 +125,7 @@ acceleration: {refresh_sql: ' '}
 acceleration: {primary_key: ''}
 => .acceleration.primary_key: must be COLUMNS; found '' (it is blank)
 acceleration: {primary_key: '(a, A)'}
-=> .acceleration.primary_key: must be COLUMNS; found '(a, A)' (one of them is there twice)
+=> .acceleration.primary_key: must be COLUMNS; found '(a, A)' (a column is listed twice)
 acceleration: {indexes: [a]}
 => .acceleration.indexes: must be a mapping of columns to enabled or unique; found a list
 acceleration: {indexes: {a: uniqe}}
@@ -135,17 +135,17 @@ acceleration: {indexes: {'(a, )': unique}}
 acceleration: {indexes: {' ': unique}}
 => .acceleration.indexes.' ': must be COLUMNS; found ' ' (it is blank)
 acceleration: {indexes: {id: enabled, ID: unique}}
-=> .acceleration.indexes.ID: is there twice: case does not matter in the name of a column
+=> .acceleration.indexes.ID: is listed twice: column names are not case-sensitive
 acceleration: {enabled: yes}
 => .acceleration.enabled: must be true or false; found 'yes'
 acceleration: {refresh_check_interval: 10}
-=> .acceleration.refresh_check_interval: must be DURATION; found '10' (add a unit, one of ms, s, m, h, d)
+=> .acceleration.refresh_check_interval: must be DURATION; found '10' (add a unit: ms, s, m, h, d)
 acceleration: {refresh_mode: append}
-=> : lacks the field time_column, which is needed by refresh_mode append, to find newer rows
+=> : lacks the field time_column, which is required by refresh_mode append to find newer rows
 acceleration: {refresh_data_window: 1d}
-=> : lacks the field time_column, which is needed by refresh_data_window, to find rows within it
+=> : lacks the field time_column, which is required by refresh_data_window to find the rows within the window
 acceleration: {retention_check_enabled: true, retention_period: 1d, retention_check_interval: 1m}
-=> : lacks the field time_column, which is needed by retention_period, to find expired rows
+=> : lacks the field time_column, which is required by retention_period to find expired rows
 time_column: t, acceleration: {retention_check_enabled: true, retention_period: 1d}
 => .acceleration: lacks the field retention_check_interval, which retention_check_enabled needs
 time_column: t, acceleration: {retention_check_enabled: true, retention_period: 1d, retention_check_interval: soon}
@@ -153,7 +153,7 @@ time_column: t, acceleration: {retention_check_enabled: true, retention_period: 
 acceleration: {refresh_cron: '99999999999999999999999999 * * * *'}
 => .acceleration.refresh_cron: must be CRON; found '99999999999999999999999999 * * * *'
 time_format: date
-=> .time_format: needs time_column, whose values it describes
+=> .time_format: requires time_column because it describes that column's values
 time_column: t, time_format: ISO8601
 => .time_format: must be timestamp, timestamptz, date, unix_seconds or unix_millis; found 'ISO8601'
 acceleration: {refresh_cron: '0 4 * *'}
@@ -161,11 +161,11 @@ acceleration: {refresh_cron: '0 4 * *'}
 acceleration: {refresh_cron: '0 25 * * *'}
 => .acceleration.refresh_cron: must be CRON; found '0 25 * * *'
 acceleration: {refresh_cron: '0 4 * * *', refresh_check_interval: 1h}
-=> .acceleration.refresh_cron: and refresh_check_interval both say when to refresh: keep one
+=> .acceleration.refresh_cron: and refresh_check_interval both set the refresh schedule: remove one
 acceleration: {primary_key: a, on_conflict: {b: upsert}}
-=> .acceleration.on_conflict: must name the primary_key, and nothing else
+=> .acceleration.on_conflict: must name only the primary_key
 acceleration: {primary_key: a, on_conflict: {a: upsert, b: upsert}}
-=> .acceleration.on_conflict: must name the primary_key, and nothing else
+=> .acceleration.on_conflict: must name only the primary_key
 acceleration: {on_conflict: {a: replace}}
 => .acceleration.on_conflict.a: must be upsert or drop; found 'replace'
 acceleration: {engine: postgres}
@@ -173,24 +173,24 @@ acceleration: {engine: postgres}
 acceleration: {params: a}
 => .acceleration.params: must be a mapping; found 'a'
 acceleration: {retention_sql: DELETE FROM a}
-=> .acceleration.retention_sql: is not available here: Write a WHERE into refresh_sql, which keeps the other rows.
+=> .acceleration.retention_sql: is not available here: Add a WHERE clause to refresh_sql that selects the rows to keep.
 access: read_write
 => .access: must be read; found 'read_write'
 description: ' '
 => .description: must be a text; found ' ' (it is blank)
 metadata: [a]
-=> .metadata: must be a mapping of names to texts; found a list
+=> .metadata: must be a mapping of names to strings; found a list
 metadata: {a: [b]}
 => .metadata.a: must be a text; found a list
 columns: [{name: a, description: b}, {name: A}]
-=> .columns: has a column twice; found 'A' again
+=> .columns: lists a column twice; found 'A' again
 columns: [{name: a, embeddings: [{from: m}]}]
-=> .columns[0].embeddings: is not available here: Remove it: there is no search by meaning.
+=> .columns[0].embeddings: is not available here: Remove it: semantic search is not supported.
 """
 FAULTS = FAULTS.replace("FORMAT", "parquet, csv, tsv, json, ndjson, jsonl or xlsx").replace(
     "BADREF", str(MalformedReferenceError())
 )
-FAULTS = FAULTS.replace("COLUMNS", "the name of a column, or several as (a, b)")
+FAULTS = FAULTS.replace("COLUMNS", "a column name, or several as (a, b)")
 FAULTS = FAULTS.replace("FIELDS", "five fields: minute, hour, day of the month, month, day of the week")
 FAULTS = FAULTS.replace("CRON", "a cron expression such as 0 4 * * *")
 FAULTS = FAULTS.replace("DURATION", DurationField("100ms", "365d").expected)
@@ -204,13 +204,12 @@ def test_faults_of_a_dataset(fault: Fault, yaml_file: Path, fields: str, expecte
     assert [fault(dataset(fields.strip()), {"CANARY": "canary"})] == [f"2: datasets[0]{line}" for line in expected]
 
 
-NO_TIME = "time_column: has no effect unless refresh_mode is append, here or in a request for a refresh, or rows expire"
+NO_TIME = "time_column: has no effect unless refresh_mode is append (here or in a refresh request) or rows expire"
 NO_CONFLICT = "acceleration.on_conflict: has no effect unless refresh_mode is append: a full refresh replaces all rows"
 NO_RETENTION = "acceleration.retention_period: has no effect without retention_check_enabled: true"
 NO_INTERVAL = "acceleration.refresh_jitter_enabled: has no effect without refresh_check_interval or refresh_jitter_max"
 RETRY_ZERO = (
-    "acceleration.refresh_retry_enabled: is true and refresh_retry_max_attempts is 0: "
-    "a load that fails is not tried again"
+    "acceleration.refresh_retry_enabled: is true and refresh_retry_max_attempts is 0: failed loads are not retried"
 )
 NO_RETRY = "acceleration.refresh_retry_max_attempts: has no effect without refresh_retry_enabled: true"
 OFF = "acceleration.enabled: is false, so these have no effect: refresh_sql, refresh_cron"
@@ -271,8 +270,11 @@ def test_faults_of_a_view(faults: Faults) -> None:
 
     assert [str(fault).partition("runtime.yaml:")[2].partition(";")[0] for fault in faults(text)] == [
         "2: views[0].sql: must be one SELECT statement",
-        "3: views[1].sql: is empty: it must be one SELECT statement, or be left out",
-        "4: views[2]: lacks the field name: a name of letters, digits and _, no digit first, 63 characters at most",
+        "3: views[1].sql: is empty: it must be one SELECT statement, or be omitted",
+        (
+            "4: views[2]: lacks the field name: a name of letters, digits and _, not starting with a digit, "
+            "at most 63 characters"
+        ),
         "4: views[2]: lacks the field sql: one SELECT statement",
         "5: views[3].sql: must be one SELECT statement",
     ]

@@ -59,7 +59,7 @@ def test_a_dependency_brings_its_datasets_and_views_which_keys_may_name(tmp_path
         "trips": str(tmp_path / "trips.parquet"),
         "top": str(config.state_dir),
     }
-    assert "fields mean something else than in Spice" in config.warnings[0]
+    assert "fields differ in meaning from Spice" in config.warnings[0]
 
 
 def test_only_the_configuration_has_secret_stores(tmp_path: Path) -> None:
@@ -83,18 +83,20 @@ dependencies: [spiceai/quickstart]
 
     b = "spicepods/a/b/spicepod.yaml"
     assert [fault.partition(":")[0] for fault in found] == ["spicepod.yaml"] * 3 + [b] * 5
-    assert "spicepod.yaml:1: dependencies[0]: is missing: put the Spicepod into spicepods/c/spicepod.yaml" in found[0]
+    assert "spicepod.yaml:1: dependencies[0]: is missing: put the Spicepod in spicepods/c/spicepod.yaml" in found[0]
     assert f"{b}:2: dependencies[1].datasets[0].name: the name A is used twice: by datasets[0] on line 2" in found[3]
     assert f"{b}:3: dependencies[1].datasets[1].nonsense: unknown field" in found[4]
-    assert found[5].startswith(f"{b}:4: dependencies[1].runtime: is not available here: Move it to the configuration")
+    assert found[5].startswith(
+        f"{b}:4: dependencies[1].runtime: is not available here: Move it to the main configuration"
+    )
     assert KEY not in "".join(found)
     assert "models" in found[6]
-    assert "Name it in the dependencies of the configuration" in found[7]
+    assert "List it in the dependencies of the main configuration" in found[7]
 
 
 def test_a_dependency_that_is_listed_twice_is_one_fault(tmp_path: Path) -> None:
     assert faults(tmp_path, "dependencies: [b, b]\n", b=QUICKSTART) == [
-        "spicepod.yaml:1: dependencies[1]: is listed twice: keep one"
+        "spicepod.yaml:1: dependencies[1]: is listed twice: remove one"
     ]
 
 
@@ -107,7 +109,7 @@ def test_a_key_may_name_what_a_dependency_that_is_not_here_has(tmp_path: Path) -
 def test_the_one_store_of_old_spicepods_is_left_aside(tmp_path: Path) -> None:
     config = load(written(tmp_path, "dependencies: [b]\n", b="secrets: {store: env}\n"), {})
 
-    assert "1 field means something else" in config.warnings[0]
+    assert "1 field differs in meaning from" in config.warnings[0]
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1 FROM nowhere", "SELECT FROM", "FROM read_csv('x')"])

@@ -82,7 +82,7 @@ INVALID: dict[Field[Any], dict[str, tuple[str, ...]]] = {
         "": ("0", "65", "-1", "+4", "04", "4.0", "1_0", "0x4", "0o4", "4 ", "\u0664", "9" * 5000, "1e1"),
     },
     DAY: {
-        "(add a unit, one of ms, s, m, h, d)": ("30",),
+        "(add a unit: ms, s, m, h, d)": ("30",),
         UNITS: ("30x", "30S", "5 minutes"),
         "": (
             *("0s", "0.5ms", "25h", "-1s", "1e3s", ".5s", "1_0s", "1:30", "infs", "nan", "1m30s", "\u0663s"),
@@ -99,7 +99,7 @@ INVALID: dict[Field[Any], dict[str, tuple[str, ...]]] = {
     ChoiceField("full"): {"": ("append",)},
     TextField("a name", max_length=10): {
         "(it is blank)": ("  ",),
-        "(it holds a control character)": ("a\nb",),
+        "(it contains a control character)": ("a\nb",),
         "(it is longer than 10 characters)": ("x" * 11,),
         NO_REFERENCE: ("${ env:x }",),
     },
@@ -120,8 +120,8 @@ def test_c19_c22_invalid_values(field: Field[Any], hint: str, text: str) -> None
 @each(
     ("node", "found"),
     [
-        pytest.param(plain(""), "is empty: it must be true or false, or be left out", id="nothing"),
-        pytest.param(plain("null"), "is empty: it must be true or false, or be left out", id="null"),
+        pytest.param(plain(""), "is empty: it must be true or false, or be omitted", id="nothing"),
+        pytest.param(plain("null"), "is empty: it must be true or false, or be omitted", id="null"),
         pytest.param(quoted(""), "must be true or false; found ''", id="an empty text"),
         pytest.param(Sequence(1, ()), "must be true or false; found a list", id="a list"),
         pytest.param(Mapping(1, ()), "must be true or false; found a mapping", id="a mapping"),
@@ -132,7 +132,7 @@ def test_c19_c22_invalid_values(field: Field[Any], hint: str, text: str) -> None
         ),
         pytest.param(
             Mapping(1, (Entry(1, "${ secrets", plain("x }")),)),
-            'must be true or false; found a mapping (quote a text that holds ": ", or leave the space out)',
+            'must be true or false; found a mapping (quote a string that contains ": ", or remove the space)',
             id="a broken reference",
         ),
         pytest.param(
@@ -185,10 +185,10 @@ def test_any_quantity_is_its_number_times_its_unit(
 @pytest.mark.parametrize(
     ("node", "value", "message"),
     [
-        (plain("abc"), None, "must be a list, one item a line after a dash; found 'abc'"),
-        (plain(""), None, "is empty: it must be a list, one item a line after a dash, or be left out"),
-        (Mapping(1, ()), None, "must be a list, one item a line after a dash; found a mapping"),
-        (Sequence(1, ()), (), "is an empty list: give at least 1, or leave it out"),
+        (plain("abc"), None, "must be a list, with one item per line after a dash; found 'abc'"),
+        (plain(""), None, "is empty: it must be a list, with one item per line after a dash, or be omitted"),
+        (Mapping(1, ()), None, "must be a list, with one item per line after a dash; found a mapping"),
+        (Sequence(1, ()), (), "is an empty list: list at least 1, or omit the field"),
     ],
 )
 def test_invalid_lists(node: Node, value: Any, message: str) -> None:

@@ -45,7 +45,7 @@ def test_twenty_lines_at_most_and_the_last_one_counts_the_rest(load_text: Load, 
 
     assert len(caught.value.faults) == 100
     assert len(caught.value.lines()) == MAX_SHOWN_FAULTS
-    assert caught.value.lines()[-1] == f"{yaml_file}: and 81 more faults"
+    assert caught.value.lines()[-1] == f"{yaml_file}: and 81 more errors"
 
 
 @pytest.mark.exhaustive

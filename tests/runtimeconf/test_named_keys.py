@@ -91,38 +91,38 @@ FAULTS = f"""
 => named_keys[0].sha256: {SHA256}; found a text
 # the digest of an empty text
 {{name: a, sha256: {sha256().hexdigest()}}}
-=> named_keys[0].sha256: {SHA256}; found a text (this is the digest of an empty text, which no client can send)
+=> named_keys[0].sha256: {SHA256}; found a text (this is the digest of an empty string, which no client can send)
 # a name twice
 {{name: a, key: {KEY}}}, {{name: a, sha256: {"0" * 64}}}
-=> named_keys[1].name: is the name of the key on line 2 too: names are unique
+=> named_keys[1].name: is also the name of the key on line 2: names must be unique
 # a key twice
 {{name: a, key: {KEY}}},\n{{name: b, sha256: {DIGEST.upper()}, datasets: [flights]}}
-=> named_keys[1]: is the same key as the one on line 2: each needs a key of its own
+=> named_keys[1]: is the same key as the one on line 2: each entry needs its own key
 # an expiry that is no date
 {{name: a, key: {KEY}, expires: 2027-02-30}}
-=> named_keys[0].expires: {EXPIRES}; found a text (there is no such date or time)
+=> named_keys[0].expires: {EXPIRES}; found a text (no such date or time)
 # an expiry that is out of range
 {{name: a, key: {KEY}, expires: 9999-12-31}}
-=> named_keys[0].expires: {EXPIRES}; found a text (it is too far away: leave it out for a key that never expires)
+=> named_keys[0].expires: {EXPIRES}; found a text (it is too far in the future: omit it for a key that never expires)
 # a mapping without a rule
 {{name: a, key: {KEY}, datasets: [{{name: flights}}]}}
-=> named_keys[0].datasets[0]: has neither row_filter nor columns nor masks: for all of a dataset, list its name alone
+=> named_keys[0].datasets[0]: has no row_filter, columns or masks: to allow a whole dataset, list only its name
 # a misspelt rule
 {{name: a, key: {KEY}, datasets: [{{name: flights, rowfilter: x}}]}}
 => named_keys[0].datasets[0].rowfilter: unknown field; did you mean row_filter?
-=> named_keys[0].datasets[0]: has neither row_filter nor columns nor masks: for all of a dataset, list its name alone
+=> named_keys[0].datasets[0]: has no row_filter, columns or masks: to allow a whole dataset, list only its name
 # empty rules
 {{name: a, key: {KEY}, datasets: [{{name: flights, row_filter: , columns: [], masks: {{}}}}]}}
-=> named_keys[0].datasets[0].row_filter: is empty: it must be {EXPRESSION.expected}, or be left out
-=> named_keys[0].datasets[0].columns: is an empty list: give at least 1, or leave it out
-=> named_keys[0].datasets[0].masks: is empty: fill it in, or leave it out
+=> named_keys[0].datasets[0].row_filter: is empty: it must be {EXPRESSION.expected}, or be omitted
+=> named_keys[0].datasets[0].columns: is an empty list: list at least 1, or omit the field
+=> named_keys[0].datasets[0].masks: is empty: fill it in, or omit it
 # a column twice, a mask of a column that is not listed
 {{name: a, key: {KEY}, datasets: [{{name: flights, columns: [id, ID], masks: {{b: 'NULL'}}}}]}}
-=> named_keys[0].datasets[0].columns: has a column twice: id
+=> named_keys[0].datasets[0].columns: lists a column twice: id
 => named_keys[0].datasets[0].masks: masks a column that is not among columns: b
 # a dataset twice
 {{name: a, key: {KEY}, datasets: [flights, {{name: Flights, columns: [id]}}]}}
-=> named_keys[0].datasets: has a dataset twice: the key would see it in two ways
+=> named_keys[0].datasets: lists a dataset twice, so the key would see it in two ways
 # a rule of nothing
 {{name: a, key: {KEY}, datasets: [{{name: nowhere, columns: [id]}}]}}
 => named_keys[0].datasets[0]: is not the name of a declared dataset
@@ -131,18 +131,18 @@ FAULTS = f"""
 => named_keys[0].datasets[1]: is not the name of a declared dataset
 # empty lists
 {{name: a, key: {KEY}, datasets: [], rights: []}}
-=> named_keys[0].datasets: is an empty list: give at least 1, or leave it out
-=> named_keys[0].rights: is an empty list: give at least 1, or leave it out
+=> named_keys[0].datasets: is an empty list: list at least 1, or omit the field
+=> named_keys[0].rights: is an empty list: list at least 1, or omit the field
 # all have expired
 {{name: a, key: {KEY}, expires: 2001-01-01}}
-=> named_keys: has no key left: all have expired, and there are no others
+=> named_keys: has no usable keys: all of them have expired
 """
 
 
 def test_a_named_key_that_is_also_a_string_key_is_a_fault(faults: Faults) -> None:
     (fault,) = faults(named(f"{{name: a, sha256: {DIGEST}, datasets: [flights]}}", keys=KEY))
 
-    assert fault.message == "is the same key as an item of keys on line 1: each needs a key of its own"
+    assert fault.message == "is the same key as an item of keys on line 1: each entry needs its own key"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_keys_that_expire_soon_or_have_expired_are_warned_of(load_text: Load) ->
 
     at = "runtime.auth.api-key.named_keys"
     assert sentences(config) == [
-        f"2: {at}[0].expires: expired at 2001-01-02T00:00:00Z: nobody can use this key",
+        f"2: {at}[0].expires: expired at 2001-01-02T00:00:00Z: this key can no longer be used",
         f"3: {at}[1].expires: expires at {soon:%Y-%m-%dT%H:%M:%SZ}",
     ]
 

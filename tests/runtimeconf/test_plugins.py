@@ -118,10 +118,8 @@ def test_the_secret_store_of_the_how_to_page_has_secrets(
     text = "secrets: [{from: 'lines:secrets.txt', name: lines}]\n" + with_keys("- ${ lines:api_key }")
 
     assert load_text(text).auth.keys[0].reveal() == KEY
-    assert fault(text.replace("api_key }", "other }")).endswith(
-        f"(looked at: the line other of {tmp_path}/secrets.txt)"
-    )
-    assert "write lines: and the name of the secret, such as lines:secrets.txt" in fault(
+    assert fault(text.replace("api_key }", "other }")).endswith(f"(tried: the line other of {tmp_path}/secrets.txt)")
+    assert "write lines: followed by the name of the secret, such as lines:secrets.txt" in fault(
         text.replace("s.txt", "/..", 1)
     )
     assert "params: unknown field; the fields here are: directory" in fault(
@@ -154,7 +152,7 @@ def test_a_name_of_the_core_cannot_be_taken(packages: Path, name: str) -> None:
     [
         ("import absent_library", "querykeep_ini:CONNECTOR cannot be imported (ModuleNotFoundError: No module named"),
         ("", "querykeep_ini:CONNECTOR cannot be imported (AttributeError: "),
-        ("CONNECTOR = 1", "querykeep_ini:CONNECTOR is no Connector"),
+        ("CONNECTOR = 1", "querykeep_ini:CONNECTOR is not a Connector"),
     ],
 )
 def test_a_plugin_that_cannot_be_used_hurts_only_who_asks_for_it(packages: Path, code: str, reason: str) -> None:
@@ -226,7 +224,7 @@ def test_a_snapshot_store_of_another_distribution_provides_the_node(
     ("built_in", "reason"),
     [
         ({}, "(no snapshot store is installed)"),
-        ({"other": "absent_library:X"}, "(it begins with one of other:)"),
+        ({"other": "absent_library:X"}, "(it must begin with one of other:)"),
         ({"s3": "absent_library:X"}, "(the snapshot store s3 cannot be used: absent_library:X cannot be imported"),
     ],
 )
@@ -239,7 +237,7 @@ def test_snapshots_without_their_store_are_a_fault(
 
     said = fault(shared("location: 's3://user:canary@lake/a', role: auto, params: {s3_auth: iam_role}"))
 
-    assert said.startswith("1: runtime.snapshots.location: must be a place for these nodes alone")
+    assert said.startswith("1: runtime.snapshots.location: must be a storage location used only by these nodes")
     assert reason in said
     assert "canary" not in said
 

@@ -29,7 +29,7 @@ from system.addresses import Address
 from tests.corpus import each
 from tests.runtimeconf.configurations import KEY, Fault, Faults, Load, fault_cases
 
-NO_SNOWFLAKE = "the connector snowflake is not supported; export the table to Parquet, and write file: or s3:"
+NO_SNOWFLAKE = "the connector snowflake is not supported; export the table to Parquet and write file: or s3:"
 SOURCE = "a connector and where the data is, such as file:data/flights.parquet"
 
 FULL = """
@@ -176,11 +176,11 @@ version: 1
 kind: spicepod
 => 1: kind: must be Spicepod; found 'spicepod' (did you mean Spicepod?)
 runtime:
-=> 1: runtime: is empty: fill it in, or leave it out
+=> 1: runtime: is empty: fill it in, or omit it
 runtime: []
 => 1: runtime: must be a mapping; found a list
 datasets:
-=> 1: datasets: is empty: it must be a list, one item a line after a dash, or be left out
+=> 1: datasets: is empty: it must be a list, with one item per line after a dash, or be omitted
 runtime: {compatibility: 1.1}
 => 1: runtime.compatibility: must be 2.0 or 1.10; found '1.1' (did you mean 1.10?)
 runtime: {ready_state: x}
@@ -188,18 +188,18 @@ runtime: {ready_state: x}
 runtime: {cors: {enabled: true}}
 => 1: runtime.cors.enabled: must be false; found 'true'
 runtime: {caching: {sql_results: {}}, results_cache: {enabled: true}}
-=> 1: runtime.caching: and results_cache are the same: keep one
+=> 1: runtime.caching: and results_cache are the same setting: remove one
 # only a port
 runtime: {http: {bind: 8090}}
 => 1: runtime.http.bind: must be ADDRESS; found '8090'
 runtime: {http: {allowed_hosts: []}}
-=> 1: runtime.http.allowed_hosts: is an empty list: give at least 1, or leave it out
+=> 1: runtime.http.allowed_hosts: is an empty list: list at least 1, or omit the field
 runtime: {http: {trusted_proxies: [proxy.example.com, 10.1.2.3/8, 0.0.0.0/0, "::ffff:10.0.0.1", "fe80::1%eth0"]}}
 => 1: runtime.http.trusted_proxies[0]: must be NETWORK; found 'proxy.example.com'
 => 1: runtime.http.trusted_proxies[1]: must be NETWORK; found '10.1.2.3/8' (did you mean 10.0.0.0/8?)
-=> 1: runtime.http.trusted_proxies[2]: must be NETWORK; found '0.0.0.0/0' (it holds every address: name the proxies)
-=> 1: runtime.http.trusted_proxies[3]: must be NETWORK; found '::ffff:10.0.0.1' (write an IPv4 address as such)
-=> 1: runtime.http.trusted_proxies[4]: must be NETWORK; found 'fe80::1%eth0' (leave out the zone)
+=> 1: runtime.http.trusted_proxies[2]: must be NETWORK; found '0.0.0.0/0' (it contains every address: list the proxies)
+=> 1: runtime.http.trusted_proxies[3]: must be NETWORK; found '::ffff:10.0.0.1' (write it as an IPv4 address)
+=> 1: runtime.http.trusted_proxies[4]: must be NETWORK; found 'fe80::1%eth0' (remove the zone)
 runtime: {query: {workers: 0}}
 => 1: runtime.query.workers: must be a whole number from 1 to 64; found '0'
 runtime: {shutdown_timeout: 0s}
@@ -207,22 +207,22 @@ runtime: {shutdown_timeout: 0s}
 runtime:
   tls: {enabled: true}
   state_dir: ''
-=> 2: runtime.tls: lacks the field certificate_file, which TLS needs
-=> 2: runtime.tls: lacks the field key_file, which TLS needs
-=> 3: runtime.state_dir: must be the path of a directory that is the runtime's alone; found '' (it is blank)
+=> 2: runtime.tls: lacks the field certificate_file, which TLS requires
+=> 2: runtime.tls: lacks the field key_file, which TLS requires
+=> 3: runtime.state_dir: must be the path of a directory used only by the runtime; found '' (it is blank)
 runtime: {results_cache: {max_bytes: 1KiB}}
 => 1: runtime.results_cache: lacks the field enabled: true or false
 => 1: runtime.results_cache.max_bytes: must be SIZE, from 64KiB to 1TiB; found '1KiB'
 runtime: {results_cache: {}}
-=> 1: runtime.results_cache: is empty: fill it in, or leave it out
+=> 1: runtime.results_cache: is empty: fill it in, or omit it
 runtime: {metrics: {bind: "9090", port: 1}}
 => 1: runtime.metrics.port: unknown field; the fields here are: enabled, bind, upstream_names
 => 1: runtime.metrics: lacks the field enabled: true or false
 => 1: runtime.metrics.bind: must be ADDRESS; found '9090'
 runtime: {metrics: {enabled: true, bind: "127.0.0.1:8090"}}
-=> 1: runtime.metrics.bind: has the port of runtime.http.bind (127.0.0.1:8090): each listener needs its own
+=> 1: runtime.metrics.bind: uses the same port as runtime.http.bind (127.0.0.1:8090): each listener needs its own
 runtime: {metrics: {enabled: true, bind: "0.0.0.0:50051"}}
-=> 1: runtime.metrics.bind: has the port of runtime.flight.bind (127.0.0.1:50051): each listener needs its own
+=> 1: runtime.metrics.bind: uses the same port as runtime.flight.bind (127.0.0.1:50051): each listener needs its own
 runtime: {history: {max_entries: 0, file_max_bytes: 1KiB, files: 0, sql: 1}}
 => 1: runtime.history.sql: must be true or false; found '1'
 => 1: runtime.history.max_entries: must be a whole number from 1 to 1000000; found '0'
@@ -234,7 +234,7 @@ runtime: {timeout: 3s}
 runtime: {http: {bnid: x}}
 => 1: runtime.http.bnid: unknown field; did you mean bind?
 name: "a\\nb"
-=> 1: name: must be a name; found 'a\\nb' (it holds a control character)
+=> 1: name: must be a name; found 'a\\nb' (it contains a control character)
 runtime: {http: {"a b\\n": x}}
 => 1: runtime.http.'a b\\n': unknown field; the fields here are: HTTP_FIELDS
 """.replace("ADDRESS", ADDRESS.expected)
@@ -320,7 +320,7 @@ def test_c35_http_and_flight_need_two_ports(
     if is_fault:
         (only,) = faults(text)
         assert str(only).endswith(
-            f":3: runtime.flight.bind: has the port of runtime.http.bind ({http}): each listener needs its own"
+            f":3: runtime.flight.bind: uses the same port as runtime.http.bind ({http}): each listener needs its own"
         )
     else:
         load_text(text)
@@ -348,8 +348,8 @@ def test_c30_an_open_listener_that_others_reach_takes_an_explicit_word(
     text = f'runtime:\n  http: {{bind: "{address}"}}\n  flight: {{enabled: false, bind: "0.0.0.0:2"}}\n'
     with_flight = text.replace("enabled: false, bind", "bind")
     refusal = (
-        f"listens on {address}, which other machines can reach, and authentication is off: add API keys to "
-        "runtime.auth, or write api-key: {enabled: false} there to let anybody read all data"
+        f"listens on {address}, which other machines can reach, but authentication is off: add API keys to "
+        "runtime.auth, or set api-key: {enabled: false} there to let anyone read all data"
     )
 
     if is_open:
@@ -362,7 +362,7 @@ def test_c30_an_open_listener_that_others_reach_takes_an_explicit_word(
     ]
 
     off = "  auth: {api-key: {enabled: false}}\n"
-    sentence = f"listens on {address} without authentication: anybody who reaches it can read all data"
+    sentence = f"listens on {address} without authentication: anyone who can reach it can read all data"
     assert load_text(text + off).warnings == ((f"{yaml_file}:2: runtime.http.bind: {sentence}",) if is_open else ())
     assert len(load_text(with_flight + off).warnings) == 1 + is_open
 
@@ -402,7 +402,7 @@ def test_tls_files_that_belong_together(load_text: Load, tmp_path: Path) -> None
 
 
 CERTIFICATE, KEY_FILE = "4: runtime.tls.certificate_file:", "5: runtime.tls.key_file:"
-NOT_PEM = f"{KEY_FILE} and the certificate cannot be used: one of them is not valid PEM"
+NOT_PEM = f"{KEY_FILE} and the certificate cannot be loaded: one of them is not valid PEM"
 
 
 @pytest.mark.usefixtures("tls_files")
@@ -414,14 +414,14 @@ NOT_PEM = f"{KEY_FILE} and the certificate cannot be used: one of them is not va
         ("&a absent.crt", "a.key", f"{CERTIFICATE} cannot be read: there is no such file"),
         ("a.crt", "absent.key", f"{KEY_FILE} cannot be read: there is no such file ('absent.key')"),
         ("a.crt", ".", f"{KEY_FILE} cannot be read: it is a directory, not a regular file ('.')"),
-        ("a.crt", "b.key", f"{KEY_FILE} does not belong to the certificate"),
+        ("a.crt", "b.key", f"{KEY_FILE} does not match the certificate"),
         ("a.crt", "a.crt", NOT_PEM),
         ("a.key", "a.key", NOT_PEM),
         # Nobody is asked for the passphrase.
         (
             "a.crt",
             "encrypted.key",
-            f"{KEY_FILE} is encrypted: give a key without a passphrase, readable by this user only",
+            f"{KEY_FILE} is encrypted: use a key without a passphrase that only this user can read",
         ),
     ],
 )
@@ -467,5 +467,5 @@ def test_the_default_state_directory_can_be_too_long(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [".", "..", "/", "./x/.."])
 def test_a_state_directory_around_the_yaml_is_a_fault(fault: Fault, text: str) -> None:
     assert fault(f"runtime:\n  state_dir: {text}\n") == (
-        "2: runtime.state_dir: holds this configuration: name a directory that is the runtime's alone"
+        "2: runtime.state_dir: contains this configuration: use a directory that only the runtime uses"
     )

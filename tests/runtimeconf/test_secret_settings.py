@@ -34,7 +34,7 @@ FAULTS = """
 => secrets[0]: lacks the field from: KIND
 # reserved name
 {from: env, name: secrets}
-=> secrets[0].name: must be NAME; found a text (the name secrets asks all stores)
+=> secrets[0].name: must be NAME; found a text (the name secrets searches all stores)
 {from: env, name: 'can ary'}
 => secrets[0].name: must be NAME; found a text
 {from: env, name: 1}
@@ -45,7 +45,7 @@ FAULTS = """
 {from: env, name: a, params: {file_path: canary}}
 => secrets[0].params: unknown field; the fields here are: PARAMS
 {from: file, name: a}
-=> secrets[0].params: lacks the field directory: where the secret files are
+=> secrets[0].params: lacks the field directory: set it to the directory with the secret files
 # a file as directory
 {from: file, name: a, params: {directory: runtime.yaml}}
 => secrets[0].params.directory: is not a directory
@@ -53,15 +53,15 @@ FAULTS = """
 {from: keyring, name: a}
 => secrets[0].from: the keyring store needs the keyring package: python -m pip install 'keyring~=25.7'
 {from: env, name: a, params: ~}
-=> secrets[0].params: is empty: fill it in, or leave it out
+=> secrets[0].params: is empty: fill it in, or omit it
 canary
 => secrets[0]: must be a mapping; found a text
 {from: env, name: a, canary: x}
 => secrets[0]: unknown field; the fields here are: from, name, params
-""".replace("NAME", "a store name of letters, digits, _ and -, with a letter first")
+""".replace("NAME", "a store name of letters, digits, _ and -, starting with a letter")
 FAULTS = (
     FAULTS.replace("KIND", store_schema._expected())
-    .replace("ABSENT", "the store azure_keyvault is not supported: mount the secrets as files, and write file")
+    .replace("ABSENT", "the store azure_keyvault is not supported: mount the secrets as files and write file")
     .replace("PARAMS", ", ".join(store_schema._PARAMS))
 )
 
@@ -90,9 +90,11 @@ def test_listing_stores_replaces_the_default_one(fault: Fault) -> None:
         "refers to a secret store that is not configured; the stores are: secrets, files"
     )
     assert fault(text + with_keys("- ${ secrets:x }"), {"X": KEY}).endswith(
-        "not found; stores asked: files (looked at: the file /nonexistent/x (no such directory))"
+        "not found; stores searched: files (tried: the file /nonexistent/x (no such directory))"
     )
-    assert fault("secrets: []\n" + with_keys("- ${ secrets:x }"), {"X": KEY}).endswith("not found; stores asked: none")
+    assert fault("secrets: []\n" + with_keys("- ${ secrets:x }"), {"X": KEY}).endswith(
+        "not found; stores searched: none"
+    )
 
 
 def test_the_keyring_is_a_store_where_its_package_is_installed(
@@ -116,7 +118,8 @@ def test_the_keyring_is_a_store_where_its_package_is_installed(
 
     assert [key.reveal() for key in config.auth.keys] == [KEY, f"{KEY}-mine"]
     assert fault(text + with_keys("- ${ k:locked }")).endswith(
-        ": secret 'locked' in store k: the keyring does not answer (RuntimeError); is a backend installed and unlocked?"
+        ": secret 'locked' in store k: the keyring does not respond (RuntimeError); "
+        "is a backend installed and unlocked?"
     )
 
 
@@ -139,7 +142,7 @@ def test_the_one_store_of_old_spicepods_is_the_default(load_text: Load) -> None:
     config = load_text("secrets: {store: env}\n" + with_keys("- ${ secrets:api_key }"), {"API_KEY": KEY})
 
     assert config.auth.keys[0].reveal() == KEY
-    assert "1 field means something else than in Spice" in config.warnings[-1] + config.warnings[0]
+    assert "1 field differs in meaning from Spice" in config.warnings[-1] + config.warnings[0]
 
 
 @pytest.mark.parametrize("text", ["{store: file}", "{store: env, name: env}", "{store: [env]}", "{from: env}", "{}"])

@@ -102,7 +102,9 @@ def test_a_dotenv_file_that_others_can_read_is_warned_about_once_used(tmp_path: 
     assert warnings == []
 
     store.get("k")
-    expected = [] if mode == 0o600 else [(str(tmp_path / ".env"), "holds a secret in use and other users can read it")]
+    expected = (
+        [] if mode == 0o600 else [(str(tmp_path / ".env"), "contains a secret in use, but other users can read it")]
+    )
     assert warnings == expected
     assert "value" not in repr(SecretStores([store]))
 
@@ -211,13 +213,13 @@ def test_the_last_defined_store_wins(stores: SecretStores) -> None:
     [
         pytest.param(
             ("secrets", "absent"),
-            "secret 'absent' was not found; stores asked: two, one "
-            "(looked at: the file DIRECTORY/two/absent; the file DIRECTORY/one/absent)",
+            "secret 'absent' was not found; stores searched: two, one "
+            "(tried: the file DIRECTORY/two/absent; the file DIRECTORY/one/absent)",
             id="C07 anywhere",
         ),
         pytest.param(
             ("two", "only"),
-            "secret 'only' was not found; stores asked: two (looked at: the file DIRECTORY/two/only)",
+            "secret 'only' was not found; stores searched: two (tried: the file DIRECTORY/two/only)",
             id="C07 in one store",
         ),
         pytest.param(
@@ -227,7 +229,7 @@ def test_the_last_defined_store_wins(stores: SecretStores) -> None:
         ),
         pytest.param(
             ("secrets", "empty"),
-            "secret 'empty' in store two is empty (looked at: the file DIRECTORY/two/empty)",
+            "secret 'empty' in store two is empty (tried: the file DIRECTORY/two/empty)",
             id="empty, no other asked",
         ),
         pytest.param(
@@ -254,7 +256,7 @@ def test_c07_an_error_names_the_secret_and_the_stores(
             {},
             "OTHER=canary\n",
             (
-                "was not found; stores asked: env (looked at: the variables api_key, API_KEY, SPICE_api_key and "
+                "was not found; stores searched: env (tried: the variables api_key, API_KEY, SPICE_api_key and "
                 "SPICE_API_KEY in the environment, DIRECTORY/.env.local (no such file) and DIRECTORY/.env)"
             ),
         ),
@@ -263,12 +265,12 @@ def test_c07_an_error_names_the_secret_and_the_stores(
             {},
             None,
             (
-                "was not found; stores asked: env (looked at: the variables K and SPICE_K in the environment, "
+                "was not found; stores searched: env (tried: the variables K and SPICE_K in the environment, "
                 "DIRECTORY/.env.local (no such file) and DIRECTORY/.env (no such file))"
             ),
         ),
-        ("k", {"K": ""}, "K=canary\n", "in store env is empty (looked at: the variable K in the environment)"),
-        ("k", {}, "SPICE_K=\n", "in store env is empty (looked at: the variable SPICE_K in DIRECTORY/.env)"),
+        ("k", {"K": ""}, "K=canary\n", "in store env is empty (tried: the variable K in the environment)"),
+        ("k", {}, "SPICE_K=\n", "in store env is empty (tried: the variable SPICE_K in DIRECTORY/.env)"),
     ],
 )
 def test_an_error_names_the_variables_and_the_files(

@@ -17,12 +17,12 @@ DATASET = "datasets:\n  - from: file:a.csv\n    name: a\n"
     ("text", "message"),
     [
         *(
-            pytest.param(f"runtime:\n  {path[8:]}:\n", f"2: {path}: is empty: fill it in, or leave it out", id=path)
+            pytest.param(f"runtime:\n  {path[8:]}:\n", f"2: {path}: is empty: fill it in, or omit it", id=path)
             for path in SECTIONS
             if path.startswith("runtime.") and path.count(".") == 1
         ),
         pytest.param(
-            "runtime:\n  tls: {}\n", "2: runtime.tls: is empty: fill it in, or leave it out", id="an empty mapping"
+            "runtime:\n  tls: {}\n", "2: runtime.tls: is empty: fill it in, or omit it", id="an empty mapping"
         ),
         pytest.param(
             "runtime:\n  tls: {certificate_file: a.crt, key_file: a.key}\n",
@@ -32,7 +32,7 @@ DATASET = "datasets:\n  - from: file:a.csv\n    name: a\n"
         pytest.param(
             f"{DATASET}    acceleration: {{indexes: }}\n",
             "4: datasets[0].acceleration.indexes: is empty: it must be a mapping of columns to enabled or "
-            "unique, or be left out",
+            "unique, or be omitted",
             id="indexes",
         ),
     ],

@@ -70,7 +70,7 @@ def test_each_field_is_taken_or_has_a_reason(tmp_path: Path) -> None:
         ("datasets[].acceleration", (15,), "lacks the fi"),
         ("datasets[].wrong", (19,), "unknown fiel"),
         ("datasets[].from", (20,), "must be a co"),
-        ("datasets[].params.github_token", (22,), "is a paramet"),
+        ("datasets[].params.github_token", (22,), "belongs to a"),
     }
     assert KEY not in str(found)
 
@@ -105,7 +105,7 @@ def test_the_fields_of_authentication_and_secrets_are_listed_without_what_may_be
     assert {
         (use.path, use.lines, use.remark[:21]) for use in found if use.verdict == "supported, different meaning"
     } == {
-        ("runtime.auth.api_key.keys[]", (12,), "Spice takes the suffi"),
+        ("runtime.auth.api_key.keys[]", (12,), "Spice strips the suff"),
     }
     assert {(use.path, use.lines, use.remark[:13]) for use in found if use.verdict == "unsupported"} == {
         *(("secrets[].from", (5,), "must be env, "), ("secrets[].params", (6,), "unknown field")),

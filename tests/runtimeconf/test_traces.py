@@ -47,15 +47,15 @@ def test_the_defaults(load_text: Load) -> None:
         ('{endpoint: "http://[::1"}', "runtime.traces.endpoint: must be"),
         ('{endpoint: "http://a:99999"}', "runtime.traces.endpoint: must be"),
         ('{endpoint: "http://a b"}', "runtime.traces.endpoint: must be"),
-        ('{endpoint: "http://a/?x=1"}', "without a query"),
-        ('{endpoint: "http://a/v1/traces"}', "leave out /v1/traces"),
+        ('{endpoint: "http://a/?x=1"}', "remove the query"),
+        ('{endpoint: "http://a/v1/traces"}', "remove /v1/traces"),
         ('{endpoint: "http://a", sample: 1.5}', "runtime.traces.sample: must be"),
         ('{endpoint: "http://a", sample: -1}', "runtime.traces.sample: must be"),
         ('{endpoint: "http://a", timeout: 1h}', "runtime.traces.timeout: must be"),
         ('{endpoint: "http://a", headers: [a]}', "runtime.traces.headers: must be a mapping"),
-        ('{endpoint: "http://a", headers: {a: [b]}}', "runtime.traces.headers.a: must be a text"),
+        ('{endpoint: "http://a", headers: {a: [b]}}', "runtime.traces.headers.a: must be a string"),
         ('{endpoint: "http://a", headers: {a: b, A: c}}', "runtime.traces.headers.A: is given twice"),
-        ('{endpoint: "http://a", headers: {host: b}}', "runtime.traces.headers.host: is not a header"),
+        ('{endpoint: "http://a", headers: {host: b}}', "runtime.traces.headers.host: is not a valid header"),
         ('{endpoint: "http://a", protocol: grpc}', "runtime.traces.protocol: unknown field"),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_literal_secret_is_a_warning(load_text: Load) -> None:
     config = load_text(of(f'{{endpoint: "http://a", headers: {{x-api-key: {SECRET}, x-scope: b}}}}'))
 
     (warning,) = config.warnings
-    assert "runtime.traces.headers.x-api-key: is written out" in warning
+    assert "runtime.traces.headers.x-api-key: is in plain text" in warning
     assert SECRET not in warning
 
 

@@ -87,9 +87,9 @@ def test_nodes_do_not_print_their_text() -> None:
     assert "canary" not in repr(nodes)
 
 
-EMPTY = "0: : is empty: nothing but comments or white space"
+EMPTY = "0: : is empty: it contains only comments or white space"
 NO_MAPPING = "must be a mapping such as `version: v1`; found"
-SECOND = "2: : a second document begins here: one file holds one document"
+SECOND = "2: : a second document begins here: a file can contain only one document"
 
 
 @each(
@@ -104,16 +104,20 @@ SECOND = "2: : a second document begins here: one file holds one document"
         pytest.param("\ncanary\n", f"2: : {NO_MAPPING} a single value", id="C23 scalar root"),
         pytest.param("a: 1\n---\nb: 1\n", SECOND, id="C23 two"),
         pytest.param("---\n---\na: 1\n", SECOND, id="C23 empty first"),
-        pytest.param("runtime:\n\tauth: 1\n", "2: : is not valid YAML: a tab is used for indentation", id="C23 tab"),
-        pytest.param("a: 'canary\nb: 1\n", "1: : is not valid YAML: a quoted text that begins here", id="open quote"),
-        pytest.param("b: 1\na: [1, 2\nc: 1\n", "3: : is not valid YAML: a list or mapping in brackets", id="open list"),
-        pytest.param("a: @canary\n", "1: : is not valid YAML: a text cannot begin with this", id="reserved character"),
+        pytest.param("runtime:\n\tauth: 1\n", "2: : is not valid YAML: indented with a tab", id="C23 tab"),
+        pytest.param("a: 'canary\nb: 1\n", "1: : is not valid YAML: a quoted string that begins here", id="open quote"),
+        pytest.param(
+            "b: 1\na: [1, 2\nc: 1\n", "3: : is not valid YAML: a comma or closing bracket is missing", id="open list"
+        ),
+        pytest.param(
+            "a: @canary\n", "1: : is not valid YAML: a string cannot begin with this", id="reserved character"
+        ),
         pytest.param("a: b: canary\n", "1: : is not valid YAML: unexpected colon", id="two colons"),
-        pytest.param("a: 1\ncanary\nb: 2\n", "3: : is not valid YAML: a field name has no colon", id="no colon"),
-        pytest.param("a:\n  b: 1\n c: 2\n", "3: : is not valid YAML: the indentation does not fit", id="indentation"),
-        pytest.param('a: "\\q"\n', "1: : is not valid YAML: a double-quoted text holds an unknown", id="escape"),
+        pytest.param("a: 1\ncanary\nb: 2\n", "3: : is not valid YAML: a field name lacks a colon", id="no colon"),
+        pytest.param("a:\n  b: 1\n c: 2\n", "3: : is not valid YAML: the indentation does not match", id="indentation"),
+        pytest.param('a: "\\q"\n', "1: : is not valid YAML: a double-quoted string contains an unknown", id="escape"),
         pytest.param("%YAML 7.1\n---\na: 1\n", "1: : is not valid YAML: it cannot be parsed", id="another YAML"),
-        pytest.param('a: "\\UFFFFFFFF"\n', "0: ?: is not valid YAML: an escape or a directive", id="escape too large"),
+        pytest.param('a: "\\UFFFFFFFF"\n', "0: ?: is not valid YAML: an escape or directive", id="escape too large"),
         pytest.param(f"%YAML 1.{'9' * 5000}\n---\na: 1\n", "0: : is not valid YAML: an escape or", id="huge version"),
         pytest.param("a: *canary\n", "1: ?: an alias (*name) refers to an anchor", id="unknown alias"),
         pytest.param("a: &x [*x]\n", "1: ?[0]: an alias (*name) refers to an anchor", id="alias to itself"),
@@ -132,14 +136,16 @@ def test_a_document_without_a_tree_has_one_fault_without_its_text(yaml_file: Pat
     ("data", "expected"),
     [
         pytest.param("a: 1\n".encode("utf-16"), "is UTF-16, not UTF-8", id="UTF-16 with its mark"),
-        pytest.param("a: 1\n".encode("utf-16-be"), "holds a NUL", id="UTF-16 without a mark"),
+        pytest.param("a: 1\n".encode("utf-16-be"), "contains a NUL", id="UTF-16 without a mark"),
         pytest.param("a: 1\n".encode("utf-32"), "is UTF-16, not UTF-8", id="UTF-32 begins like UTF-16"),
         pytest.param("a: 1\nb: é\n".encode("latin-1"), "is not UTF-8", id="Latin-1"),
-        pytest.param(b"a: 1\nb: \0\n", "holds a NUL", id="a NUL"),
-        pytest.param(b"a: 1\nb: \x1b[0m\n", "holds the control character U+001B", id="an escape sequence"),
-        pytest.param(b"a: 1\nb: \x7f\n", "holds the control character U+007F", id="DEL"),
-        pytest.param("a: 1\nb: x\u2028c: 1\n".encode(), "holds the control character U+2028", id="a hidden line break"),
-        pytest.param("a: 1\nb: x\x85c: 1\n".encode(), "holds the control character U+0085", id="NEL"),
+        pytest.param(b"a: 1\nb: \0\n", "contains a NUL", id="a NUL"),
+        pytest.param(b"a: 1\nb: \x1b[0m\n", "contains the control character U+001B", id="an escape sequence"),
+        pytest.param(b"a: 1\nb: \x7f\n", "contains the control character U+007F", id="DEL"),
+        pytest.param(
+            "a: 1\nb: x\u2028c: 1\n".encode(), "contains the control character U+2028", id="a hidden line break"
+        ),
+        pytest.param("a: 1\nb: x\x85c: 1\n".encode(), "contains the control character U+0085", id="NEL"),
         pytest.param(b"a: 1\nb: \xed\xa0\x80\n", "is not UTF-8", id="an encoded surrogate"),
     ],
 )
@@ -163,7 +169,7 @@ def test_refuses_other_encodings_and_control_characters(faults: Faults, data: by
 def test_c12_an_unquoted_reference_in_brackets_gets_a_hint(yaml_file: Path, text: str) -> None:
     _, faults = read(yaml_file, f"a: 1\n{text}" if text[0] != "{" else f"\n{text}")
 
-    hint = 'inside [...] or {...}, or with ": " in it, must be quoted, as in "${ secrets:name }"'
+    hint = 'that contains ": " or is inside [...] or {...} must be quoted, as in "${ secrets:name }"'
     assert faults == [f"2: : is not valid YAML: a secret reference {hint}"]
 
 
@@ -192,7 +198,7 @@ def test_c18_tags_are_refused_and_nothing_runs(
     assert not (tmp_path / "pwned").exists()
 
 
-ESCAPE = "a quoted text holds an escape for a NUL or for half a character"
+ESCAPE = "a quoted string contains an escape for a NUL or a lone surrogate"
 
 
 @each(
@@ -200,30 +206,30 @@ ESCAPE = "a quoted text holds an escape for a NUL or for half a character"
     [
         pytest.param(
             "runtime:\n  enabled: true\n  enabled: false\n",
-            "3: runtime.enabled: duplicate field: it is on line 2 and on line 3",
+            "3: runtime.enabled: duplicate field: first on line 2, again on line 3",
             id="C20 in a section",
         ),
         pytest.param(
             "runtime: {}\nruntime: {}\n",
-            "2: runtime: duplicate field: it is on line 1 and on line 2",
+            "2: runtime: duplicate field: first on line 1, again on line 2",
             id="C20 root",
         ),
         pytest.param(
             "datasets:\n  - {}\n  - {keys: 1, 'keys': 2}\n",
-            "3: datasets[1].keys: duplicate field: it is on line 3 and on line 3",
+            "3: datasets[1].keys: duplicate field: first on line 3, again on line 3",
             id="C20 in a list, differently quoted",
         ),
         pytest.param(
             "auth:\n  canary: 1\n  canary: 2\n",
-            "3: auth: duplicate field: it is on line 2 and on line 3",
+            "3: auth: duplicate field: first on line 2, again on line 3",
             id="a name that nobody knows is not shown",
         ),
         pytest.param('keys: "\\0"\n', f"1: keys: {ESCAPE}", id="an escape for a NUL"),
         pytest.param('keys: "\\ud800"\n', f"1: keys: {ESCAPE}", id="an escape for half a surrogate pair"),
         pytest.param('"\\x00": a\n', f"1: : {ESCAPE}", id="an escape for a NUL in a field name"),
         pytest.param("auth:\n  <<: {enabled: true}\n", "2: auth: merge keys (<<) are not supported", id="merge key"),
-        pytest.param("auth:\n  ? [canary]\n  : 1\n", "2: auth: a field name must be a text", id="a list as a name"),
-        pytest.param("auth:\n  {canary: 1}: 1\n", "2: auth: a field name must be a text", id="a mapping as a name"),
+        pytest.param("auth:\n  ? [canary]\n  : 1\n", "2: auth: a field name must be a string", id="a list as a name"),
+        pytest.param("auth:\n  {canary: 1}: 1\n", "2: auth: a field name must be a string", id="a mapping as a name"),
     ],
 )
 def test_c20_ambiguous_mappings_and_odd_escapes_are_refused_and_the_rest_is_kept(
@@ -293,10 +299,10 @@ def bomb(levels: int, width: int) -> str:
         pytest.param(
             f"a: &a x\nb: [{', '.join(['*a'] * (MAX_ALIASES + 1))}]\n", "more than 100 aliases", id="C19 many aliases"
         ),
-        pytest.param(f"a: {'[' * 5000}{']' * 5000}\n", "more than 32 deep", id="C19 5,000 lists deep"),
-        pytest.param(f"a: {'{a: ' * 5000}{'}' * 5000}\n", "more than 32 deep", id="C19 5,000 mappings deep"),
-        pytest.param("- " * 5000, "more than 32 deep", id="C19 5,000 dashes deep"),
-        pytest.param("".join(f"{' ' * n}a:\n" for n in range(1300)), "more than 32 deep", id="C19 deep blocks"),
+        pytest.param(f"a: {'[' * 5000}{']' * 5000}\n", "more than 32 levels deep", id="C19 5,000 lists deep"),
+        pytest.param(f"a: {'{a: ' * 5000}{'}' * 5000}\n", "more than 32 levels deep", id="C19 5,000 mappings deep"),
+        pytest.param("- " * 5000, "more than 32 levels deep", id="C19 5,000 dashes deep"),
+        pytest.param("".join(f"{' ' * n}a:\n" for n in range(1300)), "more than 32 levels deep", id="C19 deep blocks"),
         pytest.param(f"a: [{'x, ' * 400_000}]\n", "more than 300,000 values", id="C19 many values"),
     ],
 )
@@ -315,7 +321,9 @@ def test_depth_is_counted_exactly(yaml_file: Path) -> None:
     deepest = f"a: {'[' * (MAX_DEPTH - 1)}{']' * (MAX_DEPTH - 1)}\n"
 
     assert not read(yaml_file, deepest)[1]
-    assert read(yaml_file, deepest.replace("[]", "[[]]"))[1] == ["1: : lists and mappings are nested more than 32 deep"]
+    assert read(yaml_file, deepest.replace("[]", "[[]]"))[1] == [
+        "1: : lists and mappings are nested more than 32 levels deep"
+    ]
 
 
 def test_c19_a_file_of_four_mebibytes_is_read_and_no_larger_one(yaml_file: Path) -> None:
@@ -327,7 +335,7 @@ def test_c19_a_file_of_four_mebibytes_is_read_and_no_larger_one(yaml_file: Path)
 
 
 EXPECTED_OF_FILES = {
-    "absent": "there is no such file: name the configuration with RUNTIME_CONFIG or --config",
+    "absent": "no such file: set RUNTIME_CONFIG or --config to the configuration file",
     "directory": "it is a directory, not a regular file",
     "pipe": "it is a named pipe, not a regular file",
     "/dev/zero": "it is a device, not a regular file",

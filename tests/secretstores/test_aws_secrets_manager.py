@@ -67,7 +67,7 @@ def test_one_secret_has_the_values(load_text: Load, monkeypatch: pytest.MonkeyPa
     [
         (
             of("prod/querykeep", "other"),
-            "stores asked: aws (looked at: the name other in prod/querykeep in AWS Secrets Manager)",
+            "stores searched: aws (tried: the name other in prod/querykeep in AWS Secrets Manager)",
         ),
         (of("prod/querykeep", "list"), "has a value for it that is not a text"),
         (of("nothing"), "there is no such secret in this region"),

@@ -64,12 +64,12 @@ def test_a_value_is_that_of_the_secret_in_the_namespace_of_the_pod(server: Vault
         ("other", "the secret querykeep of Kubernetes has a value for it that is not a text"),
         (
             "empty",
-            "secret 'empty' in store k8s is empty (looked at: the name empty in the secret querykeep of Kubernetes)",
+            "secret 'empty' in store k8s is empty (tried: the name empty in the secret querykeep of Kubernetes)",
         ),
         (
             "missing",
             (
-                "secret 'missing' was not found; stores asked: k8s (looked at: the name missing in the secret "
+                "secret 'missing' was not found; stores searched: k8s (tried: the name missing in the secret "
                 "querykeep of Kubernetes)"
             ),
         ),
@@ -95,7 +95,7 @@ def answering(status: int, content: object, **headers: str) -> Callable[[Handler
         (
             answering(200, {"data": None}),
             (
-                "secret 'api_key' was not found; stores asked: k8s (looked at: the name api_key in the secret "
+                "secret 'api_key' was not found; stores searched: k8s (tried: the name api_key in the secret "
                 "querykeep of Kubernetes)"
             ),
         ),

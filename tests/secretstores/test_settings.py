@@ -13,15 +13,15 @@ PARAMS = "secrets[0].params"
     [
         (
             "hashicorp_vault:canary/a",
-            "the store hashicorp_vault is called vault here: write vault: and the name of the secret, such",
+            "the store hashicorp_vault is called vault here: write vault: followed by the name of the secret, such",
         ),
         ("azure_keyvault:canary", "the store azure_keyvault is not supported: mount the secrets as files"),
-        ("vault", "write vault: and the name of the secret, such as vault:secret/querykeep"),
-        ("vault:canary", "write vault: and the name of the secret"),
-        ("vault:canary/../a", "write vault: and the name of the secret"),
-        ("vault:canary/a/..", "write vault: and the name of the secret"),
-        ("vault:canary/a?b", "write vault: and the name of the secret"),
-        ("aws_secrets_manager", "write aws_secrets_manager: and the name of the secret, such as"),
+        ("vault", "write vault: followed by the name of the secret, such as vault:secret/querykeep"),
+        ("vault:canary", "write vault: followed by the name of the secret"),
+        ("vault:canary/../a", "write vault: followed by the name of the secret"),
+        ("vault:canary/a/..", "write vault: followed by the name of the secret"),
+        ("vault:canary/a?b", "write vault: followed by the name of the secret"),
+        ("aws_secrets_manager", "write aws_secrets_manager: followed by the name of the secret, such as"),
         ("valt:a/b", "did you mean vault?"),
     ],
 )

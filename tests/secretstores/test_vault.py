@@ -169,7 +169,7 @@ def test_a_login_that_is_refused_is_a_fault(
 
 def test_a_value_that_is_missing_or_no_text_is_a_fault(fault: Fault, vault: VaultServer) -> None:
     assert fault(of(vault).replace("vault:api_key", "vault:other"), TOKEN_IN).endswith(
-        "secret 'other' was not found; stores asked: vault (looked at: the name other in secret/querykeep/prod in the "
+        "secret 'other' was not found; stores searched: vault (tried: the name other in secret/querykeep/prod in the "
         f"Vault at {vault.url.removeprefix('http://')})"
     )
     assert fault(of(vault).replace("vault:api_key", "vault:number"), TOKEN_IN).endswith(

@@ -146,7 +146,7 @@ def test_an_open_address_of_the_command_line_is_refused_unless_the_yaml_allows_i
 
     server.text = "runtime: {flight: {enabled: false}, auth: {api-key: {enabled: false}}}\n"
     with server:
-        assert "without authentication: anybody who reaches it can read all data" in server.output()
+        assert "without authentication: anyone who can reach it can read all data" in server.output()
         assert server.rows("SELECT 1 AS a", None) == [{"a": 1}]
 
 
@@ -159,7 +159,7 @@ def test_an_open_socket_of_systemd_is_refused_at_the_start_and_at_a_reload(tmp_p
         server.write()
         server.launch()
         assert server.process.wait(PATIENCE_S) == 1
-        refusal = f"runtime.http: listens on 0.0.0.0:{port}, which other machines can reach, and authentication is off"
+        refusal = f"runtime.http: listens on 0.0.0.0:{port}, which other machines can reach, but authentication is off"
         assert refusal in server.output()
 
         keys = f"  auth: {{api-key: {{enabled: true, keys: [{K1}]}}}}\n"
