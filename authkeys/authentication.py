@@ -17,8 +17,8 @@ from authkeys.state import get_access
 _SENTENCES = {
     Reason.UNKNOWN: "The API key is not valid.",
     Reason.EXPIRED: "The API key is not valid.",
-    Reason.REPEATED: "Send one API key, in one header: the header came twice, or its value holds a comma.",
-    Reason.SCHEME: "The only Authorization scheme is Bearer: send Authorization: Bearer <key> or X-API-Key: <key>.",
+    Reason.REPEATED: "Send one API key, in one header: the header is repeated, or its value contains a comma.",
+    Reason.SCHEME: "Only the Bearer scheme is supported: send Authorization: Bearer <key> or X-API-Key: <key>.",
 }
 
 
@@ -91,4 +91,4 @@ class HasPrincipal(BasePermission):
         headers = "X-API-Key: <key>"
         if get_access().takes_bearer:
             headers += " or Authorization: Bearer <key>"
-        raise NotAuthenticated(f"An API key is needed: send {headers}.", code="missing_key")
+        raise NotAuthenticated(f"An API key is required: send {headers}.", code="missing_key")

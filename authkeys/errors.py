@@ -28,7 +28,7 @@ class AccessNotBuiltError(AuthKeysError):
     code = "authentication_unavailable"
 
     def __init__(self) -> None:
-        super().__init__("The runtime has not loaded its API keys: it accepts no requests.")
+        super().__init__("The runtime has not loaded its API keys and cannot accept requests.")
 
 
 class NotPermittedError(AuthKeysError):
@@ -37,4 +37,6 @@ class NotPermittedError(AuthKeysError):
     code = "not_permitted"
 
     def __init__(self, right: str) -> None:
-        super().__init__(f"This API key has no right to {right}: its entry in named_keys has no `{right}` in rights.")
+        super().__init__(
+            f"This API key is not allowed to {right}: add `{right}` to the rights of its named_keys entry."
+        )

@@ -87,7 +87,7 @@ class KeySet:
 
     def _accept(self, sha256: bytes | None, **fields: Any) -> None:
         if sha256 is None:
-            raise ValueError("A named key has neither a text nor a digest.")
+            raise ValueError("A named key must have a key or a digest.")
         fingerprint = hmac.digest(self._salt, _FINGERPRINT + sha256, "sha256").hex()[:FINGERPRINT_DIGITS]
         self._add(self._digest(sha256), Principal(fingerprint=fingerprint, **fields))
 

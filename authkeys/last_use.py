@@ -61,7 +61,7 @@ class LastUse:
         finally:
             lock.release()
         self._used = used | self._used
-        logger.warning("the times when keys were last used cannot be saved", extra={"fields": {"error": reason}})
+        logger.warning("cannot save when keys were last used", extra={"fields": {"error": reason}})
 
     def _merge(self, used: dict[str, float]) -> None:
         known = read(self._state_dir)

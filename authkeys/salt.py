@@ -43,8 +43,8 @@ def load(state_dir: Path) -> bytes | None:
         salt = os.read(descriptor, SALT_BYTES + 1)
         if len(salt) != SALT_BYTES:
             raise SaltError(
-                f"The file {SALT_NAME} in the state directory is damaged: remove it, and a new one is created "
-                "(the fingerprints of the keys in the logs change)."
+                f"The file {SALT_NAME} in the state directory is damaged: remove it to create a new one (key "
+                "fingerprints in the logs will change)."
             )
         if found.st_mode & _OTHERS:
             os.fchmod(descriptor, _MODE)

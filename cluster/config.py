@@ -74,7 +74,7 @@ _ADDRESS: Final = ParsedField(
 class _TokenField(Field[str]):
     """The token. Secret references in it are resolved, and no error shows it."""
 
-    expected = "a text or a secret reference such as ${ secrets:name }"
+    expected = "a string or a secret reference such as ${ secrets:name }"
     is_hidden = True
 
     def read(self, node: Node, path: YamlPath) -> str | None:

@@ -68,7 +68,7 @@ _UNSUPPORTED: Final = {
     "BeginSavepoint": NO_TRANSACTIONS,
     "EndSavepoint": NO_TRANSACTIONS,
     "CreatePreparedSubstraitPlan": NO_SUBSTRAIT,
-    "RenewFlightEndpoint": "Endpoints of this runtime do not expire, so there is nothing to renew.",
+    "RenewFlightEndpoint": "Endpoints of this runtime never expire, so they need no renewal.",
 }
 
 #: The fixed options of every session, by the names that ADBC uses.
@@ -89,7 +89,7 @@ def plan_action(data: bytes) -> ActionPlan:
     if action.type in _UNSUPPORTED:
         raise UnsupportedError(_UNSUPPORTED[action.type])
     if action.type not in _READERS:
-        raise UnsupportedError(f"The runtime does not have the action {action.type[:100]!r}.")
+        raise UnsupportedError(f"The runtime does not support the action {action.type[:100]!r}.")
     _, read = _READERS[action.type]
     return read(action.body)
 
@@ -186,7 +186,7 @@ def _get_session_options(body: bytes) -> SessionAction:
 def _set_session_options(body: bytes) -> SessionAction:
     options = parse(messages.SetSessionOptionsRequest, body).session_options
     if len(options) > MAX_OPTIONS:
-        raise MalformedMessageError(f"A call sets more than {MAX_OPTIONS:,} options.")
+        raise MalformedMessageError(f"The request sets more than {MAX_OPTIONS:,} options.")
     errors = {
         name: {"value": "INVALID_VALUE" if name in _OPTIONS else "INVALID_NAME"}
         for name, value in options.items()
@@ -197,14 +197,14 @@ def _set_session_options(body: bytes) -> SessionAction:
 
 #: The supported actions, with their descriptions in ListActions and the functions that turn them into plans.
 _READERS: Final[Mapping[str, tuple[str, Callable[[bytes], ActionPlan]]]] = {
-    "CreatePreparedStatement": ("Prepare a statement. Takes ActionCreatePreparedStatementRequest.", _create_prepared),
+    "CreatePreparedStatement": ("Prepare a statement. Expects ActionCreatePreparedStatementRequest.", _create_prepared),
     "ClosePreparedStatement": (
-        "Close a prepared statement. Takes ActionClosePreparedStatementRequest.",
+        "Close a prepared statement. Expects ActionClosePreparedStatementRequest.",
         _close_prepared,
     ),
-    "CancelFlightInfo": ("Cancel a running statement. Takes CancelFlightInfoRequest.", _cancel_flight_info),
-    "CancelQuery": ("Cancel a running statement, older form. Takes ActionCancelQueryRequest.", _cancel_query),
-    "CloseSession": ("End the session. Takes CloseSessionRequest.", _close_session),
-    "GetSessionOptions": ("Return the catalog and schema. Takes GetSessionOptionsRequest.", _get_session_options),
-    "SetSessionOptions": ("Options cannot be changed. Takes SetSessionOptionsRequest.", _set_session_options),
+    "CancelFlightInfo": ("Cancel a running statement. Expects CancelFlightInfoRequest.", _cancel_flight_info),
+    "CancelQuery": ("Cancel a running statement (older form). Expects ActionCancelQueryRequest.", _cancel_query),
+    "CloseSession": ("End the session. Expects CloseSessionRequest.", _close_session),
+    "GetSessionOptions": ("Return the catalog and schema. Expects GetSessionOptionsRequest.", _get_session_options),
+    "SetSessionOptions": ("Reject changes to session options. Expects SetSessionOptionsRequest.", _set_session_options),
 }

@@ -31,13 +31,13 @@ RPCS = {path: name for name, path in PATHS.items()}
 _CREDENTIALS = ("authorization", "x-api-key", "auth-token-bin")
 
 _SENTENCES = {
-    Reason.MISSING: "An API key is needed: send the metadata authorization: Bearer <key>.",
+    Reason.MISSING: "An API key is required: send the metadata authorization: Bearer <key>.",
     Reason.UNKNOWN: "The API key is not valid.",
     Reason.EXPIRED: "The API key is not valid.",
     Reason.REPEATED: "Send one API key, in one authorization value.",
-    Reason.SCHEME: "The only authorization scheme is Bearer: send authorization: Bearer <key>.",
-    Reason.CONFLICTING: "Send one API key, as authorization: Bearer <key>: another credential beside it differs.",
-    Reason.ENCODING: "The Basic credential is not user:password in Base64.",
+    Reason.SCHEME: "Only the Bearer scheme is supported: send authorization: Bearer <key>.",
+    Reason.CONFLICTING: "Send only one API key, as authorization: Bearer <key>. Another credential differs.",
+    Reason.ENCODING: "The Basic credential must be user:password in Base64.",
 }
 
 

@@ -45,7 +45,9 @@ SEND_GRACE_S = 30.0
 TICK_S = 0.5
 
 
-_ENDED = Refusal(status=grpc.StatusCode.CANCELLED, code="cancelled", message="The client kept the call waiting.")
+_ENDED = Refusal(
+    status=grpc.StatusCode.CANCELLED, code="cancelled", message="The call timed out waiting for the client."
+)
 
 
 class CallEndedError(Exception):

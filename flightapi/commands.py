@@ -51,8 +51,8 @@ _ANY_BEGINS: Final = b"\n"
 _TYPE_URL_BEGINS: Final = b"type.goog"
 _FLIGHT_PREFIX: Final = "arrow.flight.protocol."
 
-NO_TRANSACTIONS = "The runtime has no transactions: each statement reads the newest data."
-NO_SUBSTRAIT = "The runtime runs SQL, not Substrait plans."
+NO_TRANSACTIONS = "Transactions are not supported: each statement reads the newest data."
+NO_SUBSTRAIT = "Substrait plans are not supported: send SQL."
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def plan_descriptor(data: bytes) -> Plan:
         return _plan_command(descriptor.cmd)
     if descriptor.type == kinds.Value("PATH"):
         return _plan_path(tuple(descriptor.path))
-    raise MalformedMessageError("The descriptor is neither a command nor a path.")
+    raise MalformedMessageError("The descriptor must be a command or a path.")
 
 
 def plan_ticket(data: bytes) -> Plan:
@@ -145,10 +145,10 @@ def plan_put(data: bytes) -> bytes:
         raise ReadOnlyError("An upload")
     wrapped = _command_in(descriptor.cmd)
     if wrapped is None:
-        raise MalformedMessageError("The descriptor of DoPut holds no Flight SQL command.")
+        raise MalformedMessageError("The DoPut descriptor contains no Flight SQL command.")
     plan = _plan_wrapped(wrapped)
     if not isinstance(plan, PreparedExecution):
-        raise UnsupportedError(f"{_shown(_message_name(wrapped))} is not a command for DoPut.")
+        raise UnsupportedError(f"{_shown(_message_name(wrapped))} is not a DoPut command.")
     return plan.handle
 
 
@@ -256,7 +256,9 @@ def _plan_text(content: bytes) -> Statement:
 def _plan_path(parts: tuple[str, ...]) -> Statement:
     """Select from the dataset or view that a path names. The engine checks that it exists."""
     if not 1 <= len(parts) <= MAX_PATH_PARTS or not all(1 <= len(part) <= MAX_NAME_CHARACTERS for part in parts):
-        raise MalformedMessageError("A path is the name of a dataset or view, after its catalog and schema if given.")
+        raise MalformedMessageError(
+            "A path must be the name of a dataset or view, optionally preceded by its catalog and schema."
+        )
     quoted = ".".join('"' + part.replace('"', '""') + '"' for part in parts)
     return Statement(f"SELECT * FROM {quoted}")  # noqa: S608 - each part is a quoted name
 
@@ -292,7 +294,7 @@ def _plan_wrapped(wrapped: Any) -> Plan:
         refusal, reason = _REFUSED[name]
         raise refusal(reason)
     if name not in _READERS:
-        raise UnsupportedError(f"The runtime does not have the command {_shown(name)}.")
+        raise UnsupportedError(f"The runtime does not support the command {_shown(name)}.")
     kind, read = _READERS[name]
     return read(parse(kind, wrapped.value))
 
@@ -320,9 +322,9 @@ def _filtered(message: Any) -> MetadataCommand:
     """
     for _, value in message.ListFields():
         if isinstance(value, str) and len(value) > MAX_NAME_CHARACTERS:
-            raise MalformedMessageError(f"A name or pattern has more than {MAX_NAME_CHARACTERS:,} characters.")
+            raise MalformedMessageError(f"A name or pattern is longer than {MAX_NAME_CHARACTERS:,} characters.")
         if isinstance(value, Sized) and len(value) > MAX_ITEMS:
-            raise MalformedMessageError(f"A command asks for more than {MAX_ITEMS:,} items.")
+            raise MalformedMessageError(f"A command requests more than {MAX_ITEMS:,} items.")
     return MetadataCommand(message)
 
 

@@ -47,7 +47,7 @@ class InvalidSqlTextError(InvalidRequestError):
     """The text of a statement is not UTF-8."""
 
     code = "invalid_sql_text"
-    detail = "The statement is neither a Flight SQL command nor text in UTF-8."
+    detail = "The statement must be a Flight SQL command or UTF-8 text."
 
 
 class UploadError(InvalidRequestError):
@@ -57,13 +57,13 @@ class UploadError(InvalidRequestError):
 
 
 class UploadTooLargeError(UploadError):
-    """The parameters take more than `limit_bytes` on the wire."""
+    """The parameters are larger than `limit_bytes` on the wire."""
 
     code = "upload_too_large"
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        super().__init__(f"The parameters take more than {limit_bytes:,} bytes.")
+        super().__init__(f"The parameters are larger than {limit_bytes:,} bytes.")
 
 
 class NotFoundError(FlightApiError):
@@ -76,14 +76,14 @@ class UnknownTicketError(NotFoundError):
     """This runtime did not issue the ticket, or the ticket is damaged."""
 
     code = "unknown_ticket"
-    detail = "The ticket is unknown: ask for a new one with GetFlightInfo."
+    detail = "Unknown ticket: request a new one with GetFlightInfo."
 
 
 class UnknownPreparedStatementError(NotFoundError):
     """The prepared statement is closed, has expired, or was never created by this key."""
 
     code = "unknown_prepared_statement"
-    detail = "The prepared statement is unknown: it was closed, has expired, or never existed."
+    detail = "Unknown prepared statement: it was closed, has expired, or never existed."
 
 
 class HandshakesBusyError(FlightApiError):
@@ -106,7 +106,7 @@ class ReadOnlyError(FlightApiError):
     code = "read_only"
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what} would write, and the runtime is read-only.")
+        super().__init__(f"{what} is not allowed: the runtime is read-only.")
 
 
 class UnsupportedError(FlightApiError):

@@ -119,7 +119,7 @@ class PreparedStatements:
     def _put(self, fingerprint: str, handle: bytes, prepared: Prepared) -> None:
         size = prepared.size
         if size > MAX_BYTES_OF_KEY:
-            raise ResourceLimitError("The prepared statement is too large to be kept: run it as it is.")
+            raise ResourceLimitError("The statement is too large to prepare: execute it directly.")
         self._remove(fingerprint, handle)
         while self._of_keys.get(fingerprint) and (
             len(self._of_keys[fingerprint]) >= MAX_OF_KEY or self._bytes[fingerprint] + size > MAX_BYTES_OF_KEY

@@ -38,7 +38,7 @@ _UNSUPPORTED = {
     "DoExchange": "DoExchange is not supported.",
 }
 
-_NO_METHOD = "There is no such method."
+_NO_METHOD = "No such method."
 
 
 class FlightService(grpc.GenericRpcHandler):  # type: ignore[misc]

@@ -117,7 +117,7 @@ class EngineBusyError(QueryError):
     def __init__(self, retry_after_s: int = 1, *, reclaimed: bool = False, reason: str = "The engine is busy") -> None:
         self.retry_after_s, self.is_reclaimed = retry_after_s, reclaimed
         if reclaimed:
-            reason = "This API key used every worker, and another key needed one"
+            reason = "This API key was using every worker when another key needed one"
         super().__init__(f"{reason}: try again in {retry_after_s} s.")
 
 
@@ -139,7 +139,7 @@ class EngineWorkerDiedError(QueryError):
     code = "engine_worker_died"
 
     def __init__(self) -> None:
-        super().__init__("The engine worker that ran the statement ended. Other statements are not affected.")
+        super().__init__("The engine worker running the statement ended. Other statements are not affected.")
 
 
 class EngineUnavailableError(QueryError):

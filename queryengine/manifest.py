@@ -226,7 +226,9 @@ def _decode(text: bytes) -> Manifest:
             snapshots=tuple(snapshot_of(item) for item in content["snapshots"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise ManifestError("The manifest of published data is damaged: it is not what this release writes.") from exc
+        raise ManifestError(
+            "The manifest of published data is damaged: it does not have the format that this release writes."
+        ) from exc
 
 
 def snapshot_of(item: dict[str, Any]) -> Snapshot:

@@ -73,9 +73,7 @@ class RefreshView(ApiView):
         if asked.refresh_sql is not None:
             # It would decide what the rules apply to, and those of a dataset may read another one.
             if caller.rules:
-                raise StatementNotAllowedError(
-                    "A key with rules for rows, columns or masks may not choose a refresh_sql."
-                )
+                raise StatementNotAllowedError("A key with row, column or mask rules cannot set refresh_sql.")
             check_refresh(dataset, asked.refresh_mode)
             sql = admit_refresh_sql(get_engine(), dataset, asked.refresh_sql)
         run = control.request_refresh(

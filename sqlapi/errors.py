@@ -43,7 +43,7 @@ class RouteNotFoundError(SqlApiError):
     """No route has this path."""
 
     code = "not_found"
-    detail = "There is no such route."
+    detail = "No such route."
 
 
 class QueryNotFoundError(SqlApiError):
@@ -81,7 +81,7 @@ class CrossSiteRequestError(SqlApiError):
     """A web page of another site sent the request while authentication is off."""
 
     code = "cross_site_request"
-    detail = "Web pages of other sites cannot call this runtime while authentication is off."
+    detail = "Web pages on other origins cannot call this runtime while authentication is off."
 
 
 class NotAcceptableError(SqlApiError):
@@ -90,7 +90,7 @@ class NotAcceptableError(SqlApiError):
     code = "not_acceptable"
 
     def __init__(self, offered: Sequence[str]) -> None:
-        super().__init__(f"Accept names no type that this route gives: {', '.join(offered)}.")
+        super().__init__(f"Accept must list a type that this route returns: {', '.join(offered)}.")
 
 
 class InvalidParameterError(SqlApiError):
@@ -146,14 +146,14 @@ class RequestTimeoutError(SqlApiError):
     """The head or body of the request was not complete within the server's time limit."""
 
     code = "request_timeout"
-    detail = "The request took too long to arrive: send headers and body without long pauses."
+    detail = "The request took too long to arrive: send the headers and body without long pauses."
 
 
 class ClientGoneError(SqlApiError):
     """The client disconnected before its answer began; the statement was stopped."""
 
     code = "client_closed_request"
-    detail = "The client closed the connection, and the statement was stopped."
+    detail = "The client closed the connection, so the statement was stopped."
 
 
 class AnswerCutError(SqlApiError, ConnectionResetError):

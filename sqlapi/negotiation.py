@@ -198,14 +198,14 @@ def _choice(*names: str) -> Callable[[str], str]:
 SQL_FORMAT = QueryParameter(
     name="format",
     parse=_choice(*NAMED),
-    refusal=f"The parameter format is one of {', '.join(NAMED)}.",
+    refusal=f"The parameter format must be one of {', '.join(NAMED)}.",
 )
 
 #: Of routes that answer with a list.
 FORMAT = QueryParameter(
     name="format",
     parse=_choice("json", "csv"),
-    refusal="The parameter format is json or csv.",
+    refusal="The parameter format must be json or csv.",
 )
 
 #: Of routes that answer with a single object.
@@ -226,5 +226,5 @@ def _limit(text: str) -> int:
 LIMIT = QueryParameter(
     name="limit",
     parse=_limit,
-    refusal=f"The parameter limit is a whole number from 1 to {MAX_LIMIT}.",
+    refusal=f"The parameter limit must be a whole number from 1 to {MAX_LIMIT}.",
 )

@@ -69,7 +69,7 @@ class _Held:
         with self._lock:
             held = self._bytes.get(key, 0) + count
             if held > most:
-                raise EngineBusyError(reason="This API key sends too many large bodies at once")
+                raise EngineBusyError(reason="This API key is sending too many large bodies at once")
             self._bytes[key] = held
 
     def remove(self, key: str, count: int) -> None:
@@ -160,7 +160,7 @@ def _read_up_to(environ: Environ, count: int, max_bytes: int, key: str) -> bytes
         if getattr(error, "errno", None) == errno.EMSGSIZE:  # The server has read the size of a chunk.
             raise BodyTooLargeError(max_bytes) from error
         # Servers raise different exceptions for a malformed chunk or a client that stopped sending.
-        raise BodyError("The body cannot be read: it is badly framed or ends early.") from error
+        raise BodyError("The body cannot be read: its framing is invalid or it ends early.") from error
     finally:
         if held:
             _held.remove(key, held)
@@ -190,14 +190,14 @@ def read_sql_request(environ: Environ, max_bytes: int, key: str = "") -> tuple[s
     if text.lstrip().startswith("{"):  # No statement does.
         raise BodyError("The body looks like JSON: send it with Content-Type: application/json, or send the SQL alone.")
     if _FORM_FIELD.match(text) or (media_type == "multipart/form-data" and text.startswith("--")):
-        raise BodyError(f"The body is a form. {_HOW_TO_SEND}")
+        raise BodyError(f"The body is a form, not SQL. {_HOW_TO_SEND}")
     return text, None
 
 
 def _statement(value: dict[str, Any]) -> tuple[str, Parameters | None]:
     sql, parameters = value.get("sql"), value.get("parameters")
     if not isinstance(sql, str):
-        raise InvalidJsonError('The JSON of the body needs "sql", a string.')
+        raise InvalidJsonError('The JSON body must have the field "sql", a string.')
     if parameters is not None and not isinstance(parameters, list | dict):
         raise InvalidJsonError('"parameters" must be a list, an object or null.')
     return sql, parameters
@@ -267,15 +267,15 @@ def _parsed_object(text: str, *fields: str) -> dict[str, Any]:
         position = f"line {error.lineno} column {error.colno}"
         raise InvalidJsonError(f"The body is not valid JSON: {error.msg} at {position}.") from error
     except UnicodeEncodeError as error:
-        raise InvalidJsonError("The body is not valid JSON: a string holds a lone surrogate.") from error
+        raise InvalidJsonError("The body is not valid JSON: a string contains a lone surrogate.") from error
     except RecursionError as error:
-        raise InvalidJsonError("The JSON of the body is nested too deep.") from error
+        raise InvalidJsonError("The JSON body is nested too deeply.") from error
     except ValueError as error:
-        raise InvalidJsonError("The JSON of the body holds a number with too many digits.") from error
+        raise InvalidJsonError("The JSON body contains a number with too many digits.") from error
     *first, last = (f'"{name}"' for name in fields)
     names = f"{', '.join(first)} and {last}"
     if not isinstance(value, dict):
-        raise InvalidJsonError(f"The JSON of the body must be an object with {names}.")
+        raise InvalidJsonError(f"The JSON body must be an object with {names}.")
     unknown = sorted(value.keys() - {*fields})
     if unknown:
         raise InvalidJsonError(f"Unknown field {json.dumps(unknown[0])[:80]}: the fields are {names}.")
@@ -285,7 +285,7 @@ def _parsed_object(text: str, *fields: str) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise InvalidJsonError("An object in the JSON of the body has one name twice.")
+        raise InvalidJsonError("An object in the JSON body has a duplicate name.")
     return value
 
 
@@ -296,5 +296,5 @@ def _refuse_constant(name: str) -> None:
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise InvalidJsonError("The JSON of the body holds a number that is too large.")
+        raise InvalidJsonError("The JSON body contains a number that is too large.")
     return number

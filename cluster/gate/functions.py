@@ -56,5 +56,5 @@ def check(name: str, kind: str) -> None:
         raise StatementNotAllowedError(f"Function '{name}' is not allowed: {reason}.")
     if kinds:
         gives = "a table: call it after FROM" if kind == "scalar" else "a value, not a table: call it after SELECT"
-        raise SqlError(f"Function '{name}' gives {gives}.")
+        raise SqlError(f"Function '{name}' returns {gives}.")
     raise SqlError(f"Function '{name[:80]}' does not exist.")

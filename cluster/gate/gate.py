@@ -84,10 +84,10 @@ _VERBS: Final = frozenset(
     }
 )
 _EXPLAIN_MODES: Final = frozenset({"extended", "formatted", "cost"})
-_ONE_STATEMENT: Final = "One statement at a time: send the statements before and after a semicolon separately."
+_ONE_STATEMENT: Final = "Only one statement is allowed: send the statements on each side of a semicolon separately."
 _ALL_OF: Final = "SELECT * FROM "
-_DESCRIBE: Final = "DESCRIBE is allowed for a dataset or view: DESCRIBE name."
-_SHOW: Final = "SHOW is allowed for TABLES [IN main], COLUMNS IN a dataset or view, SCHEMAS, DATABASES and CATALOGS."
+_DESCRIBE: Final = "DESCRIBE accepts a dataset or view: DESCRIBE name."
+_SHOW: Final = "SHOW accepts TABLES [IN main], COLUMNS IN a dataset or view, SCHEMAS, DATABASES and CATALOGS."
 
 #: Lists that are the same for every caller.
 _CONSTANT_ANSWERS: Final = {
@@ -233,7 +233,7 @@ def _explained(tokens: Sequence[Token]) -> tuple[str, Sequence[Token]]:
     prefix = f"EXPLAIN {mode.upper()} " if mode in _EXPLAIN_MODES else "EXPLAIN "
     tokens = tokens[mode in _EXPLAIN_MODES :]
     if not tokens:
-        raise SqlSyntaxError("EXPLAIN is followed by the query to explain.")
+        raise SqlSyntaxError("EXPLAIN must be followed by the query to explain.")
     if _word(tokens[0]) == "explain":
         raise StatementNotAllowedError("EXPLAIN of an EXPLAIN is not allowed.")
     return prefix, tokens
@@ -293,7 +293,7 @@ def _not_a_query(word: str) -> StatementNotAllowedError:
     if word == "table":
         return StatementNotAllowedError("TABLE name is not allowed: write SELECT * FROM name.")
     what = f"{word.upper()} statements are" if word in _VERBS else "This statement is"
-    return StatementNotAllowedError(f"{what} not allowed: this endpoint only reads.")
+    return StatementNotAllowedError(f"{what} not allowed: this endpoint is read-only.")
 
 
 def _word(token: Token) -> str:

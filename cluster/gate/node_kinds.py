@@ -160,7 +160,7 @@ WORDS: Final = FIELDS | frozenset(_WORDS.split())
 #: Constructs that are refused with a specific reason.
 _REFUSED: Final[Mapping[str, str]] = {
     **{
-        verb: f"{verb.upper()} statements are not allowed, not even in a WITH clause: this endpoint only reads."
+        verb: f"{verb.upper()} statements are not allowed, even in a WITH clause: this endpoint is read-only."
         for verb in ("delete", "insert", "update", "merge", "create", "drop", "alter", "command", "set", "use", "copy")
     },
     "version": "VERSION and TIMESTAMP AS OF are not allowed: a dataset has no history.",

@@ -85,25 +85,25 @@ def check_size(sql: str) -> None:
         SqlSyntaxError: The SQL exceeds a limit or cannot be encoded.
     """
     if MARK in sql:
-        raise SqlSyntaxError("The statement holds a NUL character: write chr(0) where a text needs one.")
+        raise SqlSyntaxError("The statement contains a NUL character: write chr(0) instead.")
     if not sql.isascii():
         try:
             sql.encode()
         except UnicodeEncodeError:
             raise SqlSyntaxError(
-                "The statement holds a lone surrogate, which is not a character: send UTF-8."
+                "The statement contains a lone surrogate, which is not a valid character: send UTF-8."
             ) from None
     depth = 0
     for count, match in enumerate(_TOKEN.finditer(sql)):
         if count == MAX_TOKENS:
             raise SqlSyntaxError(
-                f"The statement is too long: {MAX_TOKENS:,} words, values and signs at most. Send a long list of "
+                f"The statement is too long: {MAX_TOKENS:,} words, values and symbols at most. Send a long list of "
                 "values as one parameter."
             )
         if group := match.lastindex:
             depth += 1 if group == 1 else -1
             if depth > MAX_NESTING:
-                raise SqlSyntaxError(f"The statement is nested too deep: {MAX_NESTING} brackets at most.")
+                raise SqlSyntaxError(f"The statement is nested too deeply: the limit is {MAX_NESTING} brackets.")
         elif sql[match.start()].isdecimal():
             check_number(match.end() - match.start())
 

@@ -279,9 +279,7 @@ class Reading:
             node.set("this", str(number))
             self.parameters.add(str(number))
         if len({name.isdigit() for name in self.parameters}) > 1:
-            raise ParameterError(
-                "A statement has parameters either with names ($name, :name) or without (?, $1), not both."
-            )
+            raise ParameterError("A statement cannot mix named parameters ($name, :name) with positional ones (?, $1).")
 
 
 def find_relation(path: Sequence[str], declared: frozenset[str]) -> str:
@@ -323,7 +321,7 @@ def _unknown(path: Sequence[str]) -> StatementError:
     *schema, name = map(lower, path)
     if schema and schema[-1] == "information_schema":
         return StatementNotAllowedError(
-            f"Table {_shown(path)} is not allowed: information_schema has tables, columns and schemata here."
+            f"Table {_shown(path)} is not allowed: information_schema has only tables, columns and schemata here."
         )
     if _FILE.search(name) or not name or (schema and schema[-1] in _FORMATS):
         return StatementNotAllowedError(

@@ -21,7 +21,7 @@ MAX_VALUES: Final = 1_000_000
 _NAME_CHARACTERS: Final = 32
 
 _INVALID = "The parameters are not a valid Arrow stream."
-_TOO_MANY_ROWS = "The parameters have more than one row: a statement runs once for each call."
+_TOO_MANY_ROWS = "The parameters have more than one row: a call runs the statement only once."
 
 _PLAIN: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
     pa.types.is_null,
@@ -79,7 +79,7 @@ def _bounded(upload: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
         if left < 0:
             raise UploadTooLargeError(max_bytes)
         if number > MAX_MESSAGES:
-            raise UploadError("The parameters come in too many messages.")
+            raise UploadError("The parameters are split over too many messages.")
         yield message
 
 
@@ -97,7 +97,7 @@ def _stream(upload: Iterable[bytes]) -> Iterator[bytes]:
         header = read_header(data.data_header)
         budget = weigh(header, budget)
         if (header.kind is Kind.SCHEMA) is is_begun:
-            raise UploadError("The parameters must begin with their only schema.")
+            raise UploadError("The parameters must begin with a schema and have no other.")
         is_begun = True
         rows += _checked_rows(header)
         if rows > 1:
@@ -172,7 +172,7 @@ def _check_sizes(columns: Sequence[pa.Array], stream_bytes: int) -> None:
     if sum(map(_buffer_bytes, columns)) > stream_bytes:
         raise UploadError(_INVALID)
     if sum(map(_values, columns)) > MAX_VALUES:
-        raise UploadError(f"The parameters hold more than {MAX_VALUES:,} values.")
+        raise UploadError(f"The parameters contain more than {MAX_VALUES:,} values.")
 
 
 def _buffer_bytes(array: pa.Array) -> int:

@@ -104,7 +104,7 @@ def _flight_data(head: bytes, body: Parts | None) -> Parts:
     body_bytes = length(body)
     start += _DATA_BODY + _varint(body_bytes)
     if len(start) + body_bytes > MAX_MESSAGE_BYTES:
-        raise ResourceLimitError("One row takes more than 2 GiB, which no message can hold: select less of it.")
+        raise ResourceLimitError("One row is larger than 2 GiB, the maximum message size: select fewer columns.")
     return [start, *body]
 
 

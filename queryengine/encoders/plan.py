@@ -54,7 +54,9 @@ def renderers(columns: Sequence[Column], schema: pa.Schema) -> tuple[Renderer, .
     for column, field in zip(columns, schema, strict=True):
         renderer = _renderer(parse_type(column.type), field.type)
         if renderer is None:
-            raise SqlError(f'Column "{column.name}" has the type {column.type}, which has no text: cast it to VARCHAR.')
+            raise SqlError(
+                f'Column "{column.name}" has the type {column.type}, which cannot be shown as text: cast it to VARCHAR.'
+            )
         chosen.append(renderer)
     return tuple(chosen)
 
@@ -91,8 +93,8 @@ def texts(
             for piece, piece_bytes in pieces([batch], size, TEXT_PIECE_BYTES):
                 if piece_bytes > MAX_ROW_BYTES:
                     raise ResourceLimitError(
-                        f"One row takes more than {MAX_ROW_BYTES // 1024**2} MiB as text: select less of it, or ask "
-                        "for Arrow."
+                        f"One row takes more than {MAX_ROW_BYTES // 1024**2} MiB as text: select fewer columns, or "
+                        "request Arrow."
                     )
                 # A batch in one piece need not change threads, and a long row needs all the memory.
                 if THREADS == 1 or piece.num_rows == batch.num_rows or piece_bytes > TEXT_PIECE_BYTES:

@@ -40,13 +40,13 @@ def from_arrow(stream: bytes, *, named: bool) -> list[Any] | dict[str, Any]:
     try:
         batch = _one_row(stream)
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError) as exc:
-        raise ParameterError("The parameters are not one Arrow record batch that can be read.") from exc
+        raise ParameterError("The parameters are not a single readable Arrow record batch.") from exc
     names = batch.schema.names
     values = [_value(name, column) for name, column in zip(names, batch.columns, strict=True)]
     if named:
         by_name = {name.lstrip(_MARKS): value for name, value in zip(names, values, strict=True)}
         if len(by_name) != len(values):
-            raise ParameterError("A parameter is given twice.")
+            raise ParameterError("A parameter is set twice.")
         return by_name
     positions = [found and int(found[1]) for found in map(_POSITION.fullmatch, names)]
     if positions and set(positions) == set(range(1, len(values) + 1)):
@@ -61,12 +61,12 @@ def _one_row(stream: bytes) -> pa.RecordBatch:
             if not batch.num_rows:
                 continue
             if batch.num_rows > 1 or found is not None:
-                raise ParameterError("One row of parameters is taken at a time: send one execution for each row.")
+                raise ParameterError("Only one row of parameters is accepted: execute the statement once per row.")
             # Offsets and lengths come from the sender.
             batch.validate(full=True)
             found = batch
     if found is None:
-        raise ParameterError("There is no row of parameters.")
+        raise ParameterError("The parameters have no rows.")
     return found
 
 
@@ -81,4 +81,4 @@ def _value(name: str, column: pa.Array) -> Any:
             return None if text is None else duckdb.Value(text, duckdb.type("TIME_NS" if is_time else "TIMESTAMP_NS"))
         return column[0].as_py()
     except (pa.ArrowException, ValueError, ArithmeticError, NotImplementedError, TypeError) as exc:
-        raise ParameterError(f"The value of ${name[:40]}, of the type {column.type}, is not taken.") from exc
+        raise ParameterError(f"The value of ${name[:40]}, has the type {column.type}, which is not supported.") from exc

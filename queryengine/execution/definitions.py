@@ -48,7 +48,7 @@ _MOST_IN_VARIANT: Final = 1_000
 def _bounded(value: str, most: int) -> str:
     text = f"CAST({value} AS VARCHAR)"
     opened = f"length({text}) - length(replace(replace({text}, '[', ''), '{{', ''))"
-    fault = f"A value with more than {most:,} arrays and objects in it is not taken here."
+    fault = f"A value with more than {most:,} arrays and objects is not supported here."
     return f"CASE WHEN {opened} > {most} THEN error('{fault}') ELSE {value} END"
 
 
@@ -290,7 +290,7 @@ class Definitions:
             if _NO_DESCRIPTOR_LEFT in str(exc):  # The file is good: the instance is opened again later.
                 fields: dict[str, object] = {"snapshots": len(self._snapshots)}
                 logger.error("too few file descriptors", extra={"fields": fields})  # noqa: TRY400 - the caller gets it
-                raise EngineUnavailableError("The system allows the engine too few open files.") from exc
+                raise EngineUnavailableError("The limit on open files is too low for the engine.") from exc
             if not tolerant:
                 raise SnapshotGoneError(snapshot.file) from exc
             fields = {"dataset": name, "snapshot": snapshot.file}

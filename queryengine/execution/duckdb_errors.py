@@ -139,7 +139,9 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
         what, limit = "memory", limits.memory_limit_bytes
         if _NO_SPACE.search(str(exc)):
             what, limit = "temporary space", limits.temp_directory_limit_bytes
-        message = f"The statement needs more {what} than there is ({_size(limit)} at most): ask for less at once."
+        message = (
+            f"The statement needs more {what} than is available (limit: {_size(limit)}): request less data at once."
+        )
         return ResourceLimitError(message)
     if fault is Fault.INTERRUPTED:  # by DuckDB's own clock: any other interrupt has a reason that was raised before
         return QueryTimeoutError(limits.timeout_s)
@@ -147,7 +149,9 @@ def translate(exc: BaseException, limits: QueryConfig, state_dir: Path, *, lines
     if fault is Fault.DATA:
         return EngineUnavailableError("The data could not be read: try again.")
     if fault is Fault.BROKEN:
-        return EngineUnavailableError("The engine failed on this statement and restarts; other statements work.")
+        return EngineUnavailableError(
+            "The engine failed on this statement and is restarting. Other statements are not affected."
+        )
     return QueryError("The engine could not run this statement.")
 
 

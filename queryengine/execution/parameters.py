@@ -15,7 +15,7 @@ MAX_DEPTH = 64
 LEAST_INTEGER, GREATEST_INTEGER = -(2**127), 2**128 - 1
 
 #: The message about a value that no type of the engine can hold.
-UNKNOWN_TYPE = "The value of a parameter is of a type that the engine does not take."
+UNKNOWN_TYPE = "A parameter value has a type that the engine does not support."
 
 #: Names in messages are cut here: they come from the caller.
 _SHOWN_CHARACTERS = 40
@@ -34,7 +34,7 @@ def bind(taken: Collection[str], given: JsonParameters | None) -> list[Any] | di
         return None
     given = [] if given is None else given
     if len(given) > MAX_PARAMETERS:
-        raise ParameterError(f"A statement takes {MAX_PARAMETERS:,} parameters at most, and {len(given):,} are given.")
+        raise ParameterError(f"A statement takes {MAX_PARAMETERS:,} parameters at most, but {len(given):,} were sent.")
     names = {name.casefold(): name for name in taken}
     bound = _by_name(names, given) if isinstance(given, Mapping) else _by_position(names, list(given))
     check_values(bound)
@@ -57,7 +57,7 @@ def nulls(taken: Collection[str]) -> list[Any] | dict[str, Any]:
         highest = max(map(int, taken))
         if highest > MAX_PARAMETERS:
             raise ParameterError(
-                f"A statement takes {MAX_PARAMETERS:,} parameters at most, and ${highest} is one of them."
+                f"A statement takes {MAX_PARAMETERS:,} parameters at most, but this one uses ${highest}."
             )
         return [None] * highest
     return dict.fromkeys(taken)
@@ -81,7 +81,7 @@ def check_values(given: JsonParameters | None) -> None:
 def _by_position(names: Mapping[str, str], values: list[Any]) -> list[Any]:
     if not all(name.isdecimal() for name in names):
         raise ParameterError(
-            f"The statement names its parameters ({_shown(names.values())}): give an object of values."
+            f"The statement uses named parameters ({_shown(names.values())}): send the values as an object."
         )
     highest = max(map(int, names), default=0)
     if len(values) != highest or len(names) != highest:
@@ -95,7 +95,7 @@ def _by_position(names: Mapping[str, str], values: list[Any]) -> list[Any]:
 def _by_name(names: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
     given = {str(name).casefold(): value for name, value in values.items()}
     if len(given) != len(values):
-        raise ParameterError("A parameter is given twice: names do not differ by case alone.")
+        raise ParameterError("A parameter is set twice: parameter names are not case-sensitive.")
     if missing := [name for key, name in names.items() if key not in given]:
         raise ParameterError(f"The statement takes {_shown(missing)}, and no value is given for it.")
     if unknown := [name for name in values if str(name).casefold() not in names]:
@@ -108,14 +108,12 @@ def _check_value(name: str, value: Any) -> None:
     for _ in range(MAX_DEPTH):
         for single in level:
             if isinstance(single, int) and not LEAST_INTEGER <= single <= GREATEST_INTEGER:
-                raise ParameterError(f"The value of {name} holds an integer of more than 128 bits.")
+                raise ParameterError(f"The value of {name} contains an integer larger than 128 bits.")
             if isinstance(single, str):
                 try:
                     single.encode()
                 except UnicodeEncodeError:
-                    raise ParameterError(
-                        f"The value of {name} holds text that is not Unicode: a lone surrogate."
-                    ) from None
+                    raise ParameterError(f"The value of {name} contains invalid Unicode: a lone surrogate.") from None
         level = [
             inner
             for outer in level

@@ -283,7 +283,7 @@ class Reader:
         if self._shared:
             found = self._cursor.connection.extract_statements(sql)
             if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
-                raise StatementNotAllowedError("This statement is not one query.")
+                raise StatementNotAllowedError("This statement is not a single query.")
             query = found[0]
         if values is None:
             return method(query)

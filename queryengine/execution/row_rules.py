@@ -87,13 +87,13 @@ def _expression(
     if tokens.size_without_end == 0 or tokens.separators:
         raise SqlSyntaxError("write one expression, without a semicolon.")
     if volatile := sorted({token.name for token in tokens.tokens if token.name} & _VOLATILE):
-        raise StatementNotAllowedError(f"'{volatile[0]}' gives another value each time.")
+        raise StatementNotAllowedError(f"'{volatile[0]}' returns a different value on each call.")
     before, after = "SELECT (\n", f"\n) FROM {qualified(rule.dataset)}"
     statement = admit(f"{before}{sql}{after}", relations)
     if statement.kind != "select" or statement.catalog is not None:
-        raise StatementNotAllowedError("an expression contains neither SHOW nor information_schema.")
+        raise StatementNotAllowedError("an expression cannot contain SHOW or information_schema.")
     if statement.parameters:
-        raise StatementNotAllowedError("an expression takes no parameters.")
+        raise StatementNotAllowedError("an expression cannot have parameters.")
     if not (statement.sql.startswith(before) and statement.sql.endswith(after)):
-        raise StatementNotAllowedError("this form of an expression is not allowed: write it as DuckDB does.")
+        raise StatementNotAllowedError("this form of expression is not allowed: write it as DuckDB prints it.")
     return statement.sql[len(before) : -len(after)], replace(statement, sql="")

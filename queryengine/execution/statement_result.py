@@ -128,7 +128,9 @@ class StatementResult:
         except QueryError:
             raise
         except MemoryError as exc:
-            raise ResourceLimitError("The result needs more memory than is available: select less at once.") from exc
+            raise ResourceLimitError(
+                "The result needs more memory than is available: select less data at once."
+            ) from exc
         except Exception as exc:
             logger.exception("encoder failure")
             raise QueryError("The result could not be encoded.") from exc

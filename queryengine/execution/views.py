@@ -10,8 +10,8 @@ from runtimeconf.errors import ConfigError, ConfigFault
 from runtimeconf.model import DatasetConfig, RuntimeConfig, ViewConfig
 
 _ONE_QUERY = (
-    "A materialized view is one query for its rows: neither it nor a view that it reads contains SHOW or "
-    "information_schema."
+    "A materialized view must be a single row-returning query. SHOW and information_schema are not allowed in it or in "
+    "a view that it reads."
 )
 
 
@@ -45,9 +45,9 @@ def gate_views(
             faults[name] = str(exc)
             continue
         if statement.kind not in ("select", "show"):
-            faults[name] = "A view is one SELECT, and a PIVOT names its values with IN (...)."
+            faults[name] = "A view must be one SELECT, and PIVOT must list its values with IN (...)."
         elif statement.parameters:
-            faults[name] = "A view takes no parameters."
+            faults[name] = "A view cannot have parameters."
         else:
             gated[name] = GatedView(config=view, statement=statement)
     ordered: dict[str, GatedView] = {}
@@ -60,7 +60,7 @@ def gate_views(
     for name in left:
         if name not in faults and (circle := _path_back(name, left)):
             steps = " -> ".join(left[step].config.name for step in [*circle, name])
-            faults |= dict.fromkeys(circle, f"The views read each other in a circle: {steps}.")
+            faults |= dict.fromkeys(circle, f"Circular view references: {steps}.")
     if faults:
         raise ConfigError(
             tuple(

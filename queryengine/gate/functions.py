@@ -122,7 +122,7 @@ def _is_allowed(name: str, place: Place) -> bool:
 
 
 _MISPLACED = {
-    Place.EXPRESSION: "gives a table: call it after FROM",
+    Place.EXPRESSION: "returns a table: call it after FROM",
     Place.WINDOW: "is not a window function",
-    Place.TABLE: "gives a value, not a table: call it after SELECT",
+    Place.TABLE: "returns a value, not a table: call it after SELECT",
 }

@@ -61,7 +61,7 @@ _CONSTANT_ANSWERS: Final = {
 
 _ENGINE_TABLES: Final = "SELECT lower(view_name) FROM duckdb_views() WHERE schema_name IN ('main', 'pg_catalog')"
 
-_ONE_STATEMENT: Final = "One statement at a time: send the statements before and after a semicolon separately."
+_ONE_STATEMENT: Final = "Only one statement is allowed: send the statements on each side of a semicolon separately."
 
 #: Statements that write and may follow a WITH clause.
 _WRITES: Final = ("insert", "update", "delete", "merge")
@@ -138,7 +138,7 @@ class Gate:
         statement = self._judge(explained, relations, catalog, before + whole.text[:begin])
         if statement.kind == "pivot":
             raise StatementNotAllowedError(
-                "EXPLAIN of a PIVOT that finds its own columns is not allowed: use IN (...)."
+                "EXPLAIN of a PIVOT without IN (...) is not allowed: list its values with IN (...)."
             )
         # The explained statement begins on a line of its own, so an error shows that line as its author wrote it.
         return replace(
@@ -224,8 +224,8 @@ class Gate:
         if rewriting.has_nested_with(statement):
             # The parser drops one of two definitions of a name from the tree, not from the query for the columns.
             raise StatementNotAllowedError(
-                "Beside a PIVOT that finds its own columns, WITH a AS (...) (WITH b AS (...) ...) is not allowed: "
-                "write WITH a AS (...), b AS (...) ..."
+                "WITH a AS (...) (WITH b AS (...) ...) is not allowed together with a PIVOT without IN (...): write "
+                "WITH a AS (...), b AS (...) ..."
             )
         try:
             changed = scan(rewriting.with_pivot_values(statement))
@@ -250,7 +250,7 @@ class Gate:
         try:
             answer = decode(self._serialized(statement.text))
         except duckdb.Error as exc:
-            raise EngineUnavailableError("The engine cannot take statements at the moment.") from exc
+            raise EngineUnavailableError("The engine cannot accept statements at the moment.") from exc
         if answer["error"]:
             _raise_parse_error(answer, statement.text, before)
             return None
@@ -303,11 +303,13 @@ def _explain_prefix(statement: Scan) -> tuple[str, int]:
                     format_ = name
                 case _:
                     raise SqlSyntaxError(
-                        "EXPLAIN takes the options ANALYZE and FORMAT " + ", ".join(sorted(_EXPLAIN_FORMATS)) + "."
+                        "EXPLAIN accepts only the options ANALYZE and FORMAT "
+                        + ", ".join(sorted(_EXPLAIN_FORMATS))
+                        + "."
                     )
         index = end + 1
     if index == len(tokens):
-        raise SqlSyntaxError("EXPLAIN is followed by the query to explain.")
+        raise SqlSyntaxError("EXPLAIN must be followed by the query to explain.")
     words = ["ANALYZE"] * analyze + [f"FORMAT {format_}"] * bool(format_)
     return f"EXPLAIN ({', '.join(words)})" if words else "EXPLAIN", tokens[index].start
 
@@ -328,11 +330,9 @@ def _raise_parse_error(answer: dict[str, Any], text: str, before: str) -> None:
     if answer["error_type"] == "not implemented" and message.startswith("Only SELECT statements"):
         return
     if message.startswith("Mixing named and positional parameters"):
-        raise ParameterError(
-            "A statement has parameters either with names ($name, :name) or without (?, $1), not both."
-        )
+        raise ParameterError("A statement cannot mix named parameters ($name, :name) with positional ones (?, $1).")
     if message.startswith("Max expression depth"):
-        raise SqlSyntaxError("The statement is nested too deep: 1,000 operators and functions in each other at most.")
+        raise SqlSyntaxError("The statement is nested too deeply: the limit is 1,000 nested operators and functions.")
     if len(message) > _MESSAGE_CHARACTERS:
         message = message[:_MESSAGE_CHARACTERS] + "…"
     if position := answer.get("position"):
@@ -347,4 +347,4 @@ def _not_a_query(statement: Scan) -> StatementNotAllowedError:
     if word == "with":
         word = next((token.word for token in statement.tokens if token.depth == 0 and token.word in _WRITES), word)
     what = f"{word.upper()} statements are" if word else "This statement is"
-    return StatementNotAllowedError(f"{what} not allowed: this endpoint only reads.")
+    return StatementNotAllowedError(f"{what} not allowed: this endpoint is read-only.")

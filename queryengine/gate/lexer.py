@@ -177,7 +177,7 @@ def check_text(sql: str) -> None:
             sql.encode()
         except UnicodeEncodeError:
             raise SqlSyntaxError(
-                "The statement holds a lone surrogate, which is not a character: send UTF-8."
+                "The statement contains a lone surrogate, which is not a valid character: send UTF-8."
             ) from None
 
 
@@ -190,7 +190,7 @@ def scan(sql: str) -> Scan:
     """
     check_text(sql)
     if "\0" in sql:
-        raise SqlSyntaxError("The statement holds a NUL character: write chr(0) where a text needs one.")
+        raise SqlSyntaxError("The statement contains a NUL character: write chr(0) instead.")
     spans, separators = _split(sql)
     found = Scan(_with_plain_spaces(sql, spans), spans, separators)
     if len(spans) > MAX_GROUPS:
@@ -226,7 +226,9 @@ def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # no
                 if kind >= opening:
                     if kind == opening:
                         if depth == MAX_NESTING:
-                            raise SqlSyntaxError(f"The statement is nested too deep: {MAX_NESTING} brackets at most.")
+                            raise SqlSyntaxError(
+                                f"The statement is nested too deeply: the limit is {MAX_NESTING} brackets."
+                            )
                         brackets.append(sql[start])
                         depth += 1
                         if before == body:
@@ -235,7 +237,7 @@ def _split(sql: str) -> tuple[list[tuple[int, int, int, int]], list[int]]:  # no
                         work += weight * depth  # Tables in nested brackets are read again at each level.
                     elif kind == closing:
                         if not brackets or _CLOSES[brackets.pop()] != sql[start]:
-                            raise SqlSyntaxError(f'The brackets do not match: "{sql[start]}" closes nothing.')
+                            raise SqlSyntaxError(f'The brackets do not match: "{sql[start]}" has no opening bracket.')
                         inside = depth = depth - 1
                         weights.pop()
                         weight = weights[-1]
@@ -263,13 +265,13 @@ def check_number(characters: int) -> None:
     if characters > MAX_NUMBER_CHARACTERS:
         raise SqlSyntaxError(
             f"A number in the statement is too long: {MAX_NUMBER_CHARACTERS:,} characters at most. Write a longer one "
-            "as a text with a cast."
+            "as a string with a cast."
         )
 
 
 def _end_of_comment(sql: str, start: int, opening: str) -> int:
     if opening in "0123456789.":
-        raise SqlSyntaxError("Write a space between a number and what follows it.")
+        raise SqlSyntaxError("Write a space after a number.")
     if opening != "/*":
         what = "text" if opening.endswith("'") else "text in dollar quotes" if opening[0] == "$" else "name"
         raise SqlSyntaxError(f"A quoted {what} is not closed: {opening.lstrip('eE')[:40]} is missing.")
@@ -279,19 +281,19 @@ def _end_of_comment(sql: str, start: int, opening: str) -> int:
         if depth == 0:
             return edge.end()
         if depth > MAX_NESTING:
-            raise SqlSyntaxError(f"The comments are nested too deep: {MAX_NESTING} at most.")
+            raise SqlSyntaxError(f"The comments are nested too deeply: the limit is {MAX_NESTING} levels.")
     raise SqlSyntaxError("A comment is not closed: */ is missing.")
 
 
 def _too_much(tokens: int) -> SqlSyntaxError:
     if tokens == MAX_TOKENS:
         return SqlSyntaxError(
-            f"The statement is too long: {MAX_TOKENS:,} words, values and signs at most. Send a long list of values as "
-            "one parameter."
+            f"The statement is too long: {MAX_TOKENS:,} words, values and symbols at most. Send a long list of values "
+            "as one parameter."
         )
     return SqlSyntaxError(
-        "The statement nests brackets and common table expressions too deep for its length: define them one after the "
-        "other."
+        "The statement nests brackets and common table expressions too deeply for its length: define them one after "
+        "another."
     )
 
 

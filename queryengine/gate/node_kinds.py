@@ -104,7 +104,7 @@ _NESTED: Final = frozenset(
 #: Constructs that are refused with a reason of their own.
 _REFUSED: Final[Mapping[str, str]] = {
     **{
-        f"{verb}_QUERY_NODE": f"{verb} statements are not allowed, not even in a WITH clause: this endpoint only reads."
+        f"{verb}_QUERY_NODE": f"{verb} statements are not allowed, even in a WITH clause: this endpoint is read-only."
         for verb in ("DELETE", "INSERT", "UPDATE", "MERGE", "COPY")
     },
     "at_clause": "AT (VERSION or TIMESTAMP) is not allowed: a dataset has no history.",

@@ -55,7 +55,7 @@ _MAX_LEVELS: Final = 100
 _TAKE_AN_AGGREGATE: Final = frozenset({"aggregate", "array_aggr", "array_aggregate", "list_aggr", "list_aggregate"})
 #: The macro whose result is a format without `%n`.
 _WITHOUT_NANOSECONDS: Final = "df_format"
-_SHOW: Final = "SHOW is allowed for a dataset or view, for TABLES [FROM main], ALL TABLES, DATABASES and SCHEMAS."
+_SHOW: Final = "SHOW accepts a dataset or view, TABLES [FROM main], ALL TABLES, DATABASES and SCHEMAS."
 _SHOWN_LISTS: Final = frozenset({('"tables"',), ("__show_tables_expanded",)})
 _SHOWN_SCHEMAS: Final = frozenset({("main", ""), ("runtime", ""), ("runtime", "main", "")})
 _FILE: Final = re.compile(r"[/\\:*?.]")
@@ -186,14 +186,14 @@ class Reading:
         if self._expansion > MAX_EXPANSION:
             raise SqlSyntaxError(
                 f"The functions of DataFusion in the statement come to more than {MAX_EXPANSION:,} expressions: they "
-                "repeat their arguments, and planning would take too long."
+                "repeat their arguments, so planning would take too long."
             )
         if class_ != "LAMBDA":
             return scope
         if scope.lambdas == MAX_NESTED_LAMBDAS:
             raise SqlSyntaxError(
-                f"More than {MAX_NESTED_LAMBDAS} lambda functions within one another are not allowed: each "
-                "level doubles the time that planning takes."
+                f"More than {MAX_NESTED_LAMBDAS} nested lambda functions are not allowed: each level doubles the "
+                "planning time."
             )
         return scope.inner(lambdas=scope.lambdas + 1)
 
@@ -225,8 +225,8 @@ class Reading:
         for name in names:
             if self.engine_tables and (name in self.engine_tables or _FILE.search(name)):
                 raise StatementNotAllowedError(
-                    f"Beside a PIVOT that finds its own columns, {_shown([name])} cannot be the name of a common table "
-                    "expression: it means something else to the engine."
+                    f"{_shown([name])} cannot be the name of a common table expression in a statement with a PIVOT "
+                    "without IN (...): the engine reserves that name."
                 )
         # The query for the columns of a PIVOT has all common table expressions in one WITH, those of this node first.
         is_merged = any(id(value) in self._around_pivots for key, value in node.items() if key != "cte_map")
@@ -257,7 +257,7 @@ class Reading:
         relation = name if is_plain else f"{schema}.{name}"
         if is_plain or ("." not in schema + name and relation in self.declared):
             if qualifier[:1] == ["runtime"] and not self.names_database:
-                raise StatementNotAllowedError(f"Write {_shown(path)} without the name of the database.")
+                raise StatementNotAllowedError(f"Write {_shown(path)} without the database name.")
             self.relations.add(relation)
         elif qualifier in (["information_schema"], ["runtime", "information_schema"]) and name in CATALOG_VIEWS:
             self._read_catalog("Write information_schema.tables with plain or double-quoted names.")
@@ -398,7 +398,7 @@ def _outside_definitions(scope: _Scope) -> _Scope:
 
 def _judge_expression(node: dict[str, Any], class_: str, part: str, *, with_macros: bool, variant_casts: bool) -> None:
     if class_ in ("FUNCTION", "WINDOW") and any(_HIDDEN_NAME.fullmatch(lower(name)) for name in _path(node)[:-1]):
-        raise StatementNotAllowedError(f"Function {_shown(_path(node))} is not allowed: it belongs to the engine.")
+        raise StatementNotAllowedError(f"Function {_shown(_path(node))} is not allowed: it is internal to the engine.")
     if class_ == "FUNCTION":
         name = lower(node["function_name"])
         functions.check(name, Place.TABLE if part == "function" else Place.EXPRESSION, with_macros=with_macros)
@@ -409,14 +409,14 @@ def _judge_expression(node: dict[str, Any], class_: str, part: str, *, with_macr
     elif class_ == "WINDOW":
         functions.check(lower(node["function_name"]), Place.WINDOW, with_macros=with_macros)
     elif class_ == "COLUMN_REF" and len(node.get("column_names", ())) > MAX_NAME_PARTS:
-        raise SqlSyntaxError(f"A name has more than {MAX_NAME_PARTS} parts.")
+        raise SqlSyntaxError(f"A name cannot have more than {MAX_NAME_PARTS} parts.")
     elif class_ == "TYPE":
         if len(_path(node)) > 1:
-            raise StatementNotAllowedError("A type is written without a schema here: there are only the engine's own.")
+            raise StatementNotAllowedError("Write a type without a schema: only the engine's own types are available.")
         if not variant_casts and lower("".join(_path(node))) == "variant":
             raise StatementNotAllowedError(
-                "A cast to VARIANT is not allowed by an engine in the server's process, which a deep value would end: "
-                "write to_variant(x), or use the command serve."
+                "A cast to VARIANT is not allowed when the engine runs in the server's process because a deeply nested "
+                "value would crash it: write to_variant(x), or use the command serve."
             )
 
 
@@ -434,14 +434,18 @@ def _judge_named(node: dict[str, Any], function: str) -> None:
     is_text = literal.get("kind") == "STRING"
     if function in _TAKE_A_STRUCTURE:
         if not is_text:
-            raise StatementNotAllowedError(f"The structure of {function} is written as a text: its depth is limited.")
+            raise StatementNotAllowedError(
+                f"The structure argument of {function} must be a string literal, so that its depth can be checked."
+            )
         levels = accumulate((character in "[{") - (character in "]}") for character in literal["text"])
         if max(levels, default=0) > _MAX_LEVELS:
-            raise SqlSyntaxError(f"The structure of {function} is nested too deep: {_MAX_LEVELS} levels at most.")
+            raise SqlSyntaxError(
+                f"The structure argument of {function} is nested too deeply: the limit is {_MAX_LEVELS} levels."
+            )
     elif len(arguments) > 1:  # DuckDB reports a missing argument.
         if not is_text:
             raise StatementNotAllowedError(
-                f"The aggregate of {function} is written as a text: it is judged like a call."
+                f"The aggregate argument of {function} must be a string literal, so that it can be checked like a call."
             )
         functions.check(lower(literal["text"]), Place.WINDOW)
 
@@ -460,12 +464,14 @@ def _judge_format(node: dict[str, Any]) -> None:
         if literal.get("kind") == "STRING":
             text = literal["text"]
             if "%n" in text.replace("%%", ""):
-                raise StatementNotAllowedError("strftime cannot write %n here: write %f, which has six digits.")
+                raise StatementNotAllowedError("strftime does not support %n here: use %f, which has six digits.")
             # A text with a per cent sign is no time, so it is the format.
             is_known |= "%" in text
         is_known |= lower(expression.get("function_name", "")) == _WITHOUT_NANOSECONDS
     if not is_known:
-        raise StatementNotAllowedError("The format of strftime is written as a text with a %: it is judged.")
+        raise StatementNotAllowedError(
+            "The format of strftime must be a string literal with a %, so that it can be checked."
+        )
 
 
 def _path(node: dict[str, Any]) -> tuple[str, ...]:
@@ -478,7 +484,7 @@ def _unknown(path: tuple[str, ...], declared: Iterable[str]) -> StatementError:
     if qualifier and (_ENGINE_SCHEMAS.intersection(qualifier) or qualifier[0].startswith("_")):
         reason = "it belongs to the engine."
         if qualifier[-1] == "information_schema":
-            reason = "information_schema has tables, columns and schemata here."
+            reason = "information_schema has only tables, columns and schemata here."
     elif name.startswith(_ENGINE_TABLES):
         reason = "it belongs to the engine."
     elif _FILE.search(name):
@@ -487,7 +493,9 @@ def _unknown(path: tuple[str, ...], declared: Iterable[str]) -> StatementError:
         return StatementNotAllowedError(f"Table {_shown(path)} is not allowed: {reason}")
     if qualifier:
         hint = (
-            "write it alone, or after main. or runtime.main." if name in declared else "for a list, write unnest(...)."
+            "write it alone, or after main. or runtime.main."
+            if name in declared
+            else "to read a list, write unnest(...)."
         )
         return SqlError(f"Table {_shown(path)} does not exist: {hint}")
     close = difflib.get_close_matches(name[:80], declared, n=1)

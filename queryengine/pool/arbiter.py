@@ -165,7 +165,7 @@ class EngineArbiter(Arbiter):
 
     def handle_hup(self) -> None:
         """Log that there is no reload."""
-        logger.info("SIGHUP does nothing here: run querykeep reload to change the configuration")
+        logger.info("SIGHUP has no effect here: run querykeep reload to apply a changed configuration")
 
     def _ignore(self) -> None:
         """Do nothing: the YAML sets the number of workers, and there is no log file and no upgrade in place."""
@@ -232,7 +232,7 @@ class EngineArbiter(Arbiter):
         has the lock.
         """
         if self._drain_until is None and not (self._broker.is_reachable and self._is_reachable and self._lock.keep()):
-            logger.error("the engine ends: its sockets are gone from the state directory")
+            logger.error("the engine is exiting: its sockets are gone from the state directory")
             raise HaltServer("the sockets are gone", SOCKETS_GONE)
 
     @property
@@ -245,7 +245,7 @@ class EngineArbiter(Arbiter):
             if kill_if(pid, worker.tmp.fileno(), lambda state: state.runs(query_id)):
                 self._causes[pid] = "request"
                 fields = {"pid": pid, "query_id": query_id}
-                logger.warning("engine worker is killed: its client requested it", extra={"fields": fields})
+                logger.warning("engine worker killed at the request of its client", extra={"fields": fields})
 
     def reap_workers(self) -> None:
         """Record the workers that have ended. Unlike in gunicorn, no exit code ends the arbiter."""

@@ -280,7 +280,7 @@ class ClientResult:
         try:
             return encode(Kind.REQUEST, replace(request, query=query))
         except FrameError as error:
-            raise ParameterError("The statement and its parameters are too long.") from error
+            raise ParameterError("The statement and its parameters are too large.") from error
         except (TypeError, ValueError, RecursionError) as error:  # not JSON: the text is at fault, or a parameter
             check_text(query.sql)
             if not isinstance(query.parameters, bytes):

@@ -78,7 +78,7 @@ class InProcessEngine:
         if monkey is not None and monkey.is_module_patched("threading"):
             # One query would block every other greenlet until it ends.
             raise RuntimeError(
-                "The engine needs threads, and gevent has replaced them: run the server with gunicorn's gthread or "
+                "The engine needs threads, but gevent has replaced them: run the server with gunicorn's gthread or "
                 "sync worker, or with the command `serve`."
             )
         # In the order of arrival. No lock: adding, removing and listing the keys of a dictionary are atomic.

@@ -75,7 +75,7 @@ SLACK_BYTES = 4 * MIB
 WORN_BYTES = 64 * MIB
 
 _CLOSING = encode(Kind.CLOSING, {})
-_TOO_LARGE = "The statement needs more memory than there is."
+_TOO_LARGE = "The statement needs more memory than is available."
 
 
 Phase = Literal["booting", "idle", "busy", "unfit"]

@@ -99,7 +99,7 @@ def test_what_a_caller_may_do() -> None:
     assert Principal(fingerprint="f").may_name("b")
     assert [caller.rule_of("A"), caller.rule_of("b"), Principal(fingerprint="f").rule_of("a")] == [RULE, None, None]
     caller.require("query")
-    with pytest.raises(NotPermittedError, match="has no right to refresh"):
+    with pytest.raises(NotPermittedError, match="is not allowed to refresh"):
         caller.require("refresh")
 
 

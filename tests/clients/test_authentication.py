@@ -163,5 +163,5 @@ def test_without_a_valid_key_a_client_reports_it_and_gives_up(flight: FlightServ
 
 def test_adbc_does_not_send_a_key_in_the_address(flight: FlightServer) -> None:
     # So polars.read_database_uri, which takes only an address, cannot present a key.
-    with pytest.raises(adbc.ProgrammingError, match="API key is needed"):
+    with pytest.raises(adbc.ProgrammingError, match="API key is required"):
         polars_uri(flight, K1)

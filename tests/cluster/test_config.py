@@ -91,7 +91,7 @@ def test_the_datasets_are_read_in_place(load_text: Load, tmp_path: Path) -> None
         (f'{{from: "sc://a:15002/;token={TOKEN}"}}', "params holds the token"),
         (f'{{from: "sc://u:{TOKEN}@a"}}', "params holds the token"),
         ('{from: "sc://spark.internal"}', "runtime.engine.params: lacks the field token"),
-        ('{from: "sc://a", params: {token: []}}', "runtime.engine.params.token: must be a text"),
+        ('{from: "sc://a", params: {token: []}}', "runtime.engine.params.token: must be a string"),
         ('{from: "sc://a", params: {token: "${ env:NONE }"}}', "runtime.engine.params.token"),
         ('{from: "sc://a", params: {token: "a b\\tc"}}', "is not a token"),
         ('{from: "sc://localhost", params: {tls_ca: none.pem}}', "runtime.engine.params.tls_ca: cannot be read"),

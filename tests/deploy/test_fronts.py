@@ -105,7 +105,7 @@ def test_flight_sql_passes(front: Front, runtime: FlightServer) -> None:
         assert cursor.fetch_arrow_table().num_rows == 3_000_000
 
     before = runtime.refused_calls()
-    with plain_flight(front.entry) as client, pytest.raises(Exception, match="An API key is needed"):
+    with plain_flight(front.entry) as client, pytest.raises(Exception, match="An API key is required"):
         list(client.list_actions())
     assert runtime.refused_calls() == before + 1
 

@@ -16,7 +16,7 @@ from tests.corpus import each
 from tests.flightapi.endpoint import LOCKED, OPEN, Endpoint, Metadata, bearer, serving
 from tests.system.harness import K1, K2, WRONG
 
-MISSING = "An API key is needed: send the metadata authorization: Bearer <key>."
+MISSING = "An API key is required: send the metadata authorization: Bearer <key>."
 UNKNOWN = "The API key is not valid."
 
 BASIC = base64.b64encode(f"user:{K1}".encode()).decode()
@@ -39,9 +39,9 @@ REFUSED: dict[str, tuple[Metadata, str]] = {
     "nothing": ((), MISSING),
     "a wrong key": (bearer(WRONG), UNKNOWN),
     "an empty value": ((("authorization", ""),), MISSING),
-    "another scheme": ((("authorization", f"ApiKey {K1}"),), "The only authorization scheme"),
+    "another scheme": ((("authorization", f"ApiKey {K1}"),), "Only the Bearer scheme"),
     "x-api-key": ((("x-api-key", K1),), MISSING),
-    "another valid x-api-key": ((*bearer(K1), ("x-api-key", K2)), "another credential"),
+    "another valid x-api-key": ((*bearer(K1), ("x-api-key", K2)), "Another credential"),
     "authorization-bin": ((("authorization-bin", K1.encode()),), MISSING),
     "x-api-key-bin": ((("x-api-key-bin", K1.encode()),), MISSING),
     "right then wrong": ((*bearer(K1), *bearer(WRONG)), "in one authorization value"),

@@ -130,7 +130,7 @@ def test_an_unknown_command_is_not_run_as_text(name: str, shown: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         commands.plan_descriptor(descriptor(wrapped))
 
-    assert str(caught.value) == f"The runtime does not have the command {shown}."
+    assert str(caught.value) == f"The runtime does not support the command {shown}."
 
 
 def test_a_command_that_was_cut_is_not_run_as_text() -> None:

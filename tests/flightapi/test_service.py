@@ -80,7 +80,7 @@ def test_get_schema_runs_nothing(endpoint: Endpoint) -> None:
         pytest.param("SELECT nope FROM flights", ("INVALID_ARGUMENT", '"nope" not found'), id="binder"),
         pytest.param("SELEC 1", ("INVALID_ARGUMENT", "yntax error"), id="syntax"),
         pytest.param("", ("INVALID_ARGUMENT", "empty"), id="empty"),
-        pytest.param("DROP TABLE flights", ("PERMISSION_DENIED", "only reads"), id="write"),
+        pytest.param("DROP TABLE flights", ("PERMISSION_DENIED", "is read-only"), id="write"),
         pytest.param("SELECT * FROM read_csv('/etc/passwd')", ("PERMISSION_DENIED", "not allowed"), id="file"),
         pytest.param("SELECT * FROM unloaded", ("UNAVAILABLE", "not loaded yet"), id="not loaded"),
         pytest.param("SELECT $1", ("INVALID_ARGUMENT", "1 parameter, and 0 are given"), id="no parameter"),

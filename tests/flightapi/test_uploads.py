@@ -135,7 +135,7 @@ def test_a_second_batch_is_refused_before_the_rest_is_read() -> None:
 
 
 def test_bytes_are_counted_before_anything_is_read() -> None:
-    with pytest.raises(UploadTooLargeError, match="more than 1,000 bytes"):
+    with pytest.raises(UploadTooLargeError, match="larger than 1,000 bytes"):
         read_row([b"\xff" * 1001], 1000)
     with pytest.raises(UploadTooLargeError):
         read_row(itertools.repeat(b"\x12\x00"), 1000)

@@ -181,12 +181,12 @@ def test_s29_a_value_is_data(engine: QueryEngine, value: object, expected: objec
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        pytest.param(2**128, "The value of $1 holds an integer of more than 128 bits.", id="S29 over 128 bits"),
-        pytest.param(-(10**4200), "The value of $1 holds an integer of more than 128 bits.", id="S29 4,200 digits"),
-        pytest.param([10**5000], "The value of $1 holds an integer of more than 128 bits.", id="S29 5,000 digits"),
-        pytest.param("\ud800", "The value of $1 holds text that is not Unicode: a lone surrogate.", id="S29 surrogate"),
+        pytest.param(2**128, "The value of $1 contains an integer larger than 128 bits.", id="S29 over 128 bits"),
+        pytest.param(-(10**4200), "The value of $1 contains an integer larger than 128 bits.", id="S29 4,200 digits"),
+        pytest.param([10**5000], "The value of $1 contains an integer larger than 128 bits.", id="S29 5,000 digits"),
+        pytest.param("\ud800", "The value of $1 contains invalid Unicode: a lone surrogate.", id="S29 surrogate"),
         pytest.param(
-            object(), "The value of a parameter is of a type that the engine does not take.", id="S29 no type of SQL"
+            object(), "A parameter value has a type that the engine does not support.", id="S29 no type of SQL"
         ),
         pytest.param([1, {"b": None}], "", id="S29 no common type"),
     ],

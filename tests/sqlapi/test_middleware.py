@@ -237,7 +237,7 @@ def test_nobody_may_call_a_process_that_other_machines_reach_unless_the_yaml_let
     with socket.create_server(("0.0.0.0", 0)):
         runtimeconf.state.set_config(config)
         assert call("GET", "/v1/catalogs").status == 500
-        assert "or write api-key: {enabled: false} there" in caplog.text
+        assert "or set api-key: {enabled: false} there" in caplog.text
 
         runtimeconf.state.set_config(replace(config, auth=AuthConfig(allows_anybody=True)))
         assert call("GET", "/v1/catalogs").status == 200

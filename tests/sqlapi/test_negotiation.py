@@ -73,7 +73,7 @@ def test_choose(accept: str | None, media_type: str) -> None:
     ],
 )
 def test_accept_without_an_available_type_is_an_error(accept: str) -> None:
-    with pytest.raises(NotAcceptableError, match=r"Accept names no type .* text/csv"):
+    with pytest.raises(NotAcceptableError, match=r"Accept must list a type .* text/csv"):
         choose(accept)
 
 

@@ -141,7 +141,7 @@ def test_an_open_address_of_the_command_line_is_refused_unless_the_yaml_allows_i
 
     assert code == 1
     assert f"runtime.yaml: runtime.http: listens on {bind}, which other machines can reach" in output
-    assert "or write api-key: {enabled: false} there" in output
+    assert "or set api-key: {enabled: false} there" in output
     assert "Traceback" not in output
 
     server.text = "runtime: {flight: {enabled: false}, auth: {api-key: {enabled: false}}}\n"

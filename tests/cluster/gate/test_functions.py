@@ -47,8 +47,8 @@ def test_allowed_functions_may_be_called(name: str, kind: str) -> None:
     [
         ("reflect", "scalar", StatementNotAllowedError, "calls any method"),
         ("reflect", "table", StatementNotAllowedError, "calls any method"),
-        ("range", "scalar", SqlError, "gives a table"),
-        ("sum", "table", SqlError, "gives a value"),
+        ("range", "scalar", SqlError, "returns a table"),
+        ("sum", "table", SqlError, "returns a value"),
         ("nosuch", "scalar", SqlError, "does not exist"),
     ],
 )

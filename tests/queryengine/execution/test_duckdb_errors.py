@@ -72,9 +72,9 @@ def test_a_failure_is_judged_by_class_or_text(exc: BaseException, expected: Faul
     assert fault_of(exc) is expected
 
 
-MORE_MEMORY = "The statement needs more memory than there is (1 GiB at most): ask for less at once."
-MORE_SPACE = "The statement needs more temporary space than there is (1500 MiB at most): ask for less at once."
-FAILED = "The engine failed on this statement and restarts; other statements work."
+MORE_MEMORY = "The statement needs more memory than is available (limit: 1 GiB): request less data at once."
+MORE_SPACE = "The statement needs more temporary space than is available (limit: 1500 MiB): request less data at once."
+FAILED = "The engine failed on this statement and is restarting. Other statements are not affected."
 
 
 @each(

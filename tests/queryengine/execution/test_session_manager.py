@@ -388,7 +388,7 @@ def test_a_lack_of_descriptors_makes_no_dataset_unavailable(
         gaps.append(os.open(os.devnull, os.O_RDONLY))
     resource.setrlimit(resource.RLIMIT_NOFILE, (gaps[-1] + 6, hard))
     try:
-        with pytest.raises(EngineUnavailableError, match=r"^The system allows the engine too few open files\.$"):
+        with pytest.raises(EngineUnavailableError, match=r"^The limit on open files is too low for the engine\.$"):
             leased(manager)
         leased(manager, "FROM d1").release()
     finally:

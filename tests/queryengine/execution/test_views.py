@@ -49,12 +49,12 @@ def test_a_circle_is_named_at_each_of_its_views() -> None:
     )
 
     assert found.pop("views[6].sql").startswith("DROP statements"), "all faults are named at once"
-    circle = "The views read each other in a circle: a -> b -> c -> a."
-    itself = "The views read each other in a circle: itself -> itself."
+    circle = "Circular view references: a -> b -> c -> a."
+    itself = "Circular view references: itself -> itself."
     assert found == {**{f"views[{number}].sql": circle for number in range(3)}, "views[4].sql": itself}
     found = faults(a="SELECT * FROM b, c", b="SELECT * FROM a", c="SELECT * FROM b, a")
     assert len(found) == 3, "a view in two circles is named once"
-    assert all(message.startswith("The views read each other in a circle: ") for message in found.values())
+    assert all(message.startswith("Circular view references: ") for message in found.values())
 
 
 def test_each_view_that_is_refused_is_named() -> None:

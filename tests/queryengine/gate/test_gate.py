@@ -79,7 +79,7 @@ def test_s24_a_common_table_expression_hides_a_table_of_the_engine_for_both(
 ) -> None:
     query = "(SELECT max(zz) AS zz FROM duckdb_schemas)"  # a view of the engine as well
 
-    with pytest.raises(StatementNotAllowedError, match="belongs to the engine"):
+    with pytest.raises(StatementNotAllowedError, match="is internal to the engine"):
         admit(gate, place.format(query, query))
     if place.startswith(("SUMMARIZE", "DESCRIBE")):
         sql = f"SELECT * FROM (WITH duckdb_schemas AS (SELECT 7 AS zz) FROM ({place.format(query)}))"
@@ -168,15 +168,15 @@ def test_the_text_to_run_is_one_statement_and_nothing_else(gate: Gate, sql: str,
         (
             "WITH a AS (SELECT 1 AS id) (WITH a AS (FROM nowhere) (PIVOT flights ON id))",
             StatementNotAllowedError,
-            "^Beside a PIVOT that finds its own columns, WITH a AS",
+            r"^WITH a AS .* is not allowed together with a PIVOT",
         ),
-        ("SELECT $x, ?", ParameterError, "either with names .* or without .*, not both"),
+        ("SELECT $x, ?", ParameterError, "cannot mix named parameters"),
         ("EXPLAIN", SqlSyntaxError, "followed by the query"),
         ("EXPLAIN ANALYZE", SqlSyntaxError, "followed by the query"),
-        ("EXPLAIN (FORMAT x) SELECT 1", SqlSyntaxError, "takes the options"),
-        ("EXPLAIN (ANALYZE maybe) SELECT 1", SqlSyntaxError, "takes the options"),
-        ("EXPLAIN (FORMAT) SELECT 1", SqlSyntaxError, "takes the options"),
-        ("EXPLAIN (ANALYZE,) SELECT 1", SqlSyntaxError, "takes the options"),
+        ("EXPLAIN (FORMAT x) SELECT 1", SqlSyntaxError, "accepts only the options"),
+        ("EXPLAIN (ANALYZE maybe) SELECT 1", SqlSyntaxError, "accepts only the options"),
+        ("EXPLAIN (FORMAT) SELECT 1", SqlSyntaxError, "accepts only the options"),
+        ("EXPLAIN (ANALYZE,) SELECT 1", SqlSyntaxError, "accepts only the options"),
         ("INSERT INTO flights VALUES (1)", StatementNotAllowedError, "^INSERT statements are not allowed"),
         ("with a as (select 1) delete from flights", StatementNotAllowedError, "^DELETE statements are not allowed"),
         ("WITH x AS (COPY flights TO 'x') SELECT 1", StatementNotAllowedError, "^COPY statements are not allowed"),
@@ -192,8 +192,8 @@ def test_the_text_to_run_is_one_statement_and_nothing_else(gate: Gate, sql: str,
         ("FROM '" + "x" * 200 + "'", SqlError, "x…' does not exist"),
         ("FROM 'a.csv'", StatementNotAllowedError, "files cannot be read"),
         ("SHOW threads", SqlError, "Table 'threads' does not exist"),
-        ("SHOW VARIABLES", StatementNotAllowedError, "SHOW is allowed for"),
-        ("SELECT * FROM (SHOW DATABASES)", StatementNotAllowedError, "SHOW is allowed for"),
+        ("SHOW VARIABLES", StatementNotAllowedError, "SHOW accepts"),
+        ("SELECT * FROM (SHOW DATABASES)", StatementNotAllowedError, "SHOW accepts"),
         ("SELECT 1::main.integer", StatementNotAllowedError, "without a schema"),
         ("SELECT sum(1) EXPORT_STATE", StatementNotAllowedError, "EXPORT_STATE"),
         ("FROM flights AT (VERSION => 1)", StatementNotAllowedError, "no history"),

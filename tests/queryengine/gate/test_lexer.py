@@ -112,16 +112,16 @@ def test_names_and_words_are_folded_in_ascii_only() -> None:
     ("sql", "message"),
     [
         pytest.param("SELECT (1", r'"\)" is missing', id="open bracket"),
-        pytest.param("SELECT 1)", r'"\)" closes nothing', id="closed bracket"),
-        pytest.param("SELECT ([1)]", r'"\)" closes nothing', id="crossed brackets"),
+        pytest.param("SELECT 1)", r'"\)" has no opening bracket', id="closed bracket"),
+        pytest.param("SELECT ([1)]", r'"\)" has no opening bracket', id="crossed brackets"),
         pytest.param("SELECT 'a", "quoted text is not closed: ' is missing", id="text"),
         pytest.param("SELECT E'a\\'", "quoted text is not closed: ' is missing", id="text with escapes"),
         pytest.param('SELECT "a', "quoted name is not closed", id="name"),
         pytest.param("SELECT `a", "quoted name is not closed", id="name in back-ticks"),
         pytest.param("SELECT $a$ $b$", "quoted text in dollar quotes is not closed", id="dollar quotes"),
         pytest.param("SELECT /* /* */", "comment is not closed", id="comment"),
-        pytest.param("SELECT 1e5E'\\''", "space between a number", id="number before a text"),
-        pytest.param("SELECT .1.5", "space between a number", id="number before a number"),
+        pytest.param("SELECT 1e5E'\\''", "space after a number", id="number before a text"),
+        pytest.param("SELECT .1.5", "space after a number", id="number before a number"),
         pytest.param("SELECT '\ud800'", "lone surrogate", id="S32 lone surrogate"),
         pytest.param("SELECT 'a\0b'", "NUL", id="S32 NUL"),
         pytest.param("SELECT " + "(" * 100_000, "nested too deep", id="L05 unbalanced brackets"),
@@ -194,10 +194,10 @@ TABLES = "1 IN (FROM " + "(" * 190 + "t JOIN u ON 1" + ")" * 190 + ")"
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
-        pytest.param(bodies(10, 1), "one after the other", id="deep bodies"),
-        pytest.param(bodies(3, 1500), "one after the other", id="less deep, longer bodies"),
-        pytest.param(bodies(2, 10_000), "one after the other", id="long bodies"),
-        pytest.param("SELECT " + ", ".join([TABLES] * 50), "too deep for its length", id="tables in brackets"),
+        pytest.param(bodies(10, 1), "one after another", id="deep bodies"),
+        pytest.param(bodies(3, 1500), "one after another", id="less deep, longer bodies"),
+        pytest.param(bodies(2, 10_000), "one after another", id="long bodies"),
+        pytest.param("SELECT " + ", ".join([TABLES] * 50), "too deeply for its length", id="tables in brackets"),
     ],
 )
 def test_the_parser_is_not_made_to_read_a_part_again_and_again(sql: str, message: str) -> None:

@@ -59,7 +59,7 @@ def test_statements_run_in_workers_whatever_unused_signals_come(process: EngineP
 
     for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
         process.send(number)
-    wait_until(lambda: "SIGHUP does nothing" in process.log.read_text())
+    wait_until(lambda: "SIGHUP has no effect" in process.log.read_text())
 
     assert ask(client) == RIGHT
     assert process.workers() == before

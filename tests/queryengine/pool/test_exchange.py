@@ -64,12 +64,12 @@ _CIRCLE.append(_CIRCLE)
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
-        pytest.param([object()], "of a type that the engine does not take", id="no JSON"),
-        pytest.param([{(1,): 2}], "of a type that the engine does not take", id="a name that is no JSON"),
-        pytest.param([1, 10**5000], r"\$2 holds an integer of more than 128 bits", id="a huge integer"),
-        pytest.param({"A": -(10**5000)}, r"\$a holds an integer of more than 128 bits", id="a huge integer by name"),
+        pytest.param([object()], "has a type that the engine does not support", id="no JSON"),
+        pytest.param([{(1,): 2}], "has a type that the engine does not support", id="a name that is no JSON"),
+        pytest.param([1, 10**5000], r"\$2 contains an integer larger than 128 bits", id="a huge integer"),
+        pytest.param({"A": -(10**5000)}, r"\$a contains an integer larger than 128 bits", id="a huge integer by name"),
         pytest.param([_CIRCLE], r"\$1 is nested more than 64", id="no end"),
-        pytest.param(["x" * 6000], "The statement and its parameters are too long", id="too long"),
+        pytest.param(["x" * 6000], "The statement and its parameters are too large", id="too long"),
     ],
 )
 def test_values_that_cannot_be_sent_are_refused(

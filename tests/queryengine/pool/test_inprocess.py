@@ -95,7 +95,7 @@ def test_without_room_for_scratch_statements_run_and_only_a_spill_fails(
     publisher.publish(flights="SELECT 7 AS id")
 
     assert ask(engine, "SELECT id FROM flights") == b'[{"id":7}]', "also in the session over newer data"
-    with pytest.raises(ResourceLimitError, match=r"more (temporary space|memory) than there is"):
+    with pytest.raises(ResourceLimitError, match=r"more (temporary space|memory) than is available"):
         ask(engine, spills)
     assert engine.is_alive()
     assert engine._runner.scratch.keep()
