@@ -57,7 +57,7 @@ def _parse_address(text: str) -> Address:
     if not text.startswith(_SCHEME):
         raise InvalidValueError
     if ";" in text or "@" in text:
-        raise InvalidValueError("without parameters and user: params holds the token")
+        raise InvalidValueError("remove the parameters and user: use params for the token")
     found = split_host_port(text.removeprefix(_SCHEME).removesuffix("/"))
     if found is None:
         raise InvalidValueError
@@ -102,12 +102,14 @@ def _build(values: dict[str, Any], node: Mapping, path: YamlPath) -> EngineConfi
         where.field("tls_ca").fault(line, problem)
     is_insecure = params.get("insecure", False)
     if not address.is_loopback and not is_insecure and "token" not in params:
-        message = "lacks the field token, which a cluster on another machine must ask for; insecure: true goes without"
+        message = (
+            "lacks the field token, which a cluster on another machine requires; insecure: true connects without it"
+        )
         where.fault(line, message)
     if not address.is_loopback and is_insecure:
         lacks = [name for name, is_there in (("TLS", tls_ca), ("a token", "token" in params)) if not is_there]
         if lacks:
-            message = f"goes without {' and '.join(lacks)}: anyone who can reach it can read all data"
+            message = f"connects without {' and '.join(lacks)}: anyone who can reach it can read all data"
             where.field("insecure").warn(line, message)
     known = {
         "token": params.get("token"),

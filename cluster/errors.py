@@ -28,7 +28,7 @@ from queryengine.errors import (
 logger = logging.getLogger(__name__)
 
 UNREACHABLE: Final = "The cluster cannot be reached: try again."
-BUSY: Final = "The cluster does not respond in time, because it is busy or hangs: try again."
+BUSY: Final = "The cluster did not respond in time because it is busy or hangs: try again."
 CUT: Final = "The cluster ended the statement before its result was complete: try again."
 
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -56,7 +56,7 @@ _BY_TEXT: Final[tuple[tuple[re.Pattern[str], type[QueryError], str], ...]] = (
     (
         re.compile(r"OutOfMemory|OUT_OF_MEMORY|Resources exhausted|DISK_FULL|No space left"),
         ResourceLimitError,
-        "The cluster has too little memory or disk for the statement.",
+        "The cluster does not have enough memory or disk space for the statement.",
     ),
     (
         re.compile(
@@ -90,8 +90,8 @@ def translated(error: grpc.RpcError, sql: str = "") -> Exception:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return EngineUnavailableError(BUSY)
     if code in _REFUSED_CODES:
-        logger.error("the cluster refuses the token of the runtime")
-        return EngineUnavailableError("The cluster refuses the runtime: its token is missing or wrong.")
+        logger.error("the cluster rejected the runtime's token")
+        return EngineUnavailableError("The cluster rejected the runtime: its token is missing or wrong.")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return ResourceLimitError("A part of the result is larger than the runtime accepts from the cluster.")
     if _LOST.search(text):
@@ -119,7 +119,7 @@ def _of_statement(text: str, info: Mapping[str, str], sql: str) -> QueryError:
 def _sentence(text: str, error_class: str, sql: str) -> str:
     line = _USELESS.sub("", _SQL_STATE.sub("", _first_line(_ERROR_CLASS.sub("", text, count=1))))
     if any(place not in sql for place in _PLACES.findall(line)):
-        return f"The cluster refuses the statement: {error_class or 'it does not say more'}."
+        return f"The cluster rejected the statement: {error_class or 'no reason given'}."
     if len(line) > _MESSAGE_CHARACTERS:
         line = line[:_MESSAGE_CHARACTERS] + "…"
     return f"{line[:1].upper()}{line[1:]}".rstrip(" ;")

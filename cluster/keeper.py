@@ -104,7 +104,7 @@ class Keeper:
             if self._session is not None and now >= self._watch_at:
                 self._watch(self._session, now)
         except (QueryError, SessionLostError) as error:
-            logger.info("the session on the cluster cannot be kept", extra={"fields": {"error": str(error)}})
+            logger.info("the session on the cluster cannot be kept alive", extra={"fields": {"error": str(error)}})
             self._session = None
         watch_at = self._beat_at if self._session is None else self._watch_at
         return min([self._beat_at, watch_at, *(at for at, _ in self._lost)]) - now

@@ -33,10 +33,10 @@ def parse_remote(text: str) -> Remote:
         InvalidValueError: *text* is not a connection string or has unsupported parameters.
     """
     if not text.startswith("sc://"):
-        raise InvalidValueError("it begins with sc://")
+        raise InvalidValueError("it must begin with sc://")
     authority, _, rest = text.removeprefix("sc://").partition("/")
     if "@" in authority or ";" in authority:
-        raise InvalidValueError("parameters stand after /; and there is no user before the host")
+        raise InvalidValueError("write parameters after /; and no user before the host")
     found = split_host_port(authority)
     if found is None:
         raise InvalidValueError("not a host and a port")
@@ -44,10 +44,10 @@ def parse_remote(text: str) -> Remote:
     for part in rest.removeprefix(";").split(";") if rest else []:
         name, _, value = part.partition("=")
         if name not in {"use_ssl", "token"} or name in given:
-            raise InvalidValueError("the parameters are use_ssl and token, each once")
+            raise InvalidValueError("the only parameters are use_ssl and token, at most once each")
         given[name] = unquote(value)
     if given.get("use_ssl", "true") not in _BOOLEANS:
-        raise InvalidValueError("use_ssl is true or false")
+        raise InvalidValueError("use_ssl must be true or false")
     token = parse_token(given["token"]) if "token" in given else None
     uses_tls = _BOOLEANS[given.get("use_ssl", "false" if token is None else "true")]
     host, port = found
@@ -57,7 +57,7 @@ def parse_remote(text: str) -> Remote:
 def _checked(text: str) -> str:
     remote = parse_remote(text)
     if remote.token is not None and not remote.uses_tls and not remote.address.is_loopback:
-        raise InvalidValueError("a token goes to another machine over TLS only: remove use_ssl=false")
+        raise InvalidValueError("a token is sent to another machine only over TLS: remove use_ssl=false")
     return text
 
 
@@ -79,7 +79,7 @@ class SparkParams(Params):
 
 SPARK = Connector(
     expected="the name of a table or view, such as catalog.schema.table",
-    locate=partial(locate_table, 3, "spark_remote of params holds that"),
+    locate=partial(locate_table, 3, "set it in params.spark_remote"),
     params=SparkParams,
     source="cluster.source:SparkSource",
 )

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 #: How often in a row a stream that ended early is resumed without a response in between.
 _REATTACHMENTS: Final = 3
 
-_UNREADABLE: Final = "The result of the cluster cannot be read."
+_UNREADABLE: Final = "The result from the cluster cannot be read."
 
 
 class RemoteReader:

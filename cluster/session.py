@@ -158,7 +158,7 @@ class RemoteSession:
             session.require(statement.relations)
             return call(session)
         except SessionLostError as error:
-            raise EngineUnavailableError("The cluster ends every session: try again.") from error
+            raise EngineUnavailableError("The cluster keeps ending the session: try again.") from error
 
     def _required(self) -> OpenSession:
         return self._open or self._open_again()

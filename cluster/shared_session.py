@@ -96,7 +96,7 @@ class SharedSession:
                 return self.look(session_id) or self.define(session_id)
             except SessionLostError:
                 continue
-        raise EngineUnavailableError("The cluster ends every session: try again.")
+        raise EngineUnavailableError("The cluster keeps ending the session: try again.")
 
     def look(self, session_id: str) -> OpenSession | None:
         """

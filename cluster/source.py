@@ -97,10 +97,10 @@ class SparkSource(Source):
 
     def _explanation(self, error: Exception) -> SourceError:
         if isinstance(error, StatementError):
-            return SourceError(f"The Spark server does not read {self._shown}: {str(error).rstrip('.')}.")
+            return SourceError(f"The Spark server cannot read {self._shown}: {str(error).rstrip('.')}.")
         if isinstance(error, QueryError):
             return SourceError(f"The Spark server: {str(error).removesuffix('.').removesuffix(': try again')}.")
-        return SourceError(f"The Spark server: it broke off while {self._shown} was read.")
+        return SourceError(f"The Spark server disconnected while {self._shown} was being read.")
 
 
 def _relation(sql: str) -> messages.Relation:

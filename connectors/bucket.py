@@ -115,7 +115,7 @@ class Bucket(Origin):
                 page = answer.beginning(_MAX_PAGE_BYTES + 1)
             objects, token = self._page_of(page, shown)
             if not all(one.key.startswith(prefix) for one in objects):
-                raise SourceError(f"'{shown}': the server lists objects that were not asked for.")
+                raise SourceError(f"'{shown}': the server listed objects that were not requested.")
             yield from objects
 
     def read(self, found: StoredObject, start: int, count: int) -> bytes:
@@ -131,7 +131,9 @@ class Bucket(Origin):
             content = answer.beginning(count + 1)
             part = answer.headers.get("content-range", "").partition("/")[0]
         if len(content) != count or part != f"bytes {wanted}":
-            raise SourceError(f"'{self.shown(found.key)}': the server gives another part than the one asked for.")
+            raise SourceError(
+                f"'{self.shown(found.key)}': the server returned a different part than the one requested."
+            )
         return content
 
     @contextmanager
@@ -153,7 +155,7 @@ class Bucket(Origin):
             tag = tag_of(answer.headers.get("etag", ""))
             is_other = bool(tag and found.tag) and tag.removeprefix("W/") != found.tag.removeprefix("W/")
             if answer.status == 412 or (answer.status == status and is_other):
-                raise SourceError(f"'{shown}' changed while it was read; the next refresh reads it again.")
+                raise SourceError(f"'{shown}' changed while it was being read; the next refresh will read it again.")
             if answer.status != status:
                 raise self._refusal(answer, _code_of(answer), shown)
             yield answer
@@ -224,14 +226,14 @@ class Bucket(Origin):
         return page.fields, page.objects
 
     def _strange(self, shown: str) -> SourceError:
-        return SourceError(f"'{shown}': the server does not list objects as {self._service} does.")
+        return SourceError(f"'{shown}': the server's object listing is not compatible with {self._service}.")
 
     def _refusal(self, answer: Answer, code: str, shown: str) -> SourceError:
         """Return the error for *answer* with the service's error *code*."""
         reason = self._codes.get(code) or self._statuses.get(answer.status)
         if reason is None:
             failed = answer.status >= 500
-            reason = "the server failed" if failed else f"the server does not respond like {self._service}"
+            reason = "the server failed" if failed else f"the server's response is not compatible with {self._service}"
         return SourceError(f"'{shown}': {reason} (status {answer.status}).")
 
 

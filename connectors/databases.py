@@ -166,17 +166,17 @@ def checked(batch: pa.RecordBatch) -> pa.RecordBatch:
             # 24:00:00 is a valid time in SQL but not in Arrow.
             viewed(column, lambda kind: pa.int64() if pa.types.is_time64(kind) else kind).validate(full=True)
         except pa.ArrowInvalid:
-            kind = "a text is not UTF-8" if pa.types.is_string(column.type) else "a value is not of its type"
+            kind = "a string is not UTF-8" if pa.types.is_string(column.type) else "a value does not match its type"
             raise SourceError(f"The source sent damaged data in the column '{name}': {kind}.") from None
         changed = (
-            ("an interval with digits below microseconds", _would_be_cut),
-            ("a time below 0 or beyond 24 hours", _is_beyond_day),
+            ("an interval with sub-microsecond digits", _would_be_cut),
+            ("a time below 0 or above 24 hours", _is_beyond_day),
         )
         for what, is_changed in changed:
             if any(map(is_changed, parts_of(column))):
                 raise SourceError(
-                    f"The column '{name}' has a value that the engine would change: {what}. Read a view that has it as "
-                    "text."
+                    f"The column '{name}' has a value that the engine cannot represent exactly: {what}. Read it as "
+                    "text through a view."
                 )
     return batch
 

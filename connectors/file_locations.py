@@ -26,13 +26,15 @@ def locate_file(scheme: str, text: str, _directory: Path) -> str:
         raise InvalidValueError(f"write {scheme}:// before the host")
     authority, path = match.groups()
     if "@" in authority:
-        raise InvalidValueError(f"no user or password before the host: {scheme}_user and {scheme}_pass hold these")
+        raise InvalidValueError(f"remove the user and password before the host: use {scheme}_user and {scheme}_pass")
     found = split_host_port(authority)
     if found is None:
         raise InvalidValueError("not a host and a port")
     # FTP commands are lines.
     if not path.isprintable() or len(path.encode()) > _MAX_PATH_BYTES or ".." in path.split("/"):
-        raise InvalidValueError(f"a path is printable, has no .. and at most {_MAX_PATH_BYTES:,} bytes")
+        raise InvalidValueError(
+            f"a path must be printable, must not contain .. and is limited to {_MAX_PATH_BYTES:,} bytes"
+        )
     host, port = found
     shown = f"[{host}]" if ":" in host else host
     return f"{scheme}://{shown}{f':{port}' if port else ''}/{path}"

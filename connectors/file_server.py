@@ -72,7 +72,7 @@ class FileServer(ABC, Generic[_Params]):
     def __enter__(self) -> Self:
         self._open.enter_context(self._deadline.cut_off(self._is_ours))
         try:
-            with self._explained("it breaks off"):
+            with self._explained("it ends early"):
                 self._connect(max(0.001, min(self._silence_s, self._deadline.left_s)))
         except BaseException:
             self._open.close()
@@ -134,7 +134,7 @@ class FileServer(ABC, Generic[_Params]):
     def _unreachable(self, error: Exception) -> str | None:
         """Return why the server cannot be reached; None if *error* is a different kind of error."""
         if isinstance(error, socket.gaierror):
-            return f"'{self._url}': the name of the server cannot be resolved"
+            return f"'{self._url}': the server's host name cannot be resolved"
         if isinstance(error, TimeoutError):
             return f"'{self._url}': the server was silent for {self._silence_s:g} s, the client_timeout"
         if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.strerror:
@@ -145,13 +145,13 @@ class FileServer(ABC, Generic[_Params]):
         for entry in self._entries(f"/{directory}"):
             # A name is one path segment. `..` or a slash would lead elsewhere, and a line break would begin a command.
             if entry.name in {"", ".", ".."} or re.search(r"[/\r\n\0]", entry.name):
-                raise SourceError(f"'{self.shown(directory)}' has an entry whose name is not a name.")
+                raise SourceError(f"'{self.shown(directory)}' has an entry with an invalid name.")
             key = f"{directory}/{entry.name}" if directory else entry.name
             if entry.size is not None:
                 yield _object(key, entry)
             elif depth == 0:
                 shown = self.shown(directory)
-                raise SourceError(f"'{shown}' is {_MAX_DEPTH} directories deep: does a link lead to one above it?")
+                raise SourceError(f"'{shown}' is {_MAX_DEPTH} directories deep: is there a link to a parent directory?")
             else:
                 yield from self._below(key, depth - 1)
 

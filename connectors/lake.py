@@ -96,7 +96,7 @@ class TableRoot(ABC):
 
     def unsupported(self, what: str) -> SourceError:
         """Return the error for a table that needs the feature *what*."""
-        return SourceError(f"'{self.shown}' needs what this reader does not support: {what[:200]}.")
+        return SourceError(f"'{self.shown}' needs a feature that this reader does not support: {what[:200]}.")
 
 
 def inside(path: str) -> str | None:

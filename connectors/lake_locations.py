@@ -23,10 +23,10 @@ def locate_lake(_name: str, text: str, directory: Path) -> str:
         return locate_path("file://", _name, text, directory)
     scheme, _, rest = path.partition(":")
     if scheme not in {"s3", "s3a"}:
-        raise InvalidValueError("of URLs, only s3://bucket/prefix")
+        raise InvalidValueError("only s3://bucket/prefix URLs are supported")
     bucket, key = parse_location(rest)
     refuse_url(key)
     prefix = key.strip("/")
     if not prefix or ".." in prefix.split("/"):
-        raise InvalidValueError("a prefix within the bucket, without ..")
+        raise InvalidValueError("write a prefix within the bucket, without ..")
     return f"s3://{bucket}/{prefix}"

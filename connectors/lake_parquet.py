@@ -213,7 +213,7 @@ class _File:
         self._metadata = pq.read_metadata(opened)
         found = {key: part for key, (_, part) in _by_key(self._metadata.schema.to_arrow_schema(), (), identify).items()}
         if not found:
-            raise _UnfitError("its columns have no ids")
+            raise _UnfitError("its columns have no IDs")
         self._file = file
         self._columns = columns
         self._identify = identify
@@ -235,14 +235,14 @@ class _File:
             if isinstance(column.key, str) and (other := folded.get(column.key.lower())):
                 raise _UnfitError(f"it has the column '{other}' where the table has '{column.key}'")
             if not column.is_nullable:
-                raise _UnfitError(f"it lacks the column '{column.name}', which has to have values")
+                raise _UnfitError(f"it lacks the column '{column.name}', which cannot be null")
 
     def arrays(self) -> Iterator[list[pa.Array]]:
         """Read the columns in batches, without deleted rows."""
         position = 0
         kept = self._file.kept
         if kept is not None and len(kept) > self._metadata.num_rows:
-            raise _UnfitError("rows of it are deleted that it does not have")
+            raise _UnfitError("it has deletes for rows that it does not contain")
         for rows, batch in self._batches():
             mask = None if kept is None or position >= len(kept) else kept.slice(position, rows)
             position += rows
@@ -278,7 +278,7 @@ class _File:
                 # Beyond the nanosecond range both sides overflow alike, so the difference is correct.
                 rest = pc.subtract(whole.view(pa.int64()), pc.multiply(cut.view(pa.int64()), 1000))
                 if pc.any(pc.not_equal(rest, 0)).as_py():
-                    raise _UnfitError(f"the column '{name}' has a time with digits below microseconds")
+                    raise _UnfitError(f"the column '{name}' has a time with sub-microsecond digits")
 
     def _column(self, column: Column, batch: pa.RecordBatch, rows: int) -> pa.Array:
         if column.key in self._file.constants:
@@ -288,7 +288,7 @@ class _File:
         name = self._found[column.key].name
         values = _projected(batch.column(name), column, (name,), self._identify)
         if values.null_count and not column.is_nullable:
-            raise _UnfitError(f"the column '{column.name}' has rows without a value, and has to have one in each")
+            raise _UnfitError(f"the column '{column.name}' has nulls, but cannot be null")
         return values
 
 
@@ -322,7 +322,7 @@ def _projected(values: pa.Array, column: Column, path: tuple[str, ...], identify
     if isinstance(wanted, pa.BaseExtensionType) and kind == wanted.storage_type:
         return pa.ExtensionArray.from_storage(wanted, values)
     if not _becomes(kind.value_type if pa.types.is_dictionary(kind) else kind, wanted):
-        raise _UnfitError(f"the column '{column.name}' is of the type {kind}, where the table has {wanted}")
+        raise _UnfitError(f"the column '{column.name}' has the type {kind}, but the table has {wanted}")
     return values.cast(wanted)
 
 
@@ -335,7 +335,7 @@ def _struct(values: pa.StructArray, column: Column, path: tuple[str, ...], ident
             child = values.field(index)
             children.append(_projected(child, part, (*path, described.name), identify))
         elif not part.is_nullable:
-            raise _UnfitError(f"it lacks the field '{part.name}' of '{path[0]}', which has to have values")
+            raise _UnfitError(f"it lacks the field '{part.name}' of '{path[0]}', which cannot be null")
         else:
             children.append(pa.nulls(len(values), part.type))
     return pa.StructArray.from_arrays(children, fields=list(column.type), mask=values.is_null())
@@ -397,5 +397,5 @@ def _explained(root: TableRoot, path: str) -> Iterator[None]:
     except pa.ArrowException:
         raise SourceError(
             f"The file '{path}' of '{root.shown}' cannot be read: it is damaged, is not Parquet, or a value does not "
-            "fit the type that the table gives its column."
+            "match its column's type."
         ) from None

@@ -54,7 +54,7 @@ class _LocalRoot(TableRoot):
                 by_descriptor = Path(f"/proc/self/fd/{descriptor}")
                 # Check the opened file, because a directory in its path may have been replaced in the meantime.
                 if not by_descriptor.readlink().is_relative_to(self._root):
-                    raise SourceError(f"'{path}' of '{self.shown}' is a link that leads out of the table.")
+                    raise SourceError(f"'{path}' of '{self.shown}' is a link to a file outside the table.")
                 return pa.OSFile(str(by_descriptor))
             finally:
                 os.close(descriptor)

@@ -55,7 +55,7 @@ class _S3Root(TableRoot):
         if found is None:
             raise SourceError(f"'{path}' of '{self.shown}' cannot be read: it does not exist.")
         if found.size is None:
-            raise SourceError(f"'{path}' of '{self.shown}' cannot be read: the server does not give its length.")
+            raise SourceError(f"'{path}' of '{self.shown}' cannot be read: the server does not report its length.")
         return pa.PythonFile(_Ranges(self._bucket, found, found.size), mode="r")
 
     def below(self, directory: str) -> TableRoot:

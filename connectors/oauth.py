@@ -72,7 +72,9 @@ class AccessToken:
                 token, lasts_s = "", 0.0
             # The response may quote the request, so it is not shown.
             if not isinstance(token, str) or re.fullmatch(r"[!-~]+", token) is None:
-                raise SourceError(f"'{self._request.shown}' gives no token (status {status}): {self._request.see}.")
+                raise SourceError(
+                    f"'{self._request.shown}' did not return a token (status {status}): {self._request.see}."
+                )
             self._token, self._ends = token, asked + lasts_s - _MARGIN_S
         return self._token
 

@@ -91,12 +91,11 @@ class ObjectSource(ABC, Generic[_Params]):
                         formats.add(self._as_sent(detected, answer, name))
                         files.append(downloads.save(answer, name))
                 if len(formats) > 1:
-                    raise SourceError(f"'{self._shown}' mixes kinds: some of its objects are stored with gzip.")
+                    raise SourceError(f"'{self._shown}' mixes formats: only some of its objects are stored with gzip.")
                 is_one = found[0].key == self._key and bucket.is_pinned
                 if not is_one and self._find(bucket) != found:
                     raise SourceError(
-                        f"The objects of '{self._shown}' changed while they were read; the next refresh reads them "
-                        "again."
+                        f"The objects of '{self._shown}' changed during the read; the next refresh will retry."
                     )
             (detected,) = formats
             yield detected.format(

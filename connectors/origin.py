@@ -92,7 +92,7 @@ class Answer:
         """
         if self.length is None and "chunked" not in self.headers.get("transfer-encoding", "").lower():
             raise SourceError(
-                f"'{self._shown}': the server gives neither the length of the file nor a chunked one, so that a "
+                f"'{self._shown}': the server reports neither the length of the file nor a chunked body, so a "
                 "truncated file could not be detected."
             )
         yield from self._response.iter_stream()
@@ -196,8 +196,8 @@ class Origin:
             raise SourceError(f"'{self._shown}': the server redirects to an address that is not a URL.") from None
         if _endpoint(origin) != self._endpoint:
             raise SourceError(
-                f"'{self._shown}': the server redirects to another one, {origin}, which is not followed: "
-                "if you trust that server, name it in the configuration."
+                f"'{self._shown}': the server redirects to another server, {origin}. Redirects to other servers "
+                "are not followed: if you trust that server, set it in the configuration."
             )
         return rest if rest.startswith("/") else f"/{rest}"
 
@@ -218,15 +218,15 @@ class Origin:
         why = cause.strerror if isinstance(cause, OSError) and cause.strerror else "the connection failed"
         reasons: tuple[tuple[bool, str], ...] = (
             (untrusted is not None, f"the certificate of the server is not trusted ({untrusted})"),
-            (isinstance(cause, ssl.SSLError), "the server does not speak TLS as this program does"),
-            (isinstance(error, httpcore.ProxyError), "the proxy from the environment refuses the connection"),
-            (isinstance(cause, socket.gaierror), f"the name of the server cannot be resolved{through}"),
+            (isinstance(cause, ssl.SSLError), "the server uses an incompatible version of TLS"),
+            (isinstance(error, httpcore.ProxyError), "the proxy from the environment refused the connection"),
+            (isinstance(cause, socket.gaierror), f"the server's host name cannot be resolved{through}"),
             (isinstance(error, httpcore.ConnectTimeout), f"no connection to the server{through} within {silence}"),
             (isinstance(error, httpcore.ConnectError), f"the server cannot be reached{through} ({why})"),
             (isinstance(error, httpcore.TimeoutException), f"the server was silent for {silence}"),
             (isinstance(error, httpcore.LocalProtocolError), "the address or a header cannot be sent"),
         )
-        broken = "the connection broke, or what came is not HTTP, before everything had arrived"
+        broken = "the connection broke, or the response was not HTTP, before all data had arrived"
         return next((reason for holds, reason in reasons if holds), broken)
 
 
@@ -296,7 +296,7 @@ def _proxy_for(scheme: str, host: str, port: int) -> httpcore.Proxy | None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         origin, _ = parse_origin(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
     except (InvalidValueError, ValueError):
-        raise SourceError("The proxy from the environment cannot be used: give an http:// or https:// URL.") from None
+        raise SourceError("The proxy from the environment cannot be used: use an http:// or https:// URL.") from None
     auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username is not None else None
     ssl_context = tls_context(None) if parts.scheme == "https" else None
     return httpcore.Proxy(origin, auth=auth, ssl_context=ssl_context)

@@ -22,17 +22,17 @@ from runtimeconf.s3 import S3Params
 _CODES = {
     "NoSuchKey": "it does not exist",
     "NoSuchBucket": "the bucket does not exist",
-    "InvalidAccessKeyId": "s3_key is not known there",
-    "SignatureDoesNotMatch": "s3_secret does not belong to s3_key",
+    "InvalidAccessKeyId": "s3_key is unknown to the server",
+    "SignatureDoesNotMatch": "s3_secret does not match s3_key",
     "ExpiredToken": "the session token has expired",
     "InvalidToken": "the session token is not valid",
-    "RequestTimeTooSkewed": "the clock of this machine is wrong",
+    "RequestTimeTooSkewed": "this machine's clock is wrong",
     "InvalidObjectState": "it is archived: restore it first",
     "SlowDown": "the server is rate limiting requests",
 }
 _STATUSES = {
-    400: "the server does not understand the request, perhaps for a wrong s3_region or s3_url_style",
-    401: "the server requires other credentials: see s3_key and s3_secret",
+    400: "the server cannot process the request; check s3_region and s3_url_style",
+    401: "the server rejected the credentials: see s3_key and s3_secret",
     403: "the server does not allow it: see s3_auth, s3_key and s3_secret",
     404: "it does not exist",
     407: "the proxy from the environment requires credentials",
@@ -89,5 +89,5 @@ def _credentials(params: S3Params) -> Credentials | ReadOnlyCredentials | None:
         # shown.
         raise SourceError(f"The credentials of this machine cannot be read ({type(exc).__name__}).") from exc
     if frozen is None:
-        raise SourceError("s3_auth is iam_role, but neither the environment nor the machine has credentials.")
+        raise SourceError("s3_auth is iam_role, but there are no credentials in the environment or on this machine.")
     return frozen

@@ -52,7 +52,7 @@ class TimeColumnMissingError(DatasetError):
     code = "time_column_missing"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"Dataset {name} has no time_column, by which refresh_mode append finds newer rows.")
+        super().__init__(f"Dataset {name} has no time_column, which refresh_mode append needs to find newer rows.")
 
 
 class DatasetsUnavailableError(DatasetError):

@@ -15,16 +15,18 @@ def admit_refresh_sql(gate: StatementGate | QueryEngine, dataset: DatasetConfig,
         QueryError: The SQL cannot be checked at the moment.
     """
     if dataset.view is not None:  # The SQL could raise an error that quotes data that the view leaves out.
-        raise StatementNotAllowedError(f"{dataset.name} is a materialized view: a refresh of it takes no refresh_sql.")
+        raise StatementNotAllowedError(
+            f"{dataset.name} is a materialized view: its refresh does not accept a refresh_sql."
+        )
     statement = gate.admit(sql, frozenset({dataset.name.lower()}))
     if statement.kind != "select":
         raise StatementNotAllowedError(
-            f"The refresh_sql of {dataset.name} must be a query for its rows: SELECT, FROM, WITH or VALUES. SHOW, "
+            f"The refresh_sql of {dataset.name} must be a query that returns rows: SELECT, FROM, WITH or VALUES. SHOW, "
             "DESCRIBE, SUMMARIZE, EXPLAIN and a PIVOT without IN (...) are not allowed."
         )
     # The gate replaces information_schema with views of a session, which a load does not have.
     if statement.sql.count("_catalog.") > sql.count("_catalog."):
-        raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} may not read information_schema.")
+        raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} cannot read information_schema.")
     if statement.parameters:
-        raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} takes no parameters.")
+        raise StatementNotAllowedError(f"The refresh_sql of {dataset.name} cannot have parameters.")
     return AdmittedSql(statement.sql)

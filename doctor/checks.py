@@ -58,10 +58,10 @@ class Configuration:
         except ConfigError as exc:
             for fault in exc.faults:
                 fix = "Correct the configuration; docs/configuration.md describes each field."
-                yield Finding("error", about, str(fault), fix if fault.line else "Name the file by --config.")
+                yield Finding("error", about, str(fault), fix if fault.line else "Set --config to the file.")
             return
         self.state_dir = self.config.state_dir
-        yield Finding("ok", about, f"{self.config.file} has no fault: datasets {len(self.config.datasets):,}.")
+        yield Finding("ok", about, f"{self.config.file} has no errors: datasets {len(self.config.datasets):,}.")
         for sentence in self.config.warnings:
             yield Finding("warning", about, sentence, "See Warnings in docs/configuration.md.")
         try:
@@ -74,7 +74,7 @@ class Configuration:
 def views(config: RuntimeConfig, known: Mapping[str, tuple[Column, ...]]) -> Iterator[Finding]:
     """Yield the views, indexes and the like that do not fit the *known* columns of the datasets."""
     for fault in dry_run(config, known).errors:
-        yield Finding("error", "sql", str(fault), "Correct the statement, or the columns of the dataset.")
+        yield Finding("error", "sql", str(fault), "Correct the statement or the dataset's columns.")
 
 
 def state_directory(state_dir: Path) -> Iterator[Finding]:
@@ -83,32 +83,32 @@ def state_directory(state_dir: Path) -> Iterator[Finding]:
     try:
         judge_state_dir(state_dir)
     except StateDirectoryError as exc:
-        yield Finding("error", about, str(exc), "Set runtime.state_dir to a directory of the runtime's user alone.")
+        yield Finding("error", about, str(exc), "Set runtime.state_dir to a directory used only by the runtime's user.")
         return
     if not os.access(state_dir, os.F_OK):
-        yield Finding("note", about, f"{state_dir} does not exist: the first start creates it.")
+        yield Finding("note", about, f"{state_dir} does not exist: the runtime creates it when it first starts.")
     elif not os.access(state_dir, os.R_OK | os.X_OK):
         yield Finding("error", about, f"{state_dir} cannot be read.", "Run this command as the runtime's user.")
         return
     elif stat.S_IMODE(state_dir.stat().st_mode) & _OTHERS:
-        yield Finding("warning", about, f"Other users have rights on {state_dir}.", f"chmod 700 {state_dir}")
+        yield Finding("warning", about, f"Other users have permissions on {state_dir}.", f"chmod 700 {state_dir}")
     yield from _salt(state_dir / salt.SALT_NAME)
     manifest = Manifest(generation=0)
     try:
         manifest = read_manifest(state_dir)
     except ManifestError as exc:
-        yield Finding("warning", about, f"{exc} All data is loaded again.", "Check that the sources are reachable.")
+        yield Finding("warning", about, f"{exc} All data will be reloaded.", "Check that the sources are reachable.")
     yield from _disk(state_dir, max((snapshot.size_bytes for snapshot in manifest.snapshots), default=0))
     for snapshot in manifest.snapshots:
         with suppress(OSError):
             if snapshot_path(state_dir, snapshot).stat().st_size == snapshot.size_bytes:
                 continue
-        lost = "The file of its data is missing or has another size: the next start loads it again."
+        lost = "Its data file is missing or has the wrong size: the next start will reload it."
         yield Finding("error", f"dataset {snapshot.dataset}", lost, "Restart the runtime.")
     newest = max((snapshot.created_at for snapshot in manifest.snapshots), default="")
     if newest > utc_in(_TOLERANCE_S):
-        set_back = f"The newest data was loaded at {newest}, which is still to come: the clock was set back."
-        yield Finding("warning", "clock", set_back, "Set the clock; the expiry of keys depends on it.")
+        set_back = f"The newest data was loaded at {newest}, which is in the future: the clock was set back."
+        yield Finding("warning", "clock", set_back, "Set the clock; key expiry depends on it.")
 
 
 def _salt(file: Path) -> Iterator[Finding]:
@@ -120,7 +120,7 @@ def _salt(file: Path) -> Iterator[Finding]:
     try:
         salt.load(file.parent)
     except SaltError as exc:
-        yield Finding("error", "keys", str(exc), f"Look at {file}.")
+        yield Finding("error", "keys", str(exc), f"Check {file}.")
 
 
 def _disk(state_dir: Path, largest: int) -> Iterator[Finding]:
@@ -128,11 +128,11 @@ def _disk(state_dir: Path, largest: int) -> Iterator[Finding]:
     about, room, system = "disk", Disk.of(existing).room_bytes, os.statvfs(existing)
     free = f"{size(shutil.disk_usage(existing).free)} are free"
     if system.f_flag & os.ST_RDONLY:
-        yield Finding("error", about, "The disk of the state directory is read-only.", "Mount it for writing.")
+        yield Finding("error", about, "The disk of the state directory is read-only.", "Mount it read-write.")
     elif system.f_files and not system.f_favail:
         yield Finding("error", about, "The disk has no room for more files (inodes).", "Delete files.")
     elif room == 0:
-        keeps = "Free space: loads leave a twentieth of the disk free, up to 1 GiB."
+        keeps = "Free disk space: loads keep 5 percent of the disk free, up to 1 GiB."
         yield Finding("error", about, f"{free}: no dataset can be loaded.", keeps)
     elif room < largest:
         text = f"{free}: the largest snapshot, of {size(largest)}, cannot be refreshed."
@@ -179,7 +179,7 @@ def certificate(tls: TlsConfig) -> Iterator[Finding]:
     try:
         begin, end = _dates(tls.certificate_file, tls.key_file)
     except ssl.SSLCertVerificationError as exc:
-        yield Finding("error", about, f"Clients refuse it even as their root: {exc.verify_message}.", renew)
+        yield Finding("error", about, f"Clients reject it even as their root: {exc.verify_message}.", renew)
         return
     now = time.time()
     if end <= now:
@@ -216,16 +216,16 @@ def machine(config: RuntimeConfig) -> Iterator[Finding]:
     for sentence in sentences:
         yield Finding("warning", "limits", sentence, "See docs/operations.md, Sizing.")
     if not sentences:
-        yield Finding(
-            "ok", "limits", f"{size(memory_bytes())} of memory are enough for {config.query.workers} workers."
-        )
+        yield Finding("ok", "limits", f"{size(memory_bytes())} of memory is enough for {config.query.workers} workers.")
     for feature in sandbox.missing():
-        lacks = f"The kernel lacks {feature}: engine workers are confined less."
+        lacks = f"The kernel lacks {feature}: engine workers are less confined."
         yield Finding("warning", "sandbox", lacks, "Use Linux 6.2 or later with Landlock; see docs/security.md.")
     adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)
     if adjtimex is not None and adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)) == _TIME_ERROR:
-        unknown = "The kernel says that its clock is not synchronised; the expiry of keys depends on it."
+        unknown = "The kernel says that its clock is not synchronised; key expiry depends on it."
         level: Level = (
             "note" if config.snapshots is None else "warning"
         )  # Object storage refuses requests if the clock is far off.
-        yield Finding(level, "clock", unknown, "Run chrony or systemd-timesyncd, unless the host keeps the time.")
+        yield Finding(
+            level, "clock", unknown, "Run chrony or systemd-timesyncd, unless the host synchronizes the clock."
+        )

@@ -54,7 +54,7 @@ def run(about: str, check: Callable[[], Iterable[Finding]], limit_s: float = LIM
     thread.join(limit_s)
     if thread.is_alive():
         late = f"This check did not end within {limit_s:g} s."
-        return [*found, Finding("error", about, late, "Look for a file system or a service that does not respond.")]
+        return [*found, Finding("error", about, late, "Check for a file system or a service that does not respond.")]
     return found
 
 
@@ -62,9 +62,9 @@ def _described(failure: Exception) -> tuple[str, str]:
     """Return a sentence about *failure* and a remedy. Only system messages are shown, because others may quote data."""
     if isinstance(failure, OSError) and failure.strerror:
         where = f" {failure.filename}" if isinstance(failure.filename, str) else ""
-        return f"This check was not possible:{where} {failure.strerror.lower()}.", "Check the rights of this user."
+        return f"This check could not run:{where} {failure.strerror.lower()}.", "Check this user's permissions."
     if isinstance(failure, StateDirectoryError):
-        return str(failure), "Set TMPDIR to a directory that can be written."
+        return str(failure), "Set TMPDIR to a writable directory."
     last = traceback.extract_tb(failure.__traceback__)[-1:]
     place = "".join(f" in {Path(frame.filename).name}, line {frame.lineno}" for frame in last)
     return f"This check failed: {type(failure).__name__}{place}.", "Please report it."

@@ -27,10 +27,10 @@ _STOPPED = frozenset("TtZ")
 
 #: What to do about errors that are not source errors, by a substring of their text.
 _REMEDIES = {
-    NOT_WRITTEN: "Make room on the disk of the state directory, or make it writable",
-    "query.memory_limit": "Raise the limit, or have the refresh_sql read less",
-    "not enough memory": "Look into the log of the system for a process that was killed for its memory",
-    "the refresh_timeout of the dataset": "Raise refresh_timeout, or have the refresh_sql read less",
+    NOT_WRITTEN: "Free space on the disk of the state directory, or make it writable",
+    "query.memory_limit": "Raise the limit, or make the refresh_sql read less data",
+    "not enough memory": "Check the system log for a process that was killed for its memory use",
+    "the refresh_timeout of the dataset": "Raise refresh_timeout, or make the refresh_sql read less data",
     "on_schema_change is fail": "Restore its columns, or set on_schema_change to accept",
     "on_empty is fail": "Restore its rows, or set on_empty to accept",
 }
@@ -58,7 +58,7 @@ def check(runtime: Runtime, config: RuntimeConfig) -> Iterator[Finding]:
     """Yield whether *runtime* is ready and current, and how old its data is. It may not have read *config* yet."""
     about = "runtime"
     if not runtime.is_running:
-        yield Finding("note", about, "No runtime runs on this state directory.")
+        yield Finding("note", about, "No runtime is running on this state directory.")
         return
     if not runtime.processes:
         yield Finding("note", about, "Its processes cannot be seen.", "Run this as its user, and in its container.")
@@ -79,7 +79,7 @@ def _answer(config: RuntimeConfig, control: ControlClient) -> Finding:
         # As in `healthcheck`, the certificate is for the names that callers use.
         answer = httpx.get(url, timeout=_TIMEOUT_S, trust_env=False, verify=False)  # noqa: S501
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
-        remedy = "Look at its log, and whether runtime.http.bind or runtime.tls was changed without a restart."
+        remedy = "Check its log, and check whether runtime.http.bind or runtime.tls was changed without a restart."
         return Finding("error", "runtime", f"It does not respond to {url} ({type(exc).__name__}).", remedy)
     if answer.status_code == 200:
         return Finding("ok", "runtime", "It is ready.")
@@ -87,7 +87,7 @@ def _answer(config: RuntimeConfig, control: ControlClient) -> Finding:
         awaited = control.waiting_for()
     except DatasetsUnavailableError:
         awaited = ()
-    remedy = f"It waits for {', '.join(awaited)}: see these datasets." if awaited else "Look at its log."
+    remedy = f"It is waiting for {', '.join(awaited)}: see these datasets." if awaited else "Check its log."
     return Finding("error", "runtime", f"It is not ready: {url} returns {answer.status_code}.", remedy)
 
 
@@ -97,10 +97,12 @@ def _datasets(config: RuntimeConfig, control: ControlClient) -> Iterator[Finding
         sharing = None if config.snapshots is None else control.sharing()
     except DatasetsUnavailableError:
         text = "The process that loads data does not respond: the data is served, but no longer refreshed."
-        yield Finding("error", "runtime", text, "Look at its log, or restart the runtime.")
+        yield Finding("error", "runtime", text, "Check its log, or restart the runtime.")
         return
     if sharing is not None and sharing.error is not None:
-        yield Finding("error", "shared storage", sharing.error, "See params of runtime.snapshots and the network.")
+        yield Finding(
+            "error", "shared storage", sharing.error, "Check the params of runtime.snapshots and the network."
+        )
     intervals_s = {dataset.name: dataset.acceleration.refresh_check_interval_s for dataset in config.datasets}
     found = [finding for state in states for finding in judged(state, intervals_s.get(state.name))]
     yield from found or [Finding("ok", "runtime", "All of its datasets are loaded and current.")]
@@ -116,7 +118,7 @@ def judged(state: DatasetState, interval_s: float | None) -> Iterator[Finding]:
         yield Finding("warning", about, text, f"{remedy}, then run `querykeep refresh {state.name}`.")
     if interval_s and state.age_s is not None and state.age_s > _MISSED * interval_s:
         text = f"It was last checked {duration(state.age_s)} ago; its interval is {duration(interval_s)}."
-        yield Finding("warning", about, text, "Look at the runtime's log; a longer interval may suit its source.")
+        yield Finding("warning", about, text, "Check the runtime's log; a longer interval may suit its source.")
 
 
 def _reloads(config: RuntimeConfig, first: int) -> Iterator[Finding]:
@@ -135,4 +137,9 @@ def _reloads(config: RuntimeConfig, first: int) -> Iterator[Finding]:
         elif report.state == "done":
             read_at = asked_at
     if config.file.stat().st_mtime > read_at + _TOLERANCE_S:
-        yield Finding("note", "runtime", "The YAML has changed since the runtime read it.", "Run `querykeep reload`.")
+        yield Finding(
+            "note",
+            "runtime",
+            "The configuration file has changed since the runtime read it.",
+            "Run `querykeep reload`.",
+        )

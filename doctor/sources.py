@@ -41,7 +41,7 @@ class Sources:
     def check(self, *, offline: bool) -> Iterator[Finding]:
         """Check the sources (with *offline*, only files on this machine), and yield the result of each."""
         if not self._config.reads_sources:
-            yield Finding("note", "sources", "This node is a follower: it reads no source.")
+            yield Finding("note", "sources", "This node is a follower: it does not read sources.")
             return
         with suppress(ManifestError):
             snapshots = read_manifest(self._config.state_dir).snapshots
@@ -54,7 +54,7 @@ class Sources:
                 about, scratch = f"dataset {dataset.name}", Path(directory, str(number))
                 yield from run(about, partial(self._ask, about, dataset, scratch), self._limit_s + _GRACE_S)
         if len(asked) < len(datasets):
-            yield Finding("note", "sources", f"--offline: {len(datasets) - len(asked)} sources were not asked.")
+            yield Finding("note", "sources", f"--offline: {len(datasets) - len(asked)} sources were not contacted.")
 
     def _ask(self, about: str, dataset: DatasetConfig, scratch: Path) -> Iterator[Finding]:
         scratch.mkdir()
@@ -78,10 +78,10 @@ class Sources:
             refuse_changes(dataset.name, served.columns, columns)
         except SchemaChangedError as exc:
             if dataset.on_schema_change == "accept":
-                return Finding("note", about, "The columns of the source have changed; the next refresh takes them.")
+                return Finding("note", about, "The columns of the source have changed; the next refresh will use them.")
             fix = "Restore the columns of the source, or set on_schema_change to accept."
             return Finding("error", about, str(exc), fix)
-        return Finding("ok", about, f"The source has the {len(columns)} columns that are served.")
+        return Finding("ok", about, f"The source has the same {len(columns)} columns that are being served.")
 
 
 @contextmanager

@@ -36,6 +36,6 @@ def checked(application: Any) -> Application:
     """
     if not isinstance(application, Application):
         raise TypeError(
-            f"{application!r} is not the application of runtime_site.wsgi, and this server serves no other."
+            f"{application!r} is not the application of runtime_site.wsgi, the only one that this server supports."
         )
     return application

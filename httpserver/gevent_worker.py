@@ -212,7 +212,7 @@ class GeventWebWorker(GeventWorker):
                     connection.stop_reading()
                     stopped.add(connection)
             if waited_s > limit_s:
-                logger.warning("requests were cut off: they did not end in %g s", limit_s)
+                logger.warning("requests were cut off because they did not finish within %g s", limit_s)
                 self.application.cancel_all()  # Requests without a response so far get an error.
                 self._pool.join(timeout=_STOP_MARGIN_S / 2)
                 self._pool.kill(timeout=_STOP_MARGIN_S / 4)

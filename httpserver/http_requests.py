@@ -110,8 +110,13 @@ REFUSALS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (HeadTimeoutError, 408, "request_timeout", "The headers were not complete in time: send them without long pauses."),
     (http_errors.LimitRequestLine, 414, "uri_too_long", "The request line is too long."),
     (http_errors.LimitRequestHeaders, 431, "headers_too_large", "The request headers are too large."),
-    (http_errors.ExpectationFailed, 417, "expectation_failed", "The Expect header names an unknown expectation."),
-    (http_errors.UnsupportedTransferCoding, 501, "unsupported_transfer_coding", "Only chunked is understood."),
+    (http_errors.ExpectationFailed, 417, "expectation_failed", "The Expect header contains an unknown expectation."),
+    (
+        http_errors.UnsupportedTransferCoding,
+        501,
+        "unsupported_transfer_coding",
+        "The only supported transfer coding is chunked.",
+    ),
     (http_errors.ParseException, 400, "malformed_request", "The request is not well-formed HTTP/1.1."),
 )
 
@@ -135,4 +140,4 @@ def refuse(application: Application, client: Any, address: Any, error: BaseExcep
     try:
         client.sendall(response)
     except OSError:
-        logger.debug("the peer of a refused request is gone")
+        logger.debug("the client of a refused request disconnected")

@@ -52,10 +52,10 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
                 return msgspec.convert(fields, cls)
         except (ValueError, KeyError, TypeError, RecursionError, msgspec.MsgspecError) as exc:
             raise SharedStorageError(
-                f"The {cls._NAME} of runtime.snapshots is not what this release writes: something else writes there."
+                f"The {cls._NAME} of runtime.snapshots has an unexpected format: something else is writing there."
             ) from exc
         raise SharedStorageError(
-            f"The {cls._NAME} of runtime.snapshots is of another release: all nodes need the same one."
+            f"The {cls._NAME} of runtime.snapshots is from another release: all nodes must run the same release."
         )
 
 
@@ -81,7 +81,7 @@ class SharedManifest(_Document, frozen=True, kw_only=True):
             seconds_since(one.created_at)
         files, datasets = {one.file for one in self.snapshots}, {one.dataset for one in self.snapshots}
         if len(files) < len(self.snapshots) or len(datasets) < len(self.snapshots):
-            raise ValueError("each dataset has one snapshot, in a file of its own")
+            raise ValueError("each dataset must have one snapshot, in its own file")
 
 
 NOTHING_PUBLISHED = SharedManifest(epoch=0, node="", generation=0, snapshots=())

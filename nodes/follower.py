@@ -164,7 +164,7 @@ class Follower:
         try:
             run = self._requests.add(dataset.name, sql, **options)
         except SharedStorageError as exc:
-            raise DatasetsUnavailableError(f"{exc} It would pass the request on: try again.") from exc
+            raise DatasetsUnavailableError(f"{exc} The request cannot be forwarded: try again.") from exc
         self._pending[run.id] = dataset.name, run
         return run
 
@@ -273,7 +273,7 @@ class Follower:
         """Withdraw snapshots that are damaged or lost on this disk, so that they are loaded again."""
         try:
             for fault in self._snapshots.withdraw_damaged().values():
-                logger.warning("%s It is loaded from the shared storage again.", fault)
+                logger.warning("%s It will be reloaded from the shared storage.", fault)
             self._snapshots.restore()
         except (SnapshotError, OSError) as exc:
             logger.warning("The published data cannot be checked: %s", exc)
@@ -287,7 +287,7 @@ class Follower:
         served = self._snapshots.snapshot(snapshot.dataset)
         if served is not None and served.file == snapshot.file:  # Names are never reused.
             what = f"changes a snapshot of {snapshot.dataset}"
-            raise SharedStorageError(f"The manifest of runtime.snapshots {what}: something else writes there.")
+            raise SharedStorageError(f"The manifest of runtime.snapshots {what}: something else is writing there.")
         try:
             if not self._load(snapshot, path):
                 return False
@@ -301,7 +301,7 @@ class Follower:
                 not_written(f"The snapshot of {snapshot.dataset}", exc.strerror) if isinstance(exc, OSError) else exc
             )
             if not self._stop.is_set():
-                logger.warning("%s It is loaded from the shared storage again.", fault)
+                logger.warning("%s It will be reloaded from the shared storage.", fault)
             self._errors[snapshot.dataset] = str(fault)
             self._failed[snapshot.file] = time.monotonic()
             return False
@@ -320,7 +320,7 @@ class Follower:
                 self._manifest_tag = ""
                 self._look_at_manifest()
                 if snapshot in self._manifest.snapshots:
-                    raise SnapshotError(f"The snapshot of {snapshot.dataset} is missing in the shared storage.")
+                    raise SnapshotError(f"The snapshot of {snapshot.dataset} is missing from the shared storage.")
                 return False  # The snapshot has been superseded.
             if checksum != snapshot.sha256:
                 raise SnapshotError(f"The snapshot of {snapshot.dataset} is damaged in the shared storage.")

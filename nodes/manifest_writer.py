@@ -26,8 +26,8 @@ _TRIES, _PAUSE_S = 5, 1.0
 
 _NO_TAG = '"0"'
 
-_FENCED = "Another node publishes now: this one has lost the lease."
-_CONTENDED = "The manifest of runtime.snapshots changes too often: something else writes there."
+_FENCED = "Another node is now the publisher: this node has lost the lease."
+_CONTENDED = "The manifest of runtime.snapshots changes too often: something else is writing there."
 
 
 class ManifestWriter:
@@ -171,7 +171,7 @@ class ManifestWriter:
         """Make sure that the server checks conditions: it must refuse to replace a version that never existed."""
         if self._storage.write(MANIFEST, self._manifest.encode(), _NO_TAG) is not None:
             raise SharedStorageError(
-                "The server of runtime.snapshots ignores conditions on writes (If-Match): it cannot be used."
+                "The server of runtime.snapshots ignores conditional writes (If-Match), so it cannot be used."
             )
 
     def _verify(self) -> None:

@@ -169,14 +169,14 @@ class Node:
                 self._report(str(exc))
             except Exception:
                 logger.exception("The shared snapshots cannot be checked")
-                self._report("It failed; see the log of the runtime.")
+                self._report("It failed; see the runtime log.")
             self._stop.wait(self._shared.poll_s)
 
     def _report(self, error: str | None) -> None:
         if error is not None and error != self._error and not self._stop.is_set():
-            logger.warning("%s This node serves what it has.", error)
+            logger.warning("%s This node continues to serve its current data.", error)
         elif error is None and self._error is not None:
-            logger.info("The shared storage responds again.")
+            logger.info("The shared storage is responding again.")
         self._error = error
 
     def _step(self) -> None:
@@ -217,14 +217,14 @@ class Node:
             with suppress(SharedStorageError):
                 publisher.look()
             refresher.start()
-        logger.info("This node now publishes", extra={"fields": {"node": self._id, "epoch": epoch}})
+        logger.info("This node is now the publisher", extra={"fields": {"node": self._id, "epoch": epoch}})
 
     def _step_down(self, publisher: Publisher) -> None:
         """Stop publishing, and serve the snapshots of the node that has the lease now."""
-        logger.warning("Another node publishes now; this one serves what it publishes.")
+        logger.warning("Another node is now the publisher; this node serves its data.")
         with self._change:
             while not publisher.stop(_END_S) and not self._stop.is_set():
-                logger.warning("A load does not end")
+                logger.warning("A load has not ended")
             if not self._stop.is_set():
                 names = [dataset.name for dataset in self._config.datasets]
                 self._role = self._new_follower({name: publisher.control.history(name) for name in names})
@@ -233,7 +233,8 @@ class Node:
         if self._shared.role == "publisher" and self._lease.holder not in {"", self._id} and not self._is_warned:
             self._is_warned = True
             logger.warning(
-                "Another node publishes to %s: this one waits, though its role is publisher.", self._shared.location
+                "Another node publishes to %s: this node is waiting although its role is publisher.",
+                self._shared.location,
             )
 
 

@@ -250,7 +250,7 @@ def _refusal(error: Exception) -> SharedStorageError:
     elif isinstance(error, FileNotFoundError):
         reason = "does not have the bucket of runtime.snapshots"
     else:
-        reason = "does not respond, or fails"
+        reason = "does not respond, or failed"
     return SharedStorageError(f"The storage of shared snapshots {reason}.")
 
 

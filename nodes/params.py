@@ -14,7 +14,7 @@ def _locate(text: str) -> str:
     bucket, prefix = parse_location(text.removeprefix("s3:"))
     parts = prefix.strip("/").split("/")
     if not all(_PART.fullmatch(part) and part not in {".", ".."} for part in parts):
-        raise InvalidValueError("a prefix of its own after the bucket: letters, digits and . _ = - between slashes")
+        raise InvalidValueError("a dedicated prefix after the bucket: letters, digits and . _ = - between slashes")
     return f"s3://{bucket}/{'/'.join(parts)}"
 
 
@@ -25,7 +25,9 @@ class NodeParams(S3Params):
         """Refuse what the connector refuses, and missing credentials; see `Params.problem`."""
         problem = super().problem(location)
         if problem is None and self.s3_key is None and self.s3_auth != "iam_role":
-            return "lacks credentials, because every node writes there: s3_key and s3_secret, or s3_auth: iam_role"
+            return (
+                "lacks credentials, which every node needs for writing: set s3_key and s3_secret, or s3_auth: iam_role"
+            )
         return problem
 
 

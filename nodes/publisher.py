@@ -92,7 +92,7 @@ class Publisher:
             missing = self.manifest.remove_unused(self._nodes.reads())
             for snapshot in set(missing).intersection(read_manifest(self._config.state_dir).snapshots):
                 logger.warning(
-                    "The snapshot of %s is missing in the shared storage: it is uploaded again", snapshot.dataset
+                    "The snapshot of %s is missing from the shared storage: it will be uploaded again", snapshot.dataset
                 )
                 self.manifest.upload(snapshot, Deadline(_UPLOAD_S, stop))
 

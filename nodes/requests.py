@@ -43,7 +43,7 @@ class Requests:
         try:
             return RefreshRequest.decode(found.content)
         except SharedStorageError as exc:
-            logger.warning("A request for a refresh is dropped. %s", exc)
+            logger.warning("A refresh request was dropped. %s", exc)
             self.remove({run_id})
             return None
 

@@ -44,7 +44,7 @@ def call(invocation: Invocation) -> None:
         raise UsageError("create needs the name of the new key; list and check take no name.")
     foreign = ("config",) if options.action == "create" else _OF_CREATE
     if given := next((name for name in foreign if getattr(options, name) is not None), None):
-        raise UsageError(f"{options.action} does not take --{given.replace('_', '-')}.")
+        raise UsageError(f"{options.action} does not accept --{given.replace('_', '-')}.")
     {"create": _create, "list": _list, "check": _check}[options.action](invocation)
 
 
@@ -72,7 +72,7 @@ def _create(invocation: Invocation) -> None:
         entry.append(f"  limits: {{{', '.join(f'{name}: {value}' for name, value in limits.items())}}}")
     # Print the entry first, so that no key has been shown if the output fails.
     reload = f"{invocation.prog} reload"
-    head = f"Add this to runtime.auth.api-key.named_keys, and run {reload}. The key is shown only now:"
+    head = f"Add this to runtime.auth.api-key.named_keys, and run {reload}. The key is shown only once:"
     for line in (head, *entry):
         invocation.console.message(line)
     invocation.console.write_line(key)
@@ -114,7 +114,7 @@ def _list(invocation: Invocation) -> None:
 def _check(invocation: Invocation) -> None:
     console = invocation.console
     if console.stdin is None:
-        raise UsageError("The key is read from standard input, which is closed.")
+        raise UsageError("The key must be on standard input, which is closed.")
     text = getpass.getpass("API key: ") if console.stdin.isatty() else console.stdin.readline().rstrip("\r\n")
     if has_typing_error(text):
         raise ClientError("The key has a typo: its checksum does not match.")
@@ -122,7 +122,7 @@ def _check(invocation: Invocation) -> None:
     found = KeySet(config.auth.keys, _salt(config), config.auth.named_keys).find(text)
     name = next((name for name, caller in _keys(config) if caller == found), None)
     if found is None or name is None:
-        raise ClientError("No entry of the configuration has this key.")
+        raise ClientError("No entry in the configuration has this key.")
     if found.expires_at is not None and found.expires_at <= datetime.now(UTC).timestamp():
         raise ClientError(f"{name}, fingerprint {found.fingerprint}: expired at {utc_at(found.expires_at)}.")
     console.write_line(f"{name}, fingerprint {found.fingerprint}: is accepted.")
@@ -187,7 +187,7 @@ def _row_filter(text: str) -> tuple[str, str]:
     """Return the dataset, in lower case, and the SQL of one `--rows`."""
     name, equals, sql = text.partition("=")
     if not equals or not sql.strip():
-        raise UsageError("--rows must be the name of a dataset, = and SQL that is true for the rows of the key.")
+        raise UsageError("--rows must be DATASET=SQL, where the SQL is true for the rows that the key can see.")
     name = _converted(RELATION_NAME, name.strip(), "The dataset of --rows must be")
     return name.lower(), _converted(EXPRESSION, sql.strip(), "The SQL of --rows must be")
 
@@ -210,7 +210,7 @@ def _rule_text(rule: dict[str, Any]) -> str:
 def _words(text: str | None, option: str) -> list[str]:
     words = [word.strip() for word in (text or "").split(",") if word.strip()]
     if text is not None and not words:  # An unset variable in a script must not widen the key's permissions.
-        raise UsageError(f"{option} is empty: leave it out for the default.")
+        raise UsageError(f"{option} is empty: omit it to use the default.")
     return words
 
 

@@ -20,22 +20,24 @@ def _later(module: str) -> Callable[[Invocation], None]:
 def _add_apikey_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("create", "list", "check"), help="what to do")
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="of the key to create: a-z, 0-9 and -; it appears in logs"
+        "name", nargs="?", metavar="NAME", help="the name of the key to create: a-z, 0-9 and -; it appears in logs"
     )
     create = parser.add_argument_group("create")
-    create.add_argument("--expires", metavar="90d|DATE", help="after this time, or at the end of this day (UTC)")
-    create.add_argument("--datasets", metavar="A,B", help="the datasets that the key may read (default: all)")
+    create.add_argument(
+        "--expires", metavar="90d|DATE", help="when the key expires: after this time, or at the end of this day (UTC)"
+    )
+    create.add_argument("--datasets", metavar="A,B", help="the datasets that the key can read (default: all)")
     create.add_argument(
         "--rows",
         metavar="DATASET=SQL",
         action="append",
-        help="a dataset of which the key sees the rows for which this SQL is true; may be repeated",
+        help="limit the key to the rows of this dataset for which the SQL is true; can be repeated",
     )
     create.add_argument("--rights", metavar="A,B", help="query, refresh or both (default: query)")
     create.add_argument("--requests-per-minute", metavar="N", help="a limit of the key (default: none)")
     create.add_argument("--concurrent", metavar="N", help="how many of its statements run at once (default: no limit)")
     create.add_argument(
-        "--timeout", metavar="5s", help="the time limit of its statements, if it is shorter than query.timeout"
+        "--timeout", metavar="5s", help="the time limit for its statements, if shorter than query.timeout"
     )
     configured = parser.add_argument_group("list and check")
     configured.add_argument(
@@ -56,10 +58,10 @@ _APIKEY = Command(
     ),
     examples=(
         ("create dashboard --expires 90d --datasets flights", "print a new key, and the entry for named_keys"),
-        ("create acme --rows \"orders=tenant = 'acme'\"", "a key that sees some rows of one dataset"),
+        ("create acme --rows \"orders=tenant = 'acme'\"", "a key that can see some rows of one dataset"),
         ("create app --requests-per-minute 600 --concurrent 4 --timeout 5s", "a key with limits"),
-        ("list --config runtime.yaml", "who may do what, and when keys were last used"),
-        ("check --config runtime.yaml < key.txt", "the entry of this key"),
+        ("list --config runtime.yaml", "what each key can do, and when it was last used"),
+        ("check --config runtime.yaml < key.txt", "show the entry of this key"),
     ),
     add_arguments=_add_apikey_arguments,
     call=_later("operations.apikey"),
@@ -70,13 +72,13 @@ _INIT = Command(
     name="init",
     summary="write a configuration for data files, and a key",
     description=(
-        "Write runtime.yaml for data files, and an API key into the file api_key, both into the working directory.\n"
+        "Write runtime.yaml for data files, and an API key in the file api_key, both in the working directory.\n"
         "Print the two lines to run next: the first starts the runtime, the second queries it.\n"
-        "If runtime.yaml exists, add the files to its datasets; the rest of it stays as it is."
+        "If runtime.yaml exists, add the files to its datasets and leave the rest unchanged."
     ),
     examples=(
         ("orders.parquet", "serve this file as the table orders"),
-        ("customers.csv products.json", "serve two files; in a directory with a runtime.yaml, add them"),
+        ("customers.csv products.json", "serve two files; if runtime.yaml exists, add them to it"),
         ("", "without data; list it in runtime.yaml"),
     ),
     add_arguments=lambda parser: parser.add_argument(

@@ -84,7 +84,7 @@ def call(invocation: Invocation) -> None:
     config, files = Path(DEFAULT_FILE), [_data_file(text) for text in invocation.options.files]
     named = invocation.environ.get(ENVIRONMENT_VARIABLE)
     if named and Path(named).absolute() != config.absolute():
-        invocation.console.warn(f"{ENVIRONMENT_VARIABLE} names another file, which serve will read: unset it.")
+        invocation.console.warn(f"{ENVIRONMENT_VARIABLE} is set to another file, which serve would read: unset it.")
     if files and os.path.lexists(config):
         _add(invocation, config, files)
     else:
@@ -95,9 +95,9 @@ def _write(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
     """Write a first configuration, and a key."""
     for file in (config, _KEY_FILE):
         if os.path.lexists(file):
-            hint = " Name data files to add them to it." if file == config else ""
+            hint = " To add data files to it, name them." if file == config else ""
             raise UsageError(
-                f"{file} exists here, and nothing is overwritten: move it away, or use another directory.{hint}"
+                f"{file} already exists and is not overwritten: move it away, or use another directory.{hint}"
             )
     datasets = _named(files, set())
     items = "".join(dataset.entry for dataset in datasets)
@@ -111,7 +111,7 @@ def _write(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
         _KEY_FILE.unlink()
         raise
     message = _messages(invocation)
-    message(f"{config} and {_KEY_FILE} are written. Start the runtime, and query it:")
+    message(f"Wrote {config} and {_KEY_FILE}. Start the runtime, and query it:")
     invocation.console.write_line(f"{_program(invocation)} serve")
     statement = datasets[0].statement if datasets else "SELECT 42 AS answer"
     invocation.console.write_line(_curl(statement, "http://127.0.0.1:8090"))
@@ -126,7 +126,7 @@ def _add(invocation: Invocation, config: Path, files: Sequence[Path]) -> None:
     }
     for file in files:
         if (name := known.get(file.resolve())) is not None:
-            raise UsageError(f"{file} is a dataset of {config} already: {name}.")
+            raise UsageError(f"{file} is already a dataset in {config}: {name}.")
     names = [dataset.name for dataset in before.datasets]
     datasets = _named(files, {name.lower() for name in (*names, *(view.name for view in before.views))})
     names += [dataset.name for dataset in datasets]
@@ -189,7 +189,7 @@ def _stem(file: Path) -> str:
     parts = re.fullmatch(rf"(.+){endings}", file.name, re.IGNORECASE | re.DOTALL)
     if parts is None:
         known = ", ".join(f".{known}" for known in KINDS)
-        raise UsageError(f"The format of {file} cannot be told from its name: it must end in one of {known}.")
+        raise UsageError(f"The format of {file} cannot be determined from its name: it must end in one of {known}.")
     return parts[1]
 
 

@@ -16,7 +16,7 @@ def settings_fault() -> str | None:
     name = os.environ.setdefault(VARIABLE, OURS)
     if name == OURS:
         return None
-    remedy = f"Unset {VARIABLE}, or name settings that begin with `from {OURS} import *`."
+    remedy = f"Unset {VARIABLE}, or set it to settings that begin with `from {OURS} import *`."
     try:
         installed = {app.partition(".apps.")[0] for app in settings.INSTALLED_APPS}
     except Exception as error:  # noqa: BLE001 (importing a user's module may raise anything)

@@ -17,13 +17,13 @@ _BOTOCORE: Final = Package("botocore", "botocore~=1.44")
 
 #: Our reasons by the service's error code.
 _REASONS: Final[Mapping[str, str]] = {
-    "AccessDeniedException": "the credentials of AWS do not allow it",
+    "AccessDeniedException": "the AWS credentials do not allow access to it",
     "DecryptionFailure": "it cannot be decrypted with its key",
-    "ExpiredTokenException": "the credentials of AWS have expired",
+    "ExpiredTokenException": "the AWS credentials have expired",
     "InvalidRequestException": "it is marked for deletion",
-    "InvalidSignatureException": "the credentials of AWS are wrong",
+    "InvalidSignatureException": "the AWS credentials are wrong",
     "ResourceNotFoundException": "there is no such secret in this region",
-    "UnrecognizedClientException": "the credentials of AWS are not known there",
+    "UnrecognizedClientException": "AWS does not recognize the credentials",
 }
 
 
@@ -44,26 +44,26 @@ def read(secret: str, region: str | None) -> Mapping[str, Any]:
         answer = client.get_secret_value(SecretId=secret)
     except exceptions.ClientError as exc:
         code = exc.response.get("Error", {}).get("Code", "")
-        raise SecretError(_REASONS.get(code, f"the service refuses it ({code[:60]})")) from None
+        raise SecretError(_REASONS.get(code, f"the service refused the request ({code[:60]})")) from None
     except exceptions.NoRegionError:
-        raise SecretError("no region is set: aws_region, or AWS_DEFAULT_REGION in the environment") from None
+        raise SecretError("no region is set: set aws_region, or AWS_DEFAULT_REGION in the environment") from None
     except exceptions.NoCredentialsError:
-        raise SecretError("there are no credentials of AWS") from None
+        raise SecretError("there are no AWS credentials") from None
     except exceptions.BotoCoreError as exc:
-        raise SecretError(f"the service does not answer ({type(exc).__name__})") from None
+        raise SecretError(f"the service does not respond ({type(exc).__name__})") from None
     text = answer.get("SecretString")
     try:
         found = json.loads(text) if isinstance(text, str) else None
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise SecretError("it is not a JSON object, with a text for each name")
+        raise SecretError("it is not a JSON object with a string for each name")
     return found
 
 
 def _make(entry: StoreEntry) -> SecretStore:
     if entry.path.validation.needs_libraries and not _BOTOCORE.is_installed:
-        message = f"the store needs a library (the extra sources has it): {_BOTOCORE.install_command}"
+        message = f"the store needs a library from the extra sources: {_BOTOCORE.install_command}"
         entry.fault(message, "from")
     where = f"{entry.location} in AWS Secrets Manager"
     return RemoteStore(entry.name, where, partial(read, entry.location, entry.params.get("aws_region")))

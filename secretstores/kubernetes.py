@@ -14,9 +14,9 @@ from secretstores.remote_store import SERVICE_ACCOUNT, RemoteStore
 _NAMESPACE: Final = re.compile("[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 _REASONS: Final[Mapping[int, str]] = {
-    401: "the server does not know the service account of the pod",
-    403: "the service account of the pod may not get it: give it a role with the verb get on this secret",
-    404: "there is no such secret in the namespace of the pod",
+    401: "the server does not recognize the pod's service account",
+    403: "the pod's service account cannot read it: grant it a role with the verb get on this secret",
+    404: "there is no such secret in the pod's namespace",
 }
 
 
@@ -70,11 +70,13 @@ def _make(entry: StoreEntry) -> SecretStore | None:
     host = entry.environ.get("KUBERNETES_SERVICE_HOST")
     port = entry.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        message = "is for a pod of Kubernetes, and KUBERNETES_SERVICE_HOST is not set: mount the secret, and write file"
+        message = (
+            "works only in a Kubernetes pod, but KUBERNETES_SERVICE_HOST is not set: mount the secret and write file"
+        )
         entry.fault(message, "from")
         return None
     if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 2**16):
-        entry.fault("needs KUBERNETES_SERVICE_PORT, which is not the number of a port", "from")
+        entry.fault("needs KUBERNETES_SERVICE_PORT, which is not a valid port number", "from")
         return None
     directory = entry.file("directory") or SERVICE_ACCOUNT
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

@@ -45,7 +45,7 @@ class RemoteStore:
         value = found.get(name)
         if value is None or (isinstance(value, str) and _is_text(value)):
             return value
-        raise SecretError(f"{self.shown} has a value for it that is not a text")
+        raise SecretError(f"{self.shown} has a value for it that is not a string")
 
     def looked_at(self, name: str) -> str:
         """Return the secret and its server."""
@@ -55,11 +55,11 @@ class RemoteStore:
         try:
             found: Mapping[str, Any] | SecretError = self.read()
             if not isinstance(found, Mapping):
-                found = SecretError("it is not a JSON object, with a text for each name")
+                found = SecretError("it is not a JSON object with a string for each name")
         except SecretError as exc:
             found = exc
         except Exception as exc:  # noqa: BLE001 (a message of a library could hold a value)
-            found = SecretError(f"the answer is not what such a server sends ({type(exc).__name__})")
+            found = SecretError(f"the response is not in the expected format ({type(exc).__name__})")
         self._found.append(found)
 
 

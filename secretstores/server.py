@@ -43,7 +43,7 @@ class SecretServer:
             context = ssl.create_default_context(cafile=self.ca_file)
         except OSError as exc:
             of_file = None if isinstance(exc, ssl.SSLError) else exc.strerror
-            reason = (of_file or "it holds no certificate").lower()
+            reason = (of_file or "it contains no certificate").lower()
             raise SecretError(f"{self.names[1]} cannot be used: {reason}") from None
         # Ignore the environment, because its proxies are not meant for this server, and a .netrc has other credentials.
         # Do not follow redirects, because they would carry the token along.
@@ -66,15 +66,15 @@ class SecretServer:
                     if len(body) > _MAX_ANSWER_BYTES:
                         raise SecretError("the response is larger than 2 MiB")
         except httpx.TimeoutException:
-            raise SecretError("the server does not answer") from None
+            raise SecretError("the server does not respond") from None
         except httpx.TransportError as exc:
             if "certificate" in str(exc).lower():
                 raise SecretError(f"the certificate of the server is not trusted: see {self.names[1]}") from None
             raise SecretError("the server cannot be reached") from None
         if answer.is_redirect:
-            raise SecretError(f"the server sends callers to another address: set {self.names[0]} to that")
+            raise SecretError(f"the server redirects to another address: set {self.names[0]} to that address")
         if answer.status_code != httpx.codes.OK:
-            reason = f"the server answers with status {answer.status_code}"
+            reason = f"the server responded with status {answer.status_code}"
             raise SecretError(self.reasons.get(answer.status_code, reason))
         return httpx.Response(200, content=body).json()
 

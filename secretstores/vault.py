@@ -15,7 +15,7 @@ from system.addresses import Address
 
 #: Our reasons by status. Vault returns 404 for a path without a secret, and for a path that is not mounted.
 _REASONS: Final[Mapping[int, str]] = {
-    400: "the server does not take the login",
+    400: "the server rejected the login",
     403: "the server does not allow it",
     404: "there is no such secret in a key-value engine, version 2",
     429: "the server is a standby",
@@ -95,7 +95,7 @@ def _make(entry: StoreEntry) -> SecretStore | None:
     else:
         needed = {"token": value("vault_token", "VAULT_TOKEN")}
     for name in [name for name, found in needed.items() if found is None]:
-        entry.fault(f"lacks {_LOGIN[name]}, which the login {auth} needs", "params")
+        entry.fault(f"lacks {_LOGIN[name]}, which {auth} authentication requires", "params")
     if problem or None in needed.values():
         return None
     mount, _, secret = entry.location.partition("/")
@@ -121,7 +121,7 @@ def _address_problem(text: str) -> str:
     if not host or url.scheme not in {"http", "https"} or "@" in url.netloc or url.path.strip("/") or url.query:
         return "must be a URL such as https://vault.internal:8200, here or as VAULT_ADDR in the environment"
     if url.scheme == "http" and not Address(host, port or 80).is_loopback:
-        return "has no TLS: the token and the secrets could be read on the way; write https://"
+        return "has no TLS, so the token and secrets would be sent unencrypted: write https://"
     return ""
 
 

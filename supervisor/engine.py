@@ -41,7 +41,7 @@ def _wait_for_refresh(config: RuntimeConfig) -> None:
             refresh.datasets()
         except DatasetError:
             if not is_logged:
-                logger.info("Waiting for runrefresh, which verifies the data")
+                logger.info("Waiting for runrefresh to verify the data")
             is_logged = True
             time.sleep(_POLL_S)
         else:

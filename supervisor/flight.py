@@ -69,7 +69,7 @@ def _end(server: FlightServer, limit_s: float) -> None:
     grace_s = max(limit_s - _CANCEL_MARGIN_S, limit_s / 2)
     server.begin_stop(limit_s)
     if not server.has_stopped(grace_s):
-        logger.warning("statements over Flight SQL were cut off: they did not end in %g s", grace_s)
+        logger.warning("statements over Flight SQL were cut off because they did not finish within %g s", grace_s)
         queryengine.state.cancel_statements()
         server.has_stopped(limit_s - grace_s)
     server.close()

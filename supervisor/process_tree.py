@@ -138,7 +138,7 @@ class Part:
         if now - self._began - self._detector.silent_s >= GOOD_LIFE_S:
             self._delay_s = FIRST_DELAY_S
         logger.error(
-            "A part of the runtime ended and will be restarted",
+            "A process of the runtime ended and will be restarted",
             extra={"fields": {"part": self.command.name, "reason": reason, "delay_s": self._delay_s}},
         )
         self.due = now + self._delay_s
@@ -302,7 +302,7 @@ class Supervisor:
     def _take(self, number: signal.Signals) -> None:
         if number in _STOP:
             if self._stop_at is None:
-                logger.info("The runtime stops", extra={"fields": {"signal": number.name}})
+                logger.info("The runtime is stopping", extra={"fields": {"signal": number.name}})
                 self._begin_stop()
             else:
                 logger.warning("The runtime is stopped immediately", extra={"fields": {"signal": number.name}})
@@ -340,12 +340,12 @@ class Supervisor:
         reason = reason_of(code)
         if self._stop_at is not None:
             if not part.is_terminating:
-                logger.warning("A part of the runtime ended by itself", extra={"fields": _fields(part, reason)})
+                logger.warning("A process of the runtime ended unexpectedly", extra={"fields": _fields(part, reason)})
         elif not part.is_restarted:
             self.parts.remove(part)
             part.exit_code = code
         elif part.starts == 1 and code == part.command.fatal:
-            logger.critical("A part of the runtime cannot start", extra={"fields": _fields(part, reason)})
+            logger.critical("A process of the runtime cannot start", extra={"fields": _fields(part, reason)})
             self._code = 1
             self._begin_stop()
         else:
@@ -365,7 +365,9 @@ class Supervisor:
         for part in list(self.parts):
             until = min(self._stop_at or math.inf, part.kill_at or math.inf)
             if part.process is not None and now >= until:
-                logger.warning("A part of the runtime did not end in time", extra={"fields": _fields(part, "killed")})
+                logger.warning(
+                    "A process of the runtime did not end in time", extra={"fields": _fields(part, "killed")}
+                )
                 self._has_ended(part, part.end())
 
     def _terminate_by(self, number: int) -> float:

@@ -210,7 +210,7 @@ class _Preparing(_Reloading):
             config, extra = read(self.answer)
             new = Checked(config, access.from_handover(config, extra["access"]), extra["environ"])
         except (LookupError, TypeError, ValueError):
-            return self._fail(["the installed release is another one than that which runs: restart"])
+            return self._fail(["the installed release is not the one that is running: restart"])
         try:
             if (address := bound_address(self.reloads.handovers.listener)) is not None:
                 check_listener(address, config.auth, config.file)
@@ -267,7 +267,7 @@ class _Taking(_Started):
             self._report("waits until the runtime is ready")
             return _Starting(self.reloads, self.began, math.inf, self.new, self.engine)
         if self.is_late:
-            return self._undo(["the part that loads data does not take the new configuration"])
+            return self._undo(["the process that loads data did not accept the new configuration"])
         return self
 
 

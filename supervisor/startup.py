@@ -86,7 +86,7 @@ def checked_config_of_one_process() -> RuntimeConfig:
     """
     config = checked_config()
     if config.engine is not None:
-        message = "needs the command serve, whose engine ends what its workers leave on the cluster"
+        message = "needs the command serve, whose engine ends the statements that its workers leave on the cluster"
         raise ConfigError((ConfigFault(file=config.file, line=1, yaml_path="runtime.engine", message=message),))
     return config
 
@@ -121,7 +121,7 @@ def describe_keys() -> str:
     """Summarise the key set: the number of keys and the fingerprints of a few."""
     key_set = authkeys.state.get_access().key_set
     if key_set is None:
-        return "off: anyone who can connect may call"
+        return "off: anyone who can connect can send requests"
     shown = ", ".join(key_set.fingerprints()[:MAX_SHOWN_FINGERPRINTS])
     more = ", ..." if len(key_set) > MAX_SHOWN_FINGERPRINTS else ""
     return f"{len(key_set)} API {'key' if len(key_set) == 1 else 'keys'} loaded ({shown}{more})"

@@ -20,7 +20,7 @@ _NICENESS = 10
 def serve(config: RuntimeConfig, extra: dict[str, Any]) -> None:
     """Export the spans that the other processes send, using the configuration in effect, until SIGTERM."""
     if config.traces is None or "spans" not in extra:
-        raise OSError("runtime.traces is not set, or this part was not started by `serve`.")
+        raise OSError("runtime.traces is not set, or this process was not started by `serve`.")
     stop = StopSignal()
     os.nice(_NICENESS)
     exporter = exporter_of(config.traces, config, extra["spans"])

@@ -134,9 +134,9 @@ def activated(environ: Mapping[str, str]) -> int | None:
     if environ.get("LISTEN_PID") != str(os.getpid()):
         return None
     if environ.get("LISTEN_FDS") != "1":
-        raise OSError(f"systemd passed {environ.get('LISTEN_FDS')} sockets: the unit must have one, that of HTTP.")
+        raise OSError(f"systemd passed {environ.get('LISTEN_FDS')} sockets: the unit must have exactly one, for HTTP.")
     if bound_address(_FIRST_ACTIVATED) is None:
-        raise OSError("The socket that systemd passed is no listening TCP socket: see ListenStream= of its unit.")
+        raise OSError("The socket that systemd passed is not a listening TCP socket: see ListenStream= in its unit.")
     return _FIRST_ACTIVATED
 
 

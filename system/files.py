@@ -54,7 +54,7 @@ def read_regular_file(path: Path, max_bytes: int) -> FileContent:
     except OSError as exc:
         raise UnreadableFileError((exc.strerror or "the system refuses it").lower()) from None
     except ValueError:
-        raise UnreadableFileError("its name holds a NUL") from None
+        raise UnreadableFileError("its name contains a NUL") from None
 
 
 def _read(descriptor: int, max_bytes: int) -> FileContent:

@@ -112,7 +112,7 @@ class HangDetector:
         elif not self._is_logged:
             self._is_logged = True
             fields = {"part": self._part, "silent_s": round(self.silent_s, 1), "worker": self._worker}
-            logger.error("A part of the runtime does not respond", extra={"fields": fields})
+            logger.error("A process of the runtime does not respond", extra={"fields": fields})
             return False
         return self.silent_s >= limit_s + _WARNING_S
 

@@ -84,13 +84,15 @@ def _judge(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
         raise StateDirectoryError(f"The state directory {path} belongs to another user.")
     if status.st_mode & stat.S_ISVTX:
-        raise StateDirectoryError(f"The state directory {path} is shared with other users: name one of its own.")
+        raise StateDirectoryError(
+            f"The state directory {path} is shared with other users: use a directory that is not shared."
+        )
     for name, (is_right, kind) in KINDS.items():
         with suppress(FileNotFoundError):
             found = (path / name).lstat()
             if not is_right(found.st_mode):
                 link = "a symbolic link" if stat.S_ISLNK(found.st_mode) else f"no {kind}"
-                raise StateDirectoryError(f"{path / name} is {link}: remove it. The runtime makes a {kind} there.")
+                raise StateDirectoryError(f"{path / name} is {link}: remove it. The runtime creates a {kind} there.")
             if found.st_uid != os.geteuid():
                 raise StateDirectoryError(f"{path / name} belongs to another user.")
 

@@ -23,7 +23,7 @@ class StateSocket:
         self._path = path
         with suppress(FileNotFoundError):
             if not stat.S_ISSOCK(path.lstat().st_mode):
-                raise FileExistsError(f"{path} is no socket: remove it.")
+                raise FileExistsError(f"{path} is not a socket: remove it.")
             path.unlink()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

@@ -26,6 +26,6 @@ def ensure_temporary_directory(state_dir: Path) -> None:
                 pass
         except OSError:
             raise StateDirectoryError(
-                f"No directory for temporary files can be written, not even {directory}: set TMPDIR to one."
+                f"No temporary directory is writable, not even {directory}: set TMPDIR to a writable directory."
             ) from error
         tempfile.tempdir = os.environ["TMPDIR"] = directory

@@ -203,7 +203,7 @@ class Collector:
                 decoded.append(decode(line))
             except (ValueError, RecursionError):
                 if not self._has_foreign:
-                    logger.warning("the events of another release are ignored")
+                    logger.warning("events from another release are ignored")
                 self._has_foreign = True
         return decoded
 

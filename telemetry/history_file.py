@@ -138,7 +138,7 @@ def _checked(descriptor: int) -> os.stat_result:
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, "it is not a regular file of the runtime's user")
     if status.st_size and os.pread(descriptor, len(_BEGINNING), 0) != _BEGINNING:
-        raise PermissionError(errno.EPERM, "it holds something else than a history")
+        raise PermissionError(errno.EPERM, "it is not a history file")
     return status
 
 

@@ -97,10 +97,12 @@ _info = partial(_metric, "info")
 BUILD = _info("querykeep_build", "The versions of this runtime.", "version python duckdb")
 CONFIG = _info(
     "querykeep_config",
-    "The configuration in force: its generation (each reload brings the next), and what is on.",
+    "The configuration in force: its generation (increased by each reload) and the enabled features.",
     "generation authentication flight tls results_cache",
 )
-START_TIME = _gauge("querykeep_start_time_seconds", "When the counters began at 0: the start of the part that counts.")
+START_TIME = _gauge(
+    "querykeep_start_time_seconds", "When the counters started at 0, which is when the process that counts started."
+)
 HTTP_REQUESTS = _counter(
     "querykeep_http_requests",
     "HTTP requests that have ended, by route and class of the status (2xx).",
@@ -111,31 +113,33 @@ HTTP_REQUEST_SECONDS = _histogram(
 )
 STATEMENTS = _counter(
     "querykeep_statements",
-    "Statements that have ended, by protocol and verdict: ok, or the code of the error.",
+    "Statements that have ended, by protocol and outcome: ok, or the error code.",
     "protocol code",
 )
 STATEMENT_SECONDS = _histogram(
     "querykeep_statement_seconds",
-    "Time of statements by phase: queue, gate, run, encode, send, and total. A statement that did not begin to run "
-    "counts in total only, and in queue if it waited.",
+    "Time of statements by phase: queue, gate, run, encode, send, and total. A statement that did not start to run "
+    "counts only in total, and in queue if it waited.",
     "phase",
 )
 KEY_STATEMENTS = _counter(
     "querykeep_key_statements",
     "Statements that have ended, by key (its name, or the fingerprint of a key without one) and outcome: ok or error. "
-    "A caller that left early is no error.",
+    "A client that disconnects early is not an error.",
     "key outcome",
 )
 RESULT_ROWS = _counter("querykeep_result_rows", "Rows of results, by protocol.", "protocol")
 RESULT_BYTES = _counter("querykeep_result_bytes", "Encoded bytes of results, by protocol.", "protocol")
 CACHE_LOOKUPS = _counter(
     "querykeep_results_cache_lookups",
-    "Statements that could use the results cache: hit, miss, or bypass if the caller did not want it.",
+    "Statements that could use the results cache: hit, miss, or bypass if the client opted out.",
     "result",
 )
 STATEMENTS_RUNNING = _gauge("querykeep_statements_running", "Statements that have an execution slot.")
 STATEMENTS_QUEUED = _gauge("querykeep_statements_queued", "Statements that wait for an execution slot.")
-QUEUE_LIMIT = _gauge("querykeep_statements_queue_limit", "Statements that may wait: runtime.query.max_queued.")
+QUEUE_LIMIT = _gauge(
+    "querykeep_statements_queue_limit", "Maximum number of waiting statements: runtime.query.max_queued."
+)
 WORKERS = _gauge("querykeep_workers", "Engine workers by state: busy, idle, or missing.", "state")
 WORKERS_LOST = _counter(
     "querykeep_workers_lost",
@@ -158,10 +162,10 @@ DATASET_AGE = _gauge(
 )
 DATASET_INTERVAL = _gauge(
     "querykeep_dataset_refresh_interval_seconds",
-    "refresh_check_interval of the dataset; missing without one.",
+    "The dataset's refresh_check_interval; missing if it has none.",
     "dataset",
 )
-DATASET_ROWS = _gauge("querykeep_dataset_rows", "Rows of the dataset that are served.", "dataset")
+DATASET_ROWS = _gauge("querykeep_dataset_rows", "Rows of the dataset that are being served.", "dataset")
 DATASET_BYTES = _gauge("querykeep_dataset_bytes", "Size of the dataset's snapshot.", "dataset")
 DATASET_REFRESHES = _counter(
     "querykeep_dataset_refreshes",
@@ -169,27 +173,25 @@ DATASET_REFRESHES = _counter(
     "dataset outcome",
 )
 DATASET_EMPTIED = _counter(
-    "querykeep_dataset_emptied", "Refreshes that have left a dataset that had rows without any.", "dataset"
+    "querykeep_dataset_emptied", "Refreshes that left a previously non-empty dataset without rows.", "dataset"
 )
 REFRESH_SECONDS = _histogram(
     "querykeep_dataset_refresh_seconds", "Time of refreshes that loaded data, of all datasets."
 )
 NODE_PUBLISHES = _gauge(
     "querykeep_node_publishes",
-    "Whether this node publishes the snapshots that nodes share, 1 or 0; missing without runtime.snapshots. It is 0 "
-    "as soon as another node may publish.",
+    "1 if this node publishes the shared snapshots, else 0; missing without runtime.snapshots. It is 0 as soon "
+    "as another node can publish.",
 )
 SHARED_STORAGE_AGE = _gauge(
     "querykeep_shared_storage_age_seconds",
     "Time since the shared storage last responded to this node; missing if it never did.",
 )
 KEY_EXPIRES = _gauge("querykeep_key_expires_timestamp_seconds", "When the key expires; missing if it does not.", "key")
-CPU_SECONDS = _counter(
-    "querykeep_process_cpu_seconds", "Processor time of the processes of a part, user and system.", "part"
-)
+CPU_SECONDS = _counter("querykeep_process_cpu_seconds", "CPU time of a service's processes, user and system.", "part")
 MEMORY_BYTES = _gauge(
     "querykeep_process_resident_memory_bytes",
-    "Resident memory of the processes of a part; what several of them share counts in each.",
+    "Resident memory of a service's processes; shared memory is counted in each of them.",
     "part",
 )
 PROCESSES = _gauge("querykeep_processes", "Processes of a part.", "part")
@@ -198,5 +200,5 @@ DISK_SIZE = _gauge("querykeep_state_directory_size_bytes", "Size of the file sys
 DISK_USED = _gauge("querykeep_state_directory_used_bytes", "Size of the files in the state directory.")
 EVENTS_DROPPED = _counter(
     "querykeep_events_dropped",
-    "Events that a process could not send, so that other counters and the history lack them.",
+    "Events that a process could not send, so they are missing from other counters and the history.",
 )

@@ -83,10 +83,10 @@ class _Session(requests.Session):
         try:
             response = super().request(*args, **{**options, "allow_redirects": False, "stream": True})
         except requests.Timeout:
-            self.fault = "no answer in time"
+            self.fault = "no response in time"
             raise
         except requests.exceptions.SSLError:
-            self.fault = "no connection by TLS"
+            self.fault = "the TLS connection failed"
             raise
         except OSError as error:
             if not isinstance(error, requests.RequestException):  # how requests reports a missing file

@@ -120,7 +120,7 @@ class SparkGate:
             ParameterError: *sql* has both named and positional parameters.
         """
         if catalog:
-            raise StatementNotAllowedError("A cluster cannot limit the rows, columns or values that a key sees.")
+            raise StatementNotAllowedError("Key rules for rows, columns or values are not supported on a cluster.")
         if len(sql) <= _CACHED_CHARACTERS:
             return self._cached(sql, visible)
         return _admit(sql, visible)
@@ -229,7 +229,7 @@ def _explained(tokens: Sequence[Token]) -> tuple[str, Sequence[Token]]:
     """Return EXPLAIN with its mode, and the tokens of the explained statement."""
     mode = _word(tokens[0]) if tokens else ""
     if mode in ("analyze", "codegen"):
-        raise SqlSyntaxError("EXPLAIN takes one of EXTENDED, FORMATTED and COST.")
+        raise SqlSyntaxError("EXPLAIN accepts only one of EXTENDED, FORMATTED and COST.")
     prefix = f"EXPLAIN {mode.upper()} " if mode in _EXPLAIN_MODES else "EXPLAIN "
     tokens = tokens[mode in _EXPLAIN_MODES :]
     if not tokens:

@@ -166,8 +166,8 @@ _REFUSED: Final[Mapping[str, str]] = {
     "version": "VERSION and TIMESTAMP AS OF are not allowed: a dataset has no history.",
     "when": "VERSION and TIMESTAMP AS OF are not allowed: a dataset has no history.",
     "querytransform": "TRANSFORM ... USING is not allowed: it runs programs.",
-    "kwarg": "Arguments with names are not allowed: write them in their order.",
-    "propertyeq": "Arguments with names are not allowed: write them in their order.",
+    "kwarg": "Named arguments are not allowed: write the arguments in order.",
+    "propertyeq": "Named arguments are not allowed: write the arguments in order.",
 }
 
 

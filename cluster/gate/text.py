@@ -59,7 +59,7 @@ def quoted_name(name: str) -> str:
         SqlSyntaxError: The name has characters that not every engine reads literally.
     """
     if not name or "`" in name or "${" in name or any(ord(character) < 32 or character == "\x7f" for character in name):
-        raise SqlSyntaxError("A name is not empty and has no back-tick, no ${ and no control character in it.")
+        raise SqlSyntaxError("A name must not be empty or contain a backtick, ${ or a control character.")
     return f"`{name}`"
 
 

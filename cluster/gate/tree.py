@@ -34,7 +34,7 @@ _FORMATS: Final = frozenset(
 _PARAMETER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,62}")
 _HEX: Final = re.compile(r"(?:[0-9A-Fa-f]{2})*")
 
-_FUNCTION_SCHEMA: Final = "A function is written without a schema here: there are only the engine's own."
+_FUNCTION_SCHEMA: Final = "Write a function without a schema: only the engine's own functions are available."
 
 #: The prefix of common table expression names in the text.
 _OURS: Final = "_cte_"
@@ -210,8 +210,8 @@ class Reading:
             name = lower(node.name)
             if functions.is_refused_by_name(name):
                 raise StatementNotAllowedError(
-                    f"Column '{name}' is written with its table, as in t.{name}: alone, it may be a function that "
-                    "shows the engine's own state."
+                    f"Column '{name}' must be qualified with its table, as in t.{name}: unqualified, it could be a "
+                    "function that shows the engine's own state."
                 )
             self.deterministic &= name not in functions.CALLED_BY_NAME
 
@@ -228,12 +228,12 @@ class Reading:
     @_judge.register
     def _(self, node: exp.TableAlias, _: _Scope) -> None:
         if not isinstance(node.this, exp.Identifier | None):
-            raise SqlSyntaxError("An alias is a name.")
+            raise SqlSyntaxError("An alias must be a name.")
 
     @_judge.register
     def _(self, node: exp.Collate, _: _Scope) -> None:
         if node.expression.args.get("table"):
-            raise StatementNotAllowedError("A collation is written without a schema here.")
+            raise StatementNotAllowedError("Write a collation without a schema.")
         if isinstance(node.expression, exp.Var):  # like a column, the name is quoted
             node.set("expression", exp.to_identifier(node.expression.name))
 
@@ -256,7 +256,7 @@ class Reading:
     @_judge.register
     def _(self, node: exp.HexString, _: _Scope) -> None:
         if not _HEX.fullmatch(node.name):
-            raise SqlSyntaxError("X'...' holds pairs of hexadecimal digits.")
+            raise SqlSyntaxError("X'...' must contain pairs of hexadecimal digits.")
 
     @_judge.register
     def _(self, node: exp.Placeholder, _: _Scope) -> None:
@@ -264,7 +264,7 @@ class Reading:
             self._unnamed_parameters.append(node)
         elif not _PARAMETER.fullmatch(node.name):
             raise SqlSyntaxError(
-                "A parameter is $1, ? or a name of letters, digits and underscores after $ or a colon."
+                "A parameter must be $1, ? or a name of letters, digits and underscores after $ or a colon."
             )
         else:
             self.parameters.add(node.name)

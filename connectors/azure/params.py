@@ -40,16 +40,18 @@ _PRINCIPAL_WAYS = ("abfs_client_secret", "abfs_federated_token_file")
 def _parse_endpoint(text: str) -> str:
     origin, rest = parse_origin(text)
     if re.fullmatch(rf"(?:/{_ACCOUNT})?/?", rest) is None:
-        raise InvalidValueError("only the scheme, the host, the port and, of an emulator, the account")
+        raise InvalidValueError("use only the scheme, host and port, and the account for an emulator")
     return origin + rest.rstrip("/")
 
 
 def _parse_msi_endpoint(text: str) -> str:
     origin, rest = parse_origin(text)
     if not is_near(urlsplit(origin).hostname or ""):
-        raise InvalidValueError("an address of this machine, or one that only it reaches, as 169.254.169.254")
+        raise InvalidValueError(
+            "use an address on this machine, or one that only this machine can reach, such as 169.254.169.254"
+        )
     if re.fullmatch(r"/[A-Za-z0-9/._-]*", rest) is None:
-        raise InvalidValueError("a path after the host, and no query")
+        raise InvalidValueError("write a path after the host, without a query")
     return origin + rest
 
 
@@ -77,9 +79,9 @@ def _parse_sas(text: str) -> str:
     """Return the query string of a shared access signature, without a question mark."""
     query = parse_token(text).removeprefix("?")
     if re.search(r"(?:^|&)sig=[^&]", query) is None or re.search(r"[ #?/\\]", query.partition("sig=")[0]) is not None:
-        raise InvalidValueError("a shared access signature has sig=, and is not a whole URL")
+        raise InvalidValueError("a shared access signature contains sig= and is not a whole URL")
     if re.search(r"[ #?]", query) is not None:
-        raise InvalidValueError("it has a character that a query cannot hold")
+        raise InvalidValueError("it contains a character that is not allowed in a query")
     return query
 
 
@@ -89,18 +91,18 @@ def _locate(scheme: str, text: str, _directory: Path) -> str:
         raise InvalidValueError(f"write {scheme}:// before the container")
     container, host, key = match[1], match[2] or "", match[3]
     if _CONTAINER.fullmatch(container) is None:
-        raise InvalidValueError("not the name of a container")
+        raise InvalidValueError("not a container name")
     if host and _HOST.fullmatch(host[1:]) is None:
-        raise InvalidValueError("after @ only account.dfs.core.windows.net: abfs_endpoint names another server")
+        raise InvalidValueError("write only account.dfs.core.windows.net after @: use abfs_endpoint for another server")
     if re.search(r"[?&]sig=", key) is not None:
-        raise InvalidValueError("no signature after the path: everybody who can list the datasets sees it")
+        raise InvalidValueError("remove the signature after the path: anyone who can list the datasets can see it")
     if len(key.encode()) > _MAX_KEY_BYTES:
-        raise InvalidValueError(f"a path has at most {_MAX_KEY_BYTES:,} bytes")
+        raise InvalidValueError(f"paths are limited to {_MAX_KEY_BYTES:,} bytes")
     return f"{scheme}://{container}{host}/{key}"
 
 
 _ENDPOINT = ParsedField("a URL such as http://127.0.0.1:10000/account", _parse_endpoint)
-_TOKEN_FILE = PathField("the path of a file with a token of the cluster")
+_TOKEN_FILE = PathField("the path of a file with a cluster token")
 
 
 class AzureParams(DownloadParams):
@@ -115,10 +117,10 @@ class AzureParams(DownloadParams):
         str | None, Param(ParsedField("a shared access signature", _parse_sas), is_secret=True)
     ] = None
     abfs_bearer_token: Annotated[str | None, Param(ParsedField("a bearer token", parse_token), is_secret=True)] = None
-    abfs_tenant_id: Annotated[str | None, Param(ParsedField("the id or the domain of a tenant", _parse_id))] = None
-    abfs_client_id: Annotated[str | None, Param(ParsedField("the id of an application", _parse_id))] = None
+    abfs_tenant_id: Annotated[str | None, Param(ParsedField("a tenant ID or domain", _parse_id))] = None
+    abfs_client_id: Annotated[str | None, Param(ParsedField("an application ID", _parse_id))] = None
     abfs_client_secret: Annotated[
-        str | None, Param(ParsedField("a secret of the application", parse_token), is_secret=True)
+        str | None, Param(ParsedField("an application secret", parse_token), is_secret=True)
     ] = None
     abfs_federated_token_file: Annotated[Path | None, Param(_TOKEN_FILE, is_path=True)] = None
     abfs_msi_endpoint: Annotated[
@@ -135,11 +137,13 @@ class AzureParams(DownloadParams):
         """Require exactly one account, one kind of credentials, and TLS; see `Params.problem`."""
         has_host = "@" in location.partition("://")[2].partition("/")[0]
         if has_host == (self.abfs_account is not None):
-            return "must name the account once: after @ in from:, or in abfs_account"
+            return "must name the account exactly once: after @ in from:, or in abfs_account"
         if has_host and self.abfs_endpoint is not None:
-            return "has both a host in from: and abfs_endpoint: keep one"
+            return "has both a host in from: and abfs_endpoint: remove one"
         if lacks_tls(self.abfs_endpoint, allow_http=self.allow_http):
-            return "has an abfs_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it"
+            return (
+                "has an abfs_endpoint without TLS, so data would be sent unencrypted: set allow_http: true to allow it"
+            )
         return self._credentials_problem() or super().problem(location)
 
     def place(self, location: str) -> tuple[str, str, str]:
@@ -165,8 +169,8 @@ class AzureParams(DownloadParams):
             return f"has {unused[0]}, which {way} does not use"
         if lacks_tls(self.abfs_authority_host, allow_http=self.allow_http):
             return (
-                "has an abfs_authority_host without TLS: everybody on the way reads the secret; allow_http: true "
-                "allows it"
+                "has an abfs_authority_host without TLS, so the secret would be sent unencrypted: set allow_http: "
+                "true to allow it"
             )
         return None
 

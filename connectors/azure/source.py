@@ -55,15 +55,15 @@ class AzureContainer(Bucket):
         "BlobNotFound": "it does not exist",
         "ContainerNotFound": "the container does not exist",
         "AuthenticationFailed": (
-            "the credentials are wrong or have expired, or the clock of this machine is wrong: " + _WHERE
+            "the credentials are wrong or have expired, or this machine's clock is wrong: " + _WHERE
         ),
         "BlobArchived": "it is archived: rehydrate it first",
         "PublicAccessNotPermitted": "the account has no public containers: " + _WHERE,
         "ServerBusy": "the server is rate limiting requests",
     }
     _statuses = {
-        400: "the server does not understand the request",
-        401: f"the server requires other credentials: {_WHERE}",
+        400: "the server cannot process the request",
+        401: f"the server rejected the credentials: {_WHERE}",
         403: f"the server does not allow it: {_WHERE}",
         404: "it does not exist, or is not public",
         407: "the proxy from the environment requires credentials",
@@ -135,7 +135,7 @@ def _managed_identity(endpoint: str, client_id: str | None) -> TokenRequest:
         server=origin,
         target=f"{path}?{urlencode(query)}",
         shown="abfs_msi_endpoint",
-        see="give this machine an identity, and name it in abfs_client_id if there are several",
+        see="assign an identity to this machine; if it has several, set abfs_client_id",
         headers={"Metadata": "true"},
     )
 

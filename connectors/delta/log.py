@@ -78,7 +78,7 @@ class LogCopy:
         while self.version + 1 in commits:
             self.version += 1
         if commits and self.version < max(commits):
-            raise SourceError(f"The log of '{root.shown}' lacks version {self.version + 1}.")
+            raise SourceError(f"The log of '{root.shown}' is missing version {self.version + 1}.")
         self._checkpoint = [f"{LOG}/{name}" for name in checkpoints.get(start, ())]
         self._commits = [commit_path(number) for number in range(start + 1, self.version + 1)]
 
@@ -217,6 +217,6 @@ def _parquet_actions(path: Path) -> Iterator[dict[str, Any]]:
 def outside(root: TableRoot) -> SourceError:
     """Return the error for a table whose log names a file outside the table."""
     return SourceError(
-        f"The log of '{root.shown}' names a file outside of the table, as a shallow clone does: only files in "
-        "the table are read."
+        f"The log of '{root.shown}' references a file outside the table, as in a shallow clone: only files in the "
+        "table can be read."
     )

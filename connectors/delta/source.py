@@ -100,7 +100,7 @@ class _Table:
         features = self._features = self._supported_features(types)
         self._mode = metadata.configuration.get("delta.columnMapping.mode", "none")
         if self._mode not in {"none", "name", "id"} or (self._mode != "none" and "columnMapping" not in features):
-            raise SourceError(f"'{root.shown}' maps its columns in a way that its protocol does not allow.")
+            raise SourceError(f"'{root.shown}' uses a column mapping that its protocol does not allow.")
         if log.has_deletion_vectors and "deletionVectors" not in features:
             raise SourceError(f"'{root.shown}' deletes rows in a way that its protocol does not allow.")
         self.id = hashlib.sha256(str(metadata.id).encode()).hexdigest()[:32]
@@ -129,7 +129,7 @@ class _Table:
             if all(may_hold(bound, *ends.get(bound.column.lower(), (None, None))) for bound in bounds)
         ]
         if kept:
-            raise SourceError(f"The log of '{self._root.shown}' deletes rows of files that are not the table's.")
+            raise SourceError(f"The log of '{self._root.shown}' deletes rows of files that do not belong to the table.")
         return files
 
     def _opened(self) -> DeltaTable:

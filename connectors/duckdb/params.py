@@ -17,7 +17,7 @@ class DuckdbParams(Params):
 
 DUCKDB = Connector(
     expected="the name of a table or view, such as schema.table",
-    locate=partial(locate_table, 3, "duckdb_open of params holds the path of the file"),
+    locate=partial(locate_table, 3, "set the path of the file in params.duckdb_open"),
     params=DuckdbParams,
     source="connectors.duckdb.source:DuckdbFileSource",
     is_local=True,

@@ -28,7 +28,7 @@ _REASONS = (
     ("encrypted", "it is encrypted"),
     ("Corrupt|checksum|Could not read enough bytes|WAL|deserializ", "it is damaged, or was cut short"),
     ("file system operations are disabled|disabled by configuration", "its view reads another file, which is refused"),
-    ("Extension|extension", "it needs an extension of DuckDB, which is not there"),
+    ("Extension|extension", "it needs a DuckDB extension that is not available"),
 )
 
 
@@ -49,7 +49,7 @@ class DuckdbFileSource:
         # Resolve links, because the engine does so before it compares a path with the allowed paths.
         path = self._resolved()
         if self._database not in {None, path.stem, self._path.stem}:
-            raise SourceError(f"The database in '{self._path.name}' is called {self._path.stem}, not {self._database}.")
+            raise SourceError(f"The database in '{self._path.name}' is named {self._path.stem}, not {self._database}.")
         yield DuckdbFileScan(path, self._path.stem, self._table, self._shown)
 
     def has_changed(self, version: str, load: Load) -> bool:
@@ -91,10 +91,7 @@ class DuckdbFileScan(Scan):
             [name],
         ).fetchall()
         if self._table not in found:
-            raise SourceError(
-                f"The database has no table or view {'.'.join(self._table)}. "
-                "A name is taken as it is written, capital letters too."
-            )
+            raise SourceError(f"The database has no table or view {'.'.join(self._table)}. Names are case-sensitive.")
         return ".".join(map(identifier, (name, *self._table)))
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
@@ -102,15 +99,17 @@ class DuckdbFileScan(Scan):
         reason = reason_for(str(error), _REASONS)
         if reason is None and isinstance(error, duckdb.CatalogException | duckdb.BinderException):
             reason = (
-                f"the view {self._shown} names a table or column that does not exist; in it, write a schema before "
-                "each table"
+                f"the view {self._shown} references a table or column that does not exist; qualify each table in the "
+                "view with its schema"
             )
         return SourceError(f"'{self._path.name}': {reason or f'the engine cannot read {self._shown}'}.")
 
     def confirm(self) -> None:
         """Refuse the load if the file was replaced."""
         if _identities(self._path) != self._before:
-            raise SourceError(f"'{self._path.name}' changed while it was read; the next refresh reads it again.")
+            raise SourceError(
+                f"'{self._path.name}' changed while it was being read; the next refresh will read it again."
+            )
 
 
 def _identities(path: Path) -> list[Identity]:

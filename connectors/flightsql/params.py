@@ -17,7 +17,7 @@ def _parse_endpoint(text: str) -> str:
     """Return the URL of a Flight SQL server unchanged: scheme, host and port only."""
     url = urlsplit(text)
     if "@" in url.netloc:
-        raise InvalidValueError("put user and password into flightsql_username and flightsql_password")
+        raise InvalidValueError("put the user and password in flightsql_username and flightsql_password")
     try:
         is_complete = url.scheme in _FLIGHT_SCHEMES and url.hostname and url.port
     except ValueError:
@@ -37,7 +37,7 @@ class FlightSqlParams(Params):
     """The server's address and the credentials."""
 
     flightsql_endpoint: Annotated[str, Param(_ENDPOINT, is_hidden=True)]
-    flightsql_username: Annotated[str | None, Param(TextField("the name of a user"))] = None
+    flightsql_username: Annotated[str | None, Param(TextField("a user name"))] = None
     flightsql_password: Annotated[str | None, Param(ParsedField("a password", parse_password), is_secret=True)] = None
     flightsql_token: Annotated[
         str | None, Param(ParsedField("a bearer token or an API key", parse_token), is_secret=True)
@@ -55,7 +55,7 @@ class FlightSqlParams(Params):
         """Refuse two kinds of credentials, and any credentials without TLS; see `Params.problem`."""
         given = self.credentials.keys()
         if "flightsql_token" in given and len(given) > 1:
-            return "has both flightsql_token and flightsql_username or flightsql_password: keep one"
+            return "has both flightsql_token and flightsql_username or flightsql_password: remove one"
         if ("flightsql_username" in given) != ("flightsql_password" in given):
             return "has only one of flightsql_username and flightsql_password"
         is_plain = self.flightsql_endpoint.startswith(("grpc:", "grpc+tcp:", "http:"))
@@ -66,7 +66,7 @@ class FlightSqlParams(Params):
 
 FLIGHTSQL = Connector(
     expected="the name of a table or view, such as catalog.schema.table",
-    locate=partial(locate_table, 3, "flightsql_endpoint of params holds that"),
+    locate=partial(locate_table, 3, "set it in params.flightsql_endpoint"),
     params=FlightSqlParams,
     source="connectors.flightsql.source:FlightSqlSource",
     packages=(

@@ -58,11 +58,11 @@ _TIMEOUTS = (DatabaseOptions.TIMEOUT_FETCH, DatabaseOptions.TIMEOUT_QUERY, Datab
 
 #: Our reasons by ADBC status code.
 _BY_CODE: Mapping[object, str] = {
-    AdbcStatusCode.UNAUTHENTICATED: "it refuses the token, or the user and the password",
-    AdbcStatusCode.UNAUTHORIZED: "the token or user may not read {table}",
+    AdbcStatusCode.UNAUTHENTICATED: "it rejected the token, or the user and password",
+    AdbcStatusCode.UNAUTHORIZED: "the token or user has no read permission on {table}",
     AdbcStatusCode.NOT_FOUND: "it has no table or view {table}",
-    AdbcStatusCode.INVALID_ARGUMENT: "it has no table or view {table}, or refuses to read it",
-    AdbcStatusCode.NOT_IMPLEMENTED: "it does not speak Flight SQL, or not this part of it",
+    AdbcStatusCode.INVALID_ARGUMENT: "it has no table or view {table}, or does not allow reading it",
+    AdbcStatusCode.NOT_IMPLEMENTED: "it does not support Flight SQL, or not this part of it",
     AdbcStatusCode.TIMEOUT: "it did not respond in time",
     AdbcStatusCode.CANCELLED: "it cancelled the query",
 }
@@ -70,22 +70,22 @@ _BY_CODE: Mapping[object, str] = {
 _BY_WORDS = (
     (
         "unknown authority|self.signed",
-        "the certificate is not from an authority that the system or flightsql_tls_root_certificate_file knows",
+        "the certificate is not signed by an authority in the system's roots or flightsql_tls_root_certificate_file",
     ),
     (
         "certificate is (not )?valid for|doesn't contain any IP SANs|not valid for any names",
-        "the certificate is not for that host",
+        "the certificate does not match the host name",
     ),
     ("has expired or is not yet valid", "the certificate has expired, or is not valid yet"),
     ("first record does not look like a TLS|tls:|authentication handshake failed", "TLS with it failed"),
-    ("connection refused", "nothing listens there"),
-    ("no such host|name resolver error|produced zero addresses", "its name is not known"),
+    ("connection refused", "nothing is listening there"),
+    ("no such host|name resolver error|produced zero addresses", "its host name cannot be resolved"),
     ("unreachable|no route", "it is unreachable"),
     ("received message larger than max", "it sends messages of more than 64 MiB"),
-    ("ResourceExhausted", "it has no capacity left for the query, or no memory"),
+    ("ResourceExhausted", "it has no capacity or memory left for the query"),
     (
         "error reading server preface|failed to receive server preface|frame too large|http2",
-        "it does not speak gRPC; a server with TLS takes grpc+tls://",
+        "it does not speak gRPC; for a server with TLS, write grpc+tls://",
     ),
     ("Unavailable|EOF|connection reset|closing transport", "the connection broke, or it is starting or stopping"),
 )
@@ -172,7 +172,7 @@ class FlightSqlSource(Source):
                 cursor.adbc_read_partition(partition)
                 reader = cursor.fetch_record_batch()
                 if reader.schema != first.schema:
-                    raise SourceError("The Flight SQL server: its endpoints do not agree on the columns.")
+                    raise SourceError("The Flight SQL server: its endpoints return different columns.")
                 yield from reader
 
         return pa.RecordBatchReader.from_batches(first.schema, batches())
@@ -217,8 +217,8 @@ class FlightSqlSource(Source):
         if any(credential.lower() in shown for credential in self._params.credentials.values()):
             shown = ""
         return SourceError(
-            f"The Flight SQL server: it names another server{shown} for the rows; they are read only from the host "
-            "and port of flightsql_endpoint, with TLS where that has it."
+            f"The Flight SQL server: it redirects to another server{shown} for the rows. Rows are read only from the "
+            "host and port of flightsql_endpoint, with the same TLS setting."
         )
 
     def _is_server(self, connection: socket.socket) -> bool:
@@ -231,11 +231,12 @@ class FlightSqlSource(Source):
         if "panicked" in text:
             # Every further driver call fails.
             return SourceError(
-                "The Flight SQL server: what it sends is not Flight SQL, and breaks the driver.", broke_library=True
+                "The Flight SQL server: its response is not valid Flight SQL, and the driver failed.",
+                broke_library=True,
             )
         reason = reason_for(text, _BY_WORDS)
         if reason is None:
-            reason = _BY_CODE.get(getattr(error, "status_code", None), "it broke off while {table} was read")
+            reason = _BY_CODE.get(getattr(error, "status_code", None), "it disconnected while {table} was being read")
         return SourceError(f"The Flight SQL server: {reason.format(table=self._shown)}.")
 
 
@@ -245,9 +246,7 @@ def _certificates(path: Path) -> str:
         ssl.create_default_context(cafile=path)
         return path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
-        raise SourceError(
-            "The file that flightsql_tls_root_certificate_file names has no certificate that can be read."
-        ) from None
+        raise SourceError("The file in flightsql_tls_root_certificate_file has no readable certificate.") from None
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ class FtpParams(DownloadParams):
     """The user, TLS, and the file options."""
 
     ftp_port: Annotated[int, Param(PORT)] = 21
-    ftp_user: Annotated[str, Param(ParsedField("the name of a user", parse_password))] = ""
+    ftp_user: Annotated[str, Param(ParsedField("a user name", parse_password))] = ""
     ftp_pass: Annotated[str, Param(ParsedField("a password", parse_password), is_secret=True)] = ""
     ftp_tls: Annotated[str, Param(ChoiceField("required", "disabled"))] = "required"
     ftp_tls_root_certificate_file: RootCertificateFile = None
@@ -23,7 +23,7 @@ class FtpParams(DownloadParams):
         if self.ftp_pass and not self.ftp_user:
             return "has ftp_pass, but no ftp_user"
         if self.ftp_tls == "disabled" and self.ftp_tls_root_certificate_file is not None:
-            return "has ftp_tls_root_certificate_file, but ftp_tls: disabled does without TLS"
+            return "has ftp_tls_root_certificate_file, but ftp_tls: disabled turns TLS off"
         return super().problem(location)
 
 

@@ -80,7 +80,9 @@ class FtpServer(FileServer[FtpParams]):
             connection.close()
             self._client.voidresp()
         if count != size:
-            raise SourceError(f"'{shown}' has another size than the server says: it was cut short, or it changed.")
+            raise SourceError(
+                f"'{shown}' does not have the size that the server reported: it was cut short, or it changed."
+            )
 
     def _connect(self, limit_s: float) -> None:
         self._open.callback(self._client.close)
@@ -92,12 +94,12 @@ class FtpServer(FileServer[FtpParams]):
                 self._client.auth()
             except ftplib.Error:
                 raise SourceError(
-                    f"'{self._url}': the server has no TLS; ftp_tls: disabled sends the password and the data as text."
+                    f"'{self._url}': the server has no TLS; ftp_tls: disabled sends the password and data unencrypted."
                 ) from None
         try:
             self._client.login(self._params.ftp_user, self._params.ftp_pass)
         except ftplib.error_perm:
-            raise SourceError(f"'{self._url}': the server refuses the user or the password.") from None
+            raise SourceError(f"'{self._url}': the server rejected the user or password.") from None
         if isinstance(self._client, _TlsClient):
             self._client.prot_p()
         self._client.voidcmd(_AS_BYTES)
@@ -162,12 +164,12 @@ class FtpServer(FileServer[FtpParams]):
 
     def _reason(self, error: Exception, what: str) -> str:
         if isinstance(error, ftplib.Error) and str(error)[:3].isdecimal():
-            return f"{what}: the server refuses it (reply {str(error)[:3]})"
+            return f"{what}: the server refused it (reply {str(error)[:3]})"
         untrusted = getattr(error, "verify_message", None)
         return self._unreachable(error) or (
             f"'{self._url}': the certificate of the server is not trusted ({untrusted.rstrip('.')})"
             if untrusted
-            else f"{what}: the connection broke, or the server does not speak FTP as this program does"
+            else f"{what}: the connection broke, or the server does not speak a supported form of FTP"
         )
 
 

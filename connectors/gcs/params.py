@@ -25,7 +25,7 @@ def _parse_key(text: str) -> str:
     except ValueError:
         raise InvalidValueError("it is not JSON") from None
     if not isinstance(found, dict) or not all(isinstance(found.get(k), str) for k in ("client_email", "private_key")):
-        raise InvalidValueError("it has no client_email and private_key")
+        raise InvalidValueError("it lacks client_email and private_key")
     return text
 
 
@@ -35,14 +35,14 @@ def _locate(scheme: str, text: str, _directory: Path) -> str:
         raise InvalidValueError(f"write {scheme}:// before the bucket")
     bucket, key = match.groups()
     if _BUCKET.fullmatch(bucket) is None or ".." in bucket:
-        raise InvalidValueError("not the name of a bucket, which is all that may stand before the key")
+        raise InvalidValueError("not a bucket name; write only the bucket name before the key")
     if len(key.encode()) > _MAX_KEY_BYTES:
-        raise InvalidValueError(f"a key has at most {_MAX_KEY_BYTES:,} bytes")
+        raise InvalidValueError(f"keys are limited to {_MAX_KEY_BYTES:,} bytes")
     return f"gs://{bucket}/{key}"
 
 
 _ENDPOINT = ParsedField("a URL such as https://storage.example.org", parse_server)
-_KEY = ParsedField("the key of a service account, JSON", _parse_key)
+_KEY = ParsedField("a service account key, in JSON", _parse_key)
 
 
 class GcsParams(DownloadParams):
@@ -50,7 +50,7 @@ class GcsParams(DownloadParams):
 
     gcs_endpoint: Annotated[str, Param(_ENDPOINT, is_hidden=True)] = "https://storage.googleapis.com"
     gcs_service_account_path: Annotated[
-        Path | None, Param(PathField("the path of the key of a service account, JSON"), is_path=True)
+        Path | None, Param(PathField("the path of a service account key, in JSON"), is_path=True)
     ] = None
     gcs_service_account_key: Annotated[str | None, Param(_KEY, is_secret=True)] = None
     gcs_use_metadata_server: Annotated[bool, Param(FlagField())] = False
@@ -61,10 +61,10 @@ class GcsParams(DownloadParams):
     def problem(self, location: str) -> str | None:
         """Refuse several kinds of credentials, and a server without TLS; see `Params.problem`."""
         if lacks_tls(self.gcs_endpoint, allow_http=self.allow_http):
-            return "has a gcs_endpoint without TLS: everybody on the way reads the data; allow_http: true allows it"
+            return "has a gcs_endpoint without TLS, so data would be sent unencrypted: set allow_http: true to allow it"
         given = [name for name in _WAYS if getattr(self, name)]
         if len(given) > 1:
-            return f"has {' and '.join(given)}: keep one"
+            return f"has {' and '.join(given)}: remove one"
         return super().problem(location)
 
 

@@ -39,12 +39,12 @@ class GcsBucket(Bucket):
     _codes = {
         "NoSuchKey": "it does not exist",
         "NoSuchBucket": "the bucket does not exist",
-        "ExpiredToken": "the token has expired: is the clock of this machine right?",
+        "ExpiredToken": "the token has expired: check this machine's clock",
         "SlowDown": "the server is rate limiting requests",
     }
     _statuses = {
-        400: "the server does not understand the request",
-        401: f"the server requires other credentials, or the clock of this machine is wrong: {_WHERE}",
+        400: "the server cannot process the request",
+        401: f"the server rejected the credentials, or this machine's clock is wrong: {_WHERE}",
         403: f"the server does not allow it: {_WHERE}, whose account needs Storage Object Viewer",
         404: "it does not exist",
         407: "the proxy from the environment requires credentials",
@@ -78,7 +78,7 @@ def _metadata_request() -> TokenRequest:
         server=f"http://{host}",
         target=f"/computeMetadata/v1/instance/service-accounts/default/token?{urlencode({'scopes': _SCOPE})}",
         shown="gcs_use_metadata_server",
-        see="only machines of Google Cloud that have a service account have one",
+        see="only Google Cloud machines with a service account have one",
         headers={"Metadata-Flavor": "Google"},
     )
 

@@ -25,7 +25,7 @@ _MAX_QUERY_LENGTH = 100_000
 def _parse_pointer(text: str) -> str:
     """Return a JSON pointer (RFC 6901)."""
     if re.fullmatch(r"(?:/(?:[^/~]|~[01])*)+", text) is None:
-        raise InvalidValueError("a pointer begins with a slash, and ~ must be followed by 0 or 1")
+        raise InvalidValueError("a pointer must begin with a slash, and ~ must be followed by 0 or 1")
     return text
 
 
@@ -38,7 +38,7 @@ def _parse_query(text: str) -> str:
 def _locate(_name: str, text: str, _directory: Path) -> str:
     origin, path = parse_origin(text)
     if "?" in path or "#" in path:
-        raise InvalidValueError("no query after the path: everybody who can list the datasets sees it")
+        raise InvalidValueError("remove the query after the path: anyone who can list the datasets can see it")
     return origin + quote(path or "/", safe="%/:@!$&'()*+,;=~-._")
 
 
@@ -60,7 +60,7 @@ class GraphqlParams(Params):
     ]
     unnest_depth: Annotated[int, Param(_DEPTH)] = 0
     graphql_auth_token: Annotated[str | None, Param(ParsedField("a bearer token", parse_token), is_secret=True)] = None
-    graphql_auth_user: Annotated[str | None, Param(ParsedField("the name of a user", parse_password))] = None
+    graphql_auth_user: Annotated[str | None, Param(ParsedField("a user name", parse_password))] = None
     graphql_auth_pass: Annotated[str | None, Param(ParsedField("a password", parse_password), is_secret=True)] = None
     graphql_tls_root_certificate_file: RootCertificateFile = None
     allow_http: AllowHttp = False
@@ -78,7 +78,7 @@ class GraphqlParams(Params):
         if (user is not None) != (self.graphql_auth_pass is not None):
             return "has only one of graphql_auth_user and graphql_auth_pass"
         if self.graphql_auth_token is not None and user is not None:
-            return "has both graphql_auth_token and graphql_auth_user: keep one"
+            return "has both graphql_auth_token and graphql_auth_user: remove one"
         if ":" in (user or ""):
             return "has a colon in graphql_auth_user, which Basic authentication cannot send"
         credentials = ("graphql_auth_token", "graphql_auth_user", "graphql_auth_pass")

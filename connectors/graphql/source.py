@@ -94,7 +94,7 @@ class GraphqlSource(Source):
             raise SourceError(f"params.graphql_query{where}: it is not GraphQL.") from None
         operations = [node for node in document.definitions if isinstance(node, OperationDefinitionNode)]
         if len(operations) != 1 or operations[0].operation is not OperationType.QUERY:
-            raise SourceError("params.graphql_query: it must be one query, without a mutation or a subscription.")
+            raise SourceError("params.graphql_query: it must be a single query, not a mutation or a subscription.")
         return document
 
     def _lines(self, server: Origin, document: DocumentNode, paging: _Paging | None) -> Iterator[bytes]:
@@ -110,15 +110,13 @@ class GraphqlSource(Source):
             if cursor is None:
                 return
             if cursor == last:
-                raise SourceError(f"'{self._shown}': the server gives the same page again and again.")
+                raise SourceError(f"'{self._shown}': the server keeps returning the same page.")
 
     def _line(self, row: Mapping[str, Any]) -> bytes:
         try:
             return _ENCODER.encode(row) + b"\n"
         except UnicodeEncodeError:
-            raise SourceError(
-                f"'{self._shown}': the response has a text that is not Unicode (half a character)."
-            ) from None
+            raise SourceError(f"'{self._shown}': the response contains invalid Unicode (a lone surrogate).") from None
 
     def _limited(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         left_bytes: float = self._params.max_download_size or math.inf
@@ -143,16 +141,16 @@ class GraphqlSource(Source):
             status, content = answer.status, answer.beginning(_MAX_PAGE_BYTES + 1)
         if len(content) > _MAX_PAGE_BYTES:
             size = _MAX_PAGE_BYTES // (1024 * 1024)
-            raise SourceError(f"'{self._shown}': a response has more than {size} MiB: ask for fewer rows at once.")
+            raise SourceError(f"'{self._shown}': a response has more than {size} MiB: request fewer rows at once.")
         if status in {401, 403}:
-            raise SourceError(f"'{self._shown}': the server refuses the credentials (status {status}).")
+            raise SourceError(f"'{self._shown}': the server rejected the credentials (status {status}).")
         try:
             found = json.loads(content, parse_float=_exact, parse_constant=_exact)
         except (ValueError, RecursionError):
             raise SourceError(f"'{self._shown}': the server does not respond with JSON (status {status}).") from None
         if not isinstance(found, dict) or found.get("errors") or status != 200:
             raise SourceError(
-                f"'{self._shown}': the server refuses params.graphql_query, or a part of it failed (status {status})."
+                f"'{self._shown}': the server rejected params.graphql_query, or part of it failed (status {status})."
             )
         return found
 
@@ -167,7 +165,9 @@ class GraphqlSource(Source):
                 raise SourceError(f"'{self._shown}': the response has nothing at {self._params.json_pointer}.")
         for row in found if isinstance(found, list) else [found]:
             if not isinstance(row, dict):
-                raise SourceError(f"'{self._shown}': what is at {self._params.json_pointer} is not a list of objects.")
+                raise SourceError(
+                    f"'{self._shown}': the value at {self._params.json_pointer} is not a list of objects."
+                )
             yield self._unnested(row, self._params.unnest_depth)
 
     def _unnested(self, row: Mapping[str, Any], depth: int) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class GraphqlSource(Source):
             inner = self._unnested(value, depth - 1) if depth and isinstance(value, dict) else {name: value}
             if twice := inner.keys() & flat.keys():
                 raise SourceError(
-                    f"'{self._shown}': two fields are called {min(twice)!r} once objects are unnested: "
+                    f"'{self._shown}': two fields are named {min(twice)!r} after objects are unnested: "
                     "give one an alias in params.graphql_query."
                 )
             flat |= inner
@@ -190,11 +190,11 @@ class GraphqlSource(Source):
         for name in paging.path:
             found = found.get(name) if isinstance(found, dict) else None
         if not isinstance(found, dict) or not isinstance(found.get(is_more), bool):
-            raise SourceError(f"'{self._shown}': the response lacks {is_more} of pageInfo.")
+            raise SourceError(f"'{self._shown}': the response lacks pageInfo.{is_more}.")
         if not found[is_more]:
             return None
         if not isinstance(found.get(cursor), str):
-            raise SourceError(f"'{self._shown}': the response lacks {cursor} of pageInfo.")
+            raise SourceError(f"'{self._shown}': the response lacks pageInfo.{cursor}.")
         return str(found[cursor])
 
 
@@ -227,11 +227,11 @@ def _paging_of(document: DocumentNode) -> _Paging | None:
     """
     found = list(_connections(document))
     if len(found) != _count(document):
-        raise SourceError("params.graphql_query: pageInfo must have no alias, and be in no fragment.")
+        raise SourceError("params.graphql_query: pageInfo must not have an alias or be in a fragment.")
     if not found:
         return None
     if len(found) > 1:
-        raise SourceError("params.graphql_query: it asks for pageInfo of more than one field.")
+        raise SourceError("params.graphql_query: it requests pageInfo for more than one field.")
     ((path, names),) = found
     for direction in _DIRECTIONS:
         if names >= set(direction[1:]):

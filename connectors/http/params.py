@@ -38,19 +38,19 @@ def _parse_query(text: str) -> str:
     """Return the query of a URL, with invalid characters escaped."""
     query = text.removeprefix("?")
     if not query or not query.isprintable() or "#" in query or len(query) > _MAX_LENGTH:
-        raise InvalidValueError(f"printable, without #, at most {_MAX_LENGTH:,} characters")
+        raise InvalidValueError(f"printable characters without #, at most {_MAX_LENGTH:,} characters")
     return quote(query, safe=_PLAIN_IN_QUERY)
 
 
 def _locate(scheme: str, text: str, _directory: Path) -> str:
     origin, path = parse_origin(f"{scheme}:{text}")
     if "?" in path or "#" in path:
-        raise InvalidValueError("everybody who can list the datasets sees it: http_query of params takes a query")
+        raise InvalidValueError("anyone who can list the datasets can see it: set the query in params.http_query")
     return origin + quote(path or "/", safe=_PLAIN_IN_PATH)
 
 
-_QUERY = ParsedField("what follows the question mark of the URL, such as year=2026&format=csv", _parse_query)
-_HEADERS = ParsedField("headers such as X-Token: abc, one a line", _parse_headers)
+_QUERY = ParsedField("the query string of the URL, such as year=2026&format=csv", _parse_query)
+_HEADERS = ParsedField("headers such as X-Token: abc, one per line", _parse_headers)
 
 
 class HttpParams(DownloadParams):
@@ -58,7 +58,7 @@ class HttpParams(DownloadParams):
 
     http_port: Annotated[int | None, Param(PORT)] = None
     http_query: Annotated[str | None, Param(_QUERY, is_hidden=True)] = None
-    http_username: Annotated[str | None, Param(ParsedField("the name of a user", parse_password))] = None
+    http_username: Annotated[str | None, Param(ParsedField("a user name", parse_password))] = None
     http_password: Annotated[str | None, Param(ParsedField("a password", parse_password), is_secret=True)] = None
     http_bearer_token: Annotated[str | None, Param(ParsedField("a bearer token", parse_token), is_secret=True)] = None
     http_headers: Annotated[tuple[tuple[str, str], ...], Param(_HEADERS, is_secret=True)] = ()
@@ -75,7 +75,7 @@ class HttpParams(DownloadParams):
         names = [name.lower() for name, _ in self.http_headers]
         ways += ["an Authorization header in http_headers"] * names.count("authorization")
         if len(ways) > 1:
-            return f"has {' and '.join(ways)}: keep one"
+            return f"has {' and '.join(ways)}: remove one"
         credentials = ("http_username", "http_password", "http_bearer_token", "http_headers")
         sent = [name for name in credentials if getattr(self, name)]
         return check_credentials(location, "a URL", sent, allow_http=self.allow_http) or super().problem(location)

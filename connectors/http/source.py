@@ -41,11 +41,11 @@ _MEDIA_TYPES = {
 _WEB_PAGES = frozenset({"text/html", "application/xhtml+xml"})
 
 _STATUSES = {
-    401: "the server requires other credentials: see http_username, http_bearer_token and http_headers",
+    401: "the server rejected the credentials: see http_username, http_bearer_token and http_headers",
     403: "the server does not allow it",
     404: "it does not exist",
     407: "the proxy from the environment requires credentials",
-    410: "it does not exist any more",
+    410: "it no longer exists",
     429: "the server is rate limiting requests",
 }
 
@@ -81,7 +81,9 @@ class HttpSource:
                 # Equal weak ETags do not mean equal bytes (RFC 9110, 8.8.1).
                 is_strong = version is not None and not json.loads(version)[0].startswith("W/")
                 if is_strong and self._is_other(server, str(version)):
-                    raise SourceError(f"'{self._shown}' changed while it was read; the next refresh reads it again.")
+                    raise SourceError(
+                        f"'{self._shown}' changed while it was being read; the next refresh will read it again."
+                    )
             yield detected.format(
                 [file], self._shown, space, self._params, compression=detected.compression, version=version
             )
@@ -111,11 +113,11 @@ class HttpSource:
         if status != 200:
             said = _STATUSES.get(status)
             if said is None:
-                said = "the server failed" if status >= 500 else "the server does not respond with the file"
+                said = "the server failed" if status >= 500 else "the server did not return the file"
             raise SourceError(f"'{self._shown}': {said} (status {status}).")
         if _media_type(answer) in _WEB_PAGES:
             raise SourceError(
-                f"'{self._shown}': the server responds with a web page, such as a login page, not a file."
+                f"'{self._shown}': the server returned a web page, such as a login page, instead of a file."
             )
 
     def _format(self, answer: Answer) -> DetectedFormat:
@@ -123,7 +125,7 @@ class HttpSource:
         name = self._params.file_format or (named if named in KINDS else _MEDIA_TYPES.get(_media_type(answer)))
         if name is None:
             raise SourceError(
-                f"The format of '{self._shown}' cannot be told from its name or its media type: set "
+                f"The format of '{self._shown}' cannot be determined from its name or its media type: set "
                 "params.file_format to parquet, csv, json or xlsx."
             )
         encoding = answer.headers.get("content-encoding", "identity").strip().lower()
@@ -131,7 +133,7 @@ class HttpSource:
             # Servers often also label a .gz file as encoded, but it is compressed only once.
             compression = "GZIP"
         elif encoding not in {"identity", ""}:
-            raise SourceError(f"'{self._shown}': the server compresses it in a way other than gzip.")
+            raise SourceError(f"'{self._shown}': the server uses a compression other than gzip.")
         return compressed(format_named(name), compression, self._params, self._shown)
 
 

@@ -103,7 +103,7 @@ def _uncompressed(content: bytes) -> bytes:
     while source.tell() < len(content):
         records, block = source.read_int(), _CODECS[codec](source.read_bytes())
         if stream.tell() + len(block) > MAX_BYTES or source.read(_SYNC_BYTES) != sync:
-            raise ValueError("too large, or no end of a block where it should be")
+            raise ValueError("too large, or without a block end where one is expected")
         target.write_int(records)
         target.write_bytes(block)
         target.write(sync)

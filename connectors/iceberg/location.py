@@ -73,7 +73,7 @@ def _highest(root: TableRoot) -> str:
     if len(names) > 1:
         raise SourceError(
             f"'{root.shown}' has {len(names)} metadata files of version {newest}: only its catalog knows which one is "
-            "the table's."
+            "current."
         )
     return f"{_DIRECTORY}/{names[0]}"
 
@@ -86,7 +86,9 @@ def _by_catalog(root: TableRoot, catalog: Path, params: IcebergParams, deadline:
     path = root.relative(location)
     match = _METADATA_FILE.fullmatch(inside(path) or "") if path is not None else None
     if match is None:
-        raise SourceError(f"The catalog says that '{table}' lies outside of '{root.shown}', or gives no metadata file.")
+        raise SourceError(
+            f"The catalog says that '{table}' is outside '{root.shown}', or does not name its metadata file."
+        )
     return root.below(match[1]), f"{_DIRECTORY}/{match[2]}"
 
 
@@ -110,10 +112,10 @@ def _looked_up(path: Path, table: str, catalog_name: str, deadline: Deadline) ->
         deadline.check()
         # The lowest byte of an extended code is the primary code.
         is_locked = getattr(exc, "sqlite_errorcode", 0) & 0xFF in _LOCKED
-        reason = "locked by another program; the next refresh reads it again" if is_locked else _NO_CATALOG
+        reason = "locked by another program; the next refresh will retry" if is_locked else _NO_CATALOG
         raise SourceError(f"The file of iceberg_catalog is {reason}.") from None
     if row is None:
         return None
     if not isinstance(row[0], str):
-        raise SourceError("The catalog has no metadata file for the table.")
+        raise SourceError("The catalog does not name a metadata file for the table.")
     return row[0]

@@ -14,7 +14,7 @@ class IcebergParams(S3Params):
     """The catalog that names the table, if any, and the bucket."""
 
     iceberg_catalog: Annotated[Path | None, Param(PathField("the path of a SQLite file"), is_path=True)] = None
-    iceberg_catalog_name: Annotated[str | None, Param(TextField("the name of a catalog", max_length=255))] = None
+    iceberg_catalog_name: Annotated[str | None, Param(TextField("a catalog name", max_length=255))] = None
     iceberg_table: Annotated[str | None, Param(TextField("a table such as sales.orders", max_length=511))] = None
 
     def problem(self, location: str) -> str | None:
@@ -24,7 +24,7 @@ class IcebergParams(S3Params):
         if self.iceberg_catalog_name is not None and self.iceberg_catalog is None:
             return "has iceberg_catalog_name, but no iceberg_catalog"
         if self.iceberg_table is not None and re.fullmatch(r".+\.[^.]+", self.iceberg_table) is None:
-            return "has an iceberg_table that is not a namespace, a dot and a name"
+            return "has an iceberg_table that is not a namespace, a dot and a table name"
         return super().problem(location)
 
 

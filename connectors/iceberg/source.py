@@ -146,7 +146,7 @@ class _Table:
             manifests = list(read_manifest_list(AvroContent(content)))
             summary = self._snapshot.summary if self._snapshot is not None else None
             if not manifests and summary is not None and int(summary["total-data-files"] or 0) > 0:
-                raise ValueError("a list that was cut short")
+                raise ValueError("a truncated list")
         return manifests
 
     def _entries(self, manifest: ManifestFile) -> list[_Entry]:
@@ -159,21 +159,21 @@ class _Table:
             live = manifest.fetch_manifest_entry(files)
             counts = (manifest.added_files_count, manifest.existing_files_count)
             if None not in counts and len(live) != sum(count or 0 for count in counts):
-                raise ValueError("a manifest of another length")
+                raise ValueError("a manifest with the wrong length")
             return [self._entry(entry, manifest) for entry in live]
 
     def _entry(self, entry: ManifestEntry, manifest: ManifestFile) -> _Entry:
         file = entry.data_file
         if file.content == DataFileContent.EQUALITY_DELETES:
-            raise self._root.unsupported("rows that are deleted by their values (equality deletes)")
+            raise self._root.unsupported("rows deleted by value (equality deletes)")
         if file.file_format != FileFormat.PARQUET:
             raise self._root.unsupported(f"files of the format {file.file_format.value}")
         if file.key_metadata is not None:
             raise self._root.unsupported("encrypted files")
         if (file.content == DataFileContent.DATA) != (manifest.content == ManifestContent.DATA):
-            raise ValueError("deleted rows among the rows")
+            raise ValueError("deleted rows mixed with live rows")
         if entry.sequence_number is None:  # pyiceberg has filled in values inherited from the manifest.
-            raise ValueError("no sequence number")
+            raise ValueError("a missing sequence number")
         return _Entry(self._inside(file.file_path), file, entry.sequence_number, manifest.partition_spec_id)
 
     def _may_hold(self, entry: _Entry, bounds: tuple[Bound, ...]) -> bool:
@@ -230,8 +230,8 @@ class _Table:
         path = inside(plain.removeprefix(start)) if plain.startswith(start) else None
         if path is None:
             raise SourceError(
-                f"The metadata of '{self._root.shown}' name a file outside of the table: only files in the table "
-                "are read."
+                f"The metadata of '{self._root.shown}' reference a file outside the table: only files in the table can "
+                "be read."
             )
         return path
 

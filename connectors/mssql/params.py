@@ -58,7 +58,7 @@ def _parsed(text: str) -> dict[str, Any]:
     while position < len(text):
         match = _PAIR.match(text, position)
         if match is None:
-            raise InvalidValueError("pairs of a key and a value, key=value, with semicolons between them")
+            raise InvalidValueError("key=value pairs separated by semicolons")
         position = match.end()
         key = re.sub(r"\s", "", match["key"]).lower()
         if match["double"] is not None:
@@ -71,7 +71,7 @@ def _parsed(text: str) -> dict[str, Any]:
             continue
         if key not in _KEYS:
             raise InvalidValueError(
-                "it has a key that is not known here; those are Server, Database, User ID, Password, Encrypt and "
+                "it has an unknown key; the supported keys are Server, Database, User ID, Password, Encrypt and "
                 "TrustServerCertificate"
             )
         found |= _param(_KEYS[key], value)
@@ -83,11 +83,11 @@ def _param(name: str, value: str) -> dict[str, Any]:
     if name == "mssql_host":
         host, _, port = value.removeprefix("tcp:").partition(",")
         if port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
-            raise InvalidValueError("the port after the comma is a number from 1 to 65535")
+            raise InvalidValueError("the port after the comma must be a number from 1 to 65535")
         return {name: parse_host(host.strip())} | ({"mssql_port": int(port)} if port else {})
     if name in {"mssql_encrypt", "mssql_trust_server_certificate"}:
         if value.lower() not in _WORDS:
-            raise InvalidValueError("Encrypt and TrustServerCertificate are true or false")
+            raise InvalidValueError("Encrypt and TrustServerCertificate must be true or false")
         return {name: _WORDS[value.lower()]}
     if name != "mssql_password" and len(value) > _MAX_NAME_LENGTH:
         raise InvalidValueError(f"a name is longer than {_MAX_NAME_LENGTH} characters")
@@ -99,7 +99,7 @@ _CONNECTION_STRING = ParsedField(
     _parse_connection_string,
 )
 _NAME_OF_DATABASE = TextField("the name of a database", max_length=_MAX_NAME_LENGTH)
-_NAME_OF_USER = TextField("the name of a user", max_length=_MAX_NAME_LENGTH)
+_NAME_OF_USER = TextField("a user name", max_length=_MAX_NAME_LENGTH)
 
 
 class MssqlParams(Params):
@@ -129,22 +129,22 @@ class MssqlParams(Params):
         if self.mssql_connection_string is not None:
             others = self.declared.keys() - {"mssql_connection_string", "mssql_sslrootcert"}
             if given := sorted(name for name in others if getattr(self, name) is not None):
-                return f"has mssql_connection_string and {given[0]}: write both into one of them"
+                return f"has both mssql_connection_string and {given[0]}: use only one of the two"
         else:
             for name in ("mssql_host", "mssql_username"):
                 if getattr(self, name) is None:
-                    return f"lacks the field {name}, or mssql_connection_string, which has it too"
+                    return f"lacks the field {name}, or mssql_connection_string, which can contain it"
         server = self.expanded
         if "\\" in str(server.mssql_username):
-            return "has a user of Windows (domain\\user): only logins of SQL Server work"
+            return "has a Windows user (domain\\user): only SQL Server logins are supported"
         if self.mssql_sslrootcert is not None and server.mssql_trust_server_certificate:
-            return "has mssql_sslrootcert, but mssql_trust_server_certificate: true does without verification"
+            return "has mssql_sslrootcert, but mssql_trust_server_certificate: true turns verification off"
         return None
 
 
 MSSQL = Connector(
     expected="the name of a table or view, such as schema.table",
-    locate=partial(locate_table, 3, "mssql_host, mssql_port, mssql_username and mssql_password of params hold that"),
+    locate=partial(locate_table, 3, "set these in params.mssql_host, mssql_port, mssql_username and mssql_password"),
     params=MssqlParams,
     source="connectors.mssql.source:MssqlSource",
     packages=(Package("pymssql", "pymssql~=2.4"),),

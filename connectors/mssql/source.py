@@ -71,30 +71,30 @@ _LONG = (pa.string(), pa.binary())
 
 #: Our reasons for a refused connection, by error number.
 _REFUSALS = {
-    18456: "it refuses the user or the password",
-    18452: "it refuses the user: it takes Windows accounts only, or not over this way",
-    18470: "the account of the user is disabled",
-    18486: "the account of the user is locked",
-    **dict.fromkeys((18487, 18488), "the password of the user has expired"),
-    **dict.fromkeys((4060, 911), "it has no database of that name, or the user may not use it"),
-    916: "the user may not use that database",
+    18456: "it rejected the user or password",
+    18452: "it rejected the user: it accepts only Windows accounts, or does not allow this login method",
+    18470: "the user account is disabled",
+    18486: "the user account is locked",
+    **dict.fromkeys((18487, 18488), "the user's password has expired"),
+    **dict.fromkeys((4060, 911), "it has no database with that name, or the user has no access to it"),
+    916: "the user has no access to that database",
     **dict.fromkeys((40615, 40914), "its firewall accepts no connection from this host"),
     **dict.fromkeys((40613, 40197, 40501, 49918, 49919, 49920), "the database is not available at the moment"),
-    **dict.fromkeys((17809, 10928, 10929), "it has no connection left"),
+    **dict.fromkeys((17809, 10928, 10929), "it has no free connections"),
     **dict.fromkeys((17142, 6005), "it is shutting down or paused"),
 }
 #: Messages after login: the session's database and language.
 _NO_ERRORS = frozenset({5701, 5703})
 #: Our reasons for a failed query.
 _FAILURES = {
-    208: "it has no table or view {table}, or the user may not see it",
-    **dict.fromkeys((229, 230, 262, 297, 300), "the user may not read {table}, or a part of it"),
-    **dict.fromkeys((207, 4413, 4502), "the view {table} refers to what is not there"),
+    208: "it has no table or view {table}, or the user has no access to it",
+    **dict.fromkeys((229, 230, 262, 297, 300), "the user has no read permission on {table} or part of it"),
+    **dict.fromkeys((207, 4413, 4502), "the view {table} references an object that does not exist"),
     1205: "the server ended the query on {table}, which blocked another (a deadlock)",
-    1222: "{table} stayed locked by others until the time was up",
-    **dict.fromkeys((3952, 3956, 3957), "a database that {table} reads does not allow snapshots"),
-    3958: "the server has no room for the versions of rows that the snapshot of {table} needs",
-    3961: "the definition of {table} changed while it was read",
+    1222: "{table} was still locked by others when the timeout passed",
+    **dict.fromkeys((3952, 3956, 3957), "a database that {table} reads does not allow snapshot isolation"),
+    3958: "the server has no space left for the row versions that the snapshot of {table} needs",
+    3961: "the definition of {table} changed while it was being read",
     41332: "{table} reads a memory-optimized table, which a snapshot cannot contain",
     **dict.fromkeys((701, 802, 8645), "the server ran out of memory"),
     **dict.fromkeys((1101, 1105, 9002), "the server's disk is full"),
@@ -106,17 +106,17 @@ _BROKEN = frozenset({0, 20003, 20004, 20006, 20017, 20019, 20020, 20047})
 _BY_WORDS = (
     (
         "checking hostname failed",
-        "TLS with it failed: the certificate is not for that host; one with a wildcard, *, is not accepted",
+        "TLS with it failed: the certificate does not match the host name; wildcard certificates are not accepted",
     ),
     (
         "handshake failed",
         (
-            "TLS with it failed: the certificate is not from an authority that mssql_sslrootcert or the usual roots "
-            "know, or they do not agree on how"
+            "TLS with it failed: the certificate is not signed by an authority in mssql_sslrootcert or the default "
+            "roots, or the TLS versions or ciphers do not match"
         ),
     ),
-    ("name resolution failed", "its name is not known"),
-    ("refused", "nothing listens there"),
+    ("name resolution failed", "its host name cannot be resolved"),
+    ("refused", "nothing is listening there"),
     ("unreachable|No route", "it is unreachable"),
     ("timed out|timeout", "it did not respond in time"),
 )
@@ -228,11 +228,11 @@ class MssqlSource(Source):
         """Return why a connection failed. *said* is the FreeTDS log and the driver's exception."""
         numbers = [int(number) for number in re.findall(r"message (\d+) from server", said)]
         if errors := [number for number in numbers if number not in _NO_ERRORS]:
-            return _REFUSALS.get(errors[0], f"it says error {errors[0]}")
+            return _REFUSALS.get(errors[0], f"error {errors[0]}")
         if reason := reason_for(said, _BY_WORDS):
             return reason
         if "login packet rejected" in said and self._is_encrypted:
-            return "it does not offer TLS (mssql_encrypt: false does without), or it is not a SQL Server"
+            return "it does not support TLS (mssql_encrypt: false turns it off), or it is not a SQL Server"
         return "it is not a SQL Server, it lacks TLS 1.2, or the connection broke"
 
     def _is_server(self, connection: socket.socket) -> bool:
@@ -257,7 +257,7 @@ class MssqlSource(Source):
         )
         described: list[Any] = cursor.fetchall()
         if not described:
-            raise SourceError(f"{self._shown} has no columns that the user may read.")
+            raise SourceError(f"{self._shown} has no columns that the user can read.")
         for name, _, _, error in described:
             if not name:
                 raise SourceError(self._failure(error))
@@ -280,21 +280,21 @@ class MssqlSource(Source):
         code, text = (*(error.args if isinstance(error, pymssql.Error) else ()), None, None)[:2]
         if isinstance(text, bytes) and _NOT_CONVERTED.search(text):
             return SourceError(
-                f"A text of {self._shown} is not valid Unicode (half of a pair in UTF-16): read a view that has the "
-                "column AS varbinary, or leave it out in refresh_sql."
+                f"A string in {self._shown} is not valid Unicode (half of a UTF-16 pair): read a view that casts the "
+                "column to varbinary, or omit it in refresh_sql."
             )
         if isinstance(code, int) and code not in _BROKEN:
             return SourceError(self._failure(code))
         if not isinstance(error, pymssql.Error | OSError):
             return SourceError(f"The SQL Server sent a value of {self._shown} that the driver cannot read.")
-        return SourceError(f"The connection to the SQL Server broke while {self._shown} was read.")
+        return SourceError(f"The connection to the SQL Server broke while {self._shown} was being read.")
 
     def _failure(self, number: int | None) -> str:
         if number is None:
             return f"SQL Server does not describe the columns of {self._shown}."
         if number in _FAILURES:
             return f"SQL Server: {_FAILURES[number].format(table=self._shown)}."
-        return f"SQL Server cannot read {self._shown}: it says error {number}. Run the query there to see why."
+        return f"SQL Server cannot read {self._shown}: error {number}. Run the query there to see why."
 
 
 def certificate_name(host: str) -> str:
@@ -388,7 +388,9 @@ def _array(values: Sequence[object], column: MssqlColumn) -> pa.Array:
     try:
         return pa.array(values, column.kind)
     except (pa.ArrowException, ArithmeticError, ValueError):
-        raise SourceError(f"The column '{column.name}' has a value that is not of its type, {column.kind}.") from None
+        raise SourceError(
+            f"The column '{column.name}' has a value that does not match its type, {column.kind}."
+        ) from None
 
 
 def _widened(bounds: Sequence[Bound], columns: Sequence[MssqlColumn]) -> Iterator[Bound]:

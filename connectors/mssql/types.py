@@ -108,7 +108,7 @@ def column_of(name: str, declared: str | None, user_type: str | None) -> MssqlCo
         kind = base or user_type or "unknown"
         form = f"{name}.STAsText()" if kind in _SPATIAL else f"CAST({name} AS nvarchar(4000))"
         refused = (
-            f"The column '{name}' has the type {kind}, which the engine does not have: leave it out in refresh_sql, or "
+            f"The column '{name}' has the type {kind}, which the engine does not support: omit it in refresh_sql, or "
             f"read a view that has {form}."
         )
         reading = _Reading(kind=pa.null(), expression="NULL")
@@ -146,7 +146,9 @@ def _moments(column: str, texts: pa.Array, fits: pa.Array, kind: pa.DataType) ->
     if pc.min(fits).as_py() is False:
         index = pc.index(fits, value=False).as_py()
         type_ = "TIMESTAMP_NS" if kind.unit == "ns" else "TIMESTAMP"
-        problem = f"a time that {type_} does not keep; it was written during the load, so the next one reads it"
+        problem = (
+            f"a time that {type_} cannot represent; it was written during the load, so the next refresh will read it"
+        )
         raise UnfitValueError(column, index, problem)
     return pc.cast(texts, pa.timestamp(kind.unit)).view(kind)
 

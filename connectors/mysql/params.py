@@ -16,7 +16,7 @@ class MysqlParams(Params):
     mysql_host: Annotated[str, Param(ParsedField("a host name or an IP address", parse_host), is_hidden=True)]
     mysql_tcp_port: Annotated[int, Param(PORT)] = 3306
     mysql_db: Annotated[str | None, Param(TextField("the name of a database", max_length=64))] = None
-    mysql_user: Annotated[str, Param(TextField("the name of a user", max_length=80))]
+    mysql_user: Annotated[str, Param(TextField("a user name", max_length=80))]
     mysql_pass: Annotated[str, Param(ParsedField("a password", parse_password), is_secret=True)] = ""
     #: The upstream default.
     mysql_sslmode: Annotated[str, Param(ChoiceField("disabled", "preferred", "required"))] = "required"
@@ -25,16 +25,16 @@ class MysqlParams(Params):
     def problem(self, location: str) -> str | None:
         """Refuse a table without a database, and root certificates without TLS; see `Params.problem`."""
         if len(table_parts(location)) == 1 and self.mysql_db is None:
-            return "lacks the field mysql_db, the name of a database: from: names the table only"
+            return "lacks the field mysql_db, the name of a database: from: contains only the table name"
         if self.mysql_sslmode == "disabled" and self.mysql_sslrootcert is not None:
-            return "has mysql_sslrootcert, but mysql_sslmode: disabled does without TLS"
+            return "has mysql_sslrootcert, but mysql_sslmode: disabled turns TLS off"
         return None
 
 
 MYSQL = Connector(
     expected="the name of a table or view, such as database.table",
     locate=partial(
-        locate_table, 2, "mysql_host, mysql_tcp_port, mysql_db, mysql_user and mysql_pass of params hold that"
+        locate_table, 2, "set these in params.mysql_host, mysql_tcp_port, mysql_db, mysql_user and mysql_pass"
     ),
     params=MysqlParams,
     source="connectors.mysql.source:MysqlSource",

@@ -59,32 +59,33 @@ _ACCOUNT_LOCKED, _PASSWORD_EXPIRED = (3118, 4151), (1820, 1862)
 
 #: Our reasons for a refused connection, by error number.
 _REFUSALS = {
-    ER.ACCESS_DENIED_ERROR: "it refuses the user or the password",
-    ER.DBACCESS_DENIED_ERROR: "the user may not use that database",
-    ER.BAD_DB_ERROR: "it has no database of that name",
+    ER.ACCESS_DENIED_ERROR: "it rejected the user or password",
+    ER.DBACCESS_DENIED_ERROR: "the user has no access to that database",
+    ER.BAD_DB_ERROR: "it has no database with that name",
     **dict.fromkeys(
-        (ER.CON_COUNT_ERROR, ER.TOO_MANY_USER_CONNECTIONS, ER.USER_LIMIT_REACHED), "it has no connection left"
+        (ER.CON_COUNT_ERROR, ER.TOO_MANY_USER_CONNECTIONS, ER.USER_LIMIT_REACHED), "it has no free connections"
     ),
     ER.HOST_IS_BLOCKED: "it blocks this host after too many failed connections",
     ER.HOST_NOT_PRIVILEGED: "it accepts no connection from this host",
-    _SECURE_TRANSPORT_REQUIRED: "it accepts connections with TLS only: set mysql_sslmode: required",
-    **dict.fromkeys(_ACCOUNT_LOCKED, "the account of the user is locked"),
-    **dict.fromkeys(_PASSWORD_EXPIRED, "the password of the user has expired"),
+    _SECURE_TRANSPORT_REQUIRED: "it accepts only TLS connections: set mysql_sslmode: required",
+    **dict.fromkeys(_ACCOUNT_LOCKED, "the user account is locked"),
+    **dict.fromkeys(_PASSWORD_EXPIRED, "the user's password has expired"),
     ER.SERVER_SHUTDOWN: "it is shutting down",
-    CR.CR_SSL_CONNECTION_ERROR: "it does not offer TLS; mysql_sslmode: disabled does without",
+    CR.CR_SSL_CONNECTION_ERROR: "it does not support TLS; mysql_sslmode: disabled turns it off",
     CR.CR_AUTH_PLUGIN_CANNOT_LOAD: (
-        "it asks for the password by a plugin that the driver does not have, or that shows the password to whoever "
-        "listens, which needs mysql_sslmode: required"
+        "it requests the password with a plugin that the driver does not have, or with one that sends it in plain "
+        "text, which requires mysql_sslmode: required"
     ),
 }
 #: Our reasons for a failed query.
 _FAILURES = {
     **dict.fromkeys(
-        (ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR), "the user may not read {table}, or a part of it"
+        (ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR),
+        "the user has no read permission on {table} or part of it",
     ),
-    ER.NO_SUCH_TABLE: "it has no table or view {table}, whose name is taken as it is written, capital letters too",
-    ER.VIEW_INVALID: "the view {table} refers to what is not there, or its definer may not read it",
-    ER.TABLE_DEF_CHANGED: "the definition of {table} changed while it was read",
+    ER.NO_SUCH_TABLE: "it has no table or view {table}, or the name differs in case",
+    ER.VIEW_INVALID: "the view {table} references an object that does not exist or that its definer cannot read",
+    ER.TABLE_DEF_CHANGED: "the definition of {table} changed while it was being read",
     **dict.fromkeys(
         (ER.QUERY_INTERRUPTED, ER.QUERY_TIMEOUT, ER.STATEMENT_TIMEOUT), "the server cancelled the query on {table}"
     ),
@@ -94,15 +95,15 @@ _FAILURES = {
 }
 #: Our reasons for a failed connection, by system message.
 _BY_WORDS = (
-    ("Hostname mismatch|IP address mismatch", "TLS with it failed: the certificate is not for that host"),
+    ("Hostname mismatch|IP address mismatch", "TLS with it failed: the certificate does not match the host name"),
     (
         "CERTIFICATE_VERIFY_FAILED",
-        "TLS with it failed: the certificate is not from an authority that mysql_sslrootcert or the usual roots know",
+        "TLS with it failed: the certificate is not signed by an authority in mysql_sslrootcert or the default roots",
     ),
-    (r"\[SSL|EOF occurred", "TLS with it failed: they do not agree on how"),
+    (r"\[SSL|EOF occurred", "TLS with it failed: there is no TLS version or cipher in common"),
     ("timed out", "it did not respond in time"),
-    ("Name or service|name resolution|No address|nodename", "its name is not known"),
-    ("refused", "nothing listens there"),
+    ("Name or service|name resolution|No address|nodename", "its host name cannot be resolved"),
+    ("refused", "nothing is listening there"),
     ("unreachable|No route", "it is unreachable"),
 )
 
@@ -186,7 +187,7 @@ class MysqlSource(Source):
             if b"INVISIBLE" not in extra.upper()
         ]
         if not columns:
-            raise SourceError(f"{self._shown} has no columns that the user may read.")
+            raise SourceError(f"{self._shown} has no columns that the user can read.")
         return columns
 
     def _explanation(self, error: Exception) -> SourceError:
@@ -195,16 +196,14 @@ class MysqlSource(Source):
         if code in _FAILURES:
             return SourceError(f"MySQL: {_FAILURES[code].format(table=self._shown)}.")
         if code in {CR.CR_SERVER_LOST, CR.CR_SERVER_GONE_ERROR}:
-            return SourceError(f"The connection to MySQL broke while {self._shown} was read.")
+            return SourceError(f"The connection to MySQL broke while {self._shown} was being read.")
         reason = "it is not a MySQL server, or the connection broke"
         if code in _REFUSALS:
             reason = _REFUSALS[code]
         elif code == CR.CR_CONN_HOST_ERROR:
-            reason = reason_for(str(error), _BY_WORDS) or "it refuses the connection"
+            reason = reason_for(str(error), _BY_WORDS) or "it refused the connection"
         elif isinstance(code, int) and code > 0:
-            return SourceError(
-                f"MySQL cannot read {self._shown}: it says error {code}. Run the query there to see why."
-            )
+            return SourceError(f"MySQL cannot read {self._shown}: error {code}. Run the query there to see why.")
         return SourceError(f"The MySQL server cannot be reached: {reason}.")
 
 

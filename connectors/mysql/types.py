@@ -26,11 +26,11 @@ _GEOMETRIES = frozenset(
 )
 
 _NO_DATE = (
-    "a date that is not in the calendar, such as 0000-00-00: read a view that replaces it, as NULLIF({0}, 0) does, or "
+    "an invalid calendar date, such as 0000-00-00: read a view that replaces it, for example with NULLIF({0}, 0), or "
     "that has CAST({0} AS CHAR)"
 )
-_NO_TIME = "a time below 00:00:00 or from 24:00:00: read a view that has CAST({0} AS CHAR) or TIME_TO_SEC({0})"
-_NO_TYPE = "the type {1}, which the engine does not have: leave it out in refresh_sql, or read a view that has {2}"
+_NO_TIME = "a time below 00:00:00 or above 23:59:59: read a view that has CAST({0} AS CHAR) or TIME_TO_SEC({0})"
+_NO_TYPE = "the type {1}, which the engine does not support: omit it in refresh_sql, or read a view that has {2}"
 
 _EXACT = INTEGERS | {"decimal"}
 
@@ -73,7 +73,7 @@ def _text(array: pa.Array) -> pa.Array:
 
 def _parsed(
     kind: pa.DataType,
-    refused: str = "a value that is not of its type",
+    refused: str = "a value that does not match its type",
     *,
     expression: str = "{}",
     compared: AbstractSet[str] = frozenset(),

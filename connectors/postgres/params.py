@@ -14,13 +14,13 @@ def _parse_server(text: str) -> str:
     """Return a host in lower case, or a Unix socket directory unchanged."""
     if text.startswith("/"):
         if not text.isprintable() or "," in text:
-            raise InvalidValueError("a comma would name a second host")
+            raise InvalidValueError("a comma would add a second host")
         return text
     return parse_host(text)
 
 
 _SERVER = ParsedField(
-    "a host name, an IP address, or the absolute path of the directory with the server's socket", _parse_server
+    "a host name, an IP address, or the absolute path of the server's socket directory", _parse_server
 )
 
 
@@ -30,7 +30,7 @@ class PostgresParams(Params):
     pg_host: Annotated[str, Param(_SERVER, is_hidden=True)]
     pg_port: Annotated[int, Param(PORT)] = 5432
     pg_db: Annotated[str, Param(TextField("the name of a database", max_length=63))]
-    pg_user: Annotated[str, Param(TextField("the name of a user", max_length=63))]
+    pg_user: Annotated[str, Param(TextField("a user name", max_length=63))]
     pg_pass: Annotated[str, Param(ParsedField("a password", parse_password), is_secret=True)] = ""
     #: As in upstream, unencrypted connections and unverified servers must be requested explicitly.
     pg_sslmode: Annotated[str, Param(ChoiceField("disable", "prefer", "require", "verify-ca", "verify-full"))] = (
@@ -41,7 +41,7 @@ class PostgresParams(Params):
 
 POSTGRES = Connector(
     expected="the name of a table or view, such as schema.table",
-    locate=partial(locate_table, 2, "pg_host, pg_port, pg_db, pg_user and pg_pass of params hold that"),
+    locate=partial(locate_table, 2, "set these in params.pg_host, pg_port, pg_db, pg_user and pg_pass"),
     params=PostgresParams,
     source="connectors.postgres.source:PostgresSource",
     packages=(

@@ -88,12 +88,12 @@ FROM resolved r JOIN pg_catalog.pg_type t ON t.oid = r.type WHERE t.typtype <> '
 
 #: Our reasons by SQLSTATE (appendix A of PostgreSQL's manual).
 _BY_SQLSTATE = {
-    "42501": "the user may not read {table}, or a part of it",
-    "42P01": "{table} is not there any more",
-    "53300": "the server has no connection left",
+    "42501": "the user has no read permission on {table} or part of it",
+    "42P01": "{table} no longer exists",
+    "53300": "the server has no free connections",
     "57014": "the server cancelled the query",
     "57P01": "the server is shutting down",
-    "40001": "the server cancelled the query in favour of its replication",
+    "40001": "the server cancelled the query because of a replication conflict",
     "53200": "the server ran out of memory",
     "53100": "the server's disk is full",
     "53400": "the query needs more temporary space than the server allows it",
@@ -104,23 +104,23 @@ _TLS_FAILED = "TLS with it failed:"
 #: Our reasons for a failed connection, by client library message.
 _BY_WORDS = (
     (_NO_TRANSACTIONS, "its PgBouncer allows no transactions: connect to a pool in transaction or session mode"),
-    ("password authentication failed", "it refuses the user or the password"),
+    ("password authentication failed", "it rejected the user or password"),
     ("no password supplied", "it asks for a password: set pg_pass"),
     ("no pg_hba.conf entry", "its pg_hba.conf has no entry for this user, database and address"),
-    ("database .* does not exist", "it has no database of that name"),
-    ("role .* does not exist", "it refuses the user or the password"),
-    ("does not support SSL", "it does not offer TLS; pg_sslmode: disable does without"),
-    ("server certificate .*does not match host name", f"{_TLS_FAILED} the certificate is not for that host"),
+    ("database .* does not exist", "it has no database with that name"),
+    ("role .* does not exist", "it rejected the user or password"),
+    ("does not support SSL", "it does not support TLS; pg_sslmode: disable turns it off"),
+    ("server certificate .*does not match host name", f"{_TLS_FAILED} the certificate does not match the host name"),
     (
         "root certificate|certificate verify failed",
-        f"{_TLS_FAILED} the certificate is not from an authority that pg_sslrootcert or the system knows",
+        f"{_TLS_FAILED} the certificate is not signed by an authority in pg_sslrootcert or the system's roots",
     ),
-    ("certificate verify|server certificate|SSL", f"{_TLS_FAILED} they do not agree on how"),
+    ("certificate verify|server certificate|SSL", f"{_TLS_FAILED} there is no TLS version or cipher in common"),
     ("timeout expired", "it did not respond in time"),
-    ("could not translate host name", "its name is not known"),
-    ("Connection refused|No such file", "nothing listens there"),
+    ("could not translate host name", "its host name cannot be resolved"),
+    ("Connection refused|No such file", "nothing is listening there"),
     ("starting up|shutting down|recovery", "it is starting up or shutting down"),
-    ("too many clients|remaining connection slots", "it has no connection left"),
+    ("too many clients|remaining connection slots", "it has no free connections"),
     ("unreachable|No route", "it is unreachable"),
     ("expected authentication request|invalid response|received invalid", "it is not a PostgreSQL server"),
 )
@@ -197,7 +197,7 @@ class PostgresSource(Source):
         path = self._params.pg_sslrootcert
         if path is not None:
             if not path.is_file():
-                raise SourceError("The file that pg_sslrootcert names cannot be read.")
+                raise SourceError("The file in pg_sslrootcert cannot be read.")
             return str(path)
         known = ssl.get_default_verify_paths()
         bundles = (known.cafile, known.openssl_cafile, "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/cert.pem")
@@ -238,8 +238,8 @@ class PostgresSource(Source):
         row = cursor.fetchone()
         if row is None:
             raise SourceError(
-                f"The database has no table or view {self._shown}, or its user may not see it. "
-                "A name is taken as it is written, capital letters too."
+                f"The database has no table or view {self._shown}, or the user has no access to it. "
+                "Names are case-sensitive."
             )
         oid, schema, table, kind = row
         if kind not in _TABLE_KINDS:
@@ -253,19 +253,21 @@ class PostgresSource(Source):
         if state in _BY_SQLSTATE:
             return SourceError(f"PostgreSQL: {_BY_SQLSTATE[state].format(table=self._shown)}.")
         if state is not None:
-            return SourceError(f"PostgreSQL cannot read {self._shown}: it says SQLSTATE {state}.")
+            return SourceError(f"PostgreSQL cannot read {self._shown}: SQLSTATE {state}.")
         if "Failed to connect" in text or _NO_TRANSACTIONS in text:
-            reason = reason_for(text, _BY_WORDS) or "it refuses the connection"
+            reason = reason_for(text, _BY_WORDS) or "it refused the connection"
             return SourceError(f"The PostgreSQL server cannot be reached: {reason}.")
         if "lower bound" in text:
             names = ", ".join(f"'{name}'" for name in arrays)
             return SourceError(
                 f"{self._shown} has an array of several dimensions in the column {names}: "
-                "the engine's lists have one, so leave that column out in a view."
+                "the engine supports only one dimension, so omit that column in a view."
             )
         if "ERROR:" in text:
-            return SourceError(f"PostgreSQL broke off while {self._shown} was read: run the query there to see why.")
-        return SourceError(f"The connection to PostgreSQL broke while {self._shown} was read.")
+            return SourceError(
+                f"PostgreSQL disconnected while {self._shown} was being read: run the query there to see why."
+            )
+        return SourceError(f"The connection to PostgreSQL broke while {self._shown} was being read.")
 
 
 def _quoted_option(value: str) -> str:
@@ -349,7 +351,7 @@ def _timestamps(name: str) -> Callable[[pa.Array], pa.Array]:
             return array
         numbers = array.view(pa.int64())
         if (index := pc.index(pc.greater_equal(numbers, _TOO_FAR), value=True).as_py()) >= 0:
-            raise UnfitValueError(name, index, "a time after the year 294245, which the engine does not know")
+            raise UnfitValueError(name, index, "a time after the year 294245, which the engine does not support")
         numbers = pc.if_else(pc.equal(numbers, _POSITIVE), _INFINITE_US, numbers)
         return pc.if_else(pc.equal(numbers, _NEGATIVE), -_INFINITE_US, numbers).view(array.type)
 

@@ -25,10 +25,12 @@ def parse_host_keys(text: str) -> list[tuple[str, bytes]]:
         try:
             key = base64.b64decode(rest.split()[0], validate=True)
         except (binascii.Error, IndexError):
-            raise InvalidValueError("a line is a type such as ssh-ed25519, a blank, and the key in base64") from None
+            raise InvalidValueError(
+                "each line must be a type such as ssh-ed25519, a space, and the key in base64"
+            ) from None
         # The key repeats its type.
         if key[4 : 4 + len(kind)] != kind.encode():
-            raise InvalidValueError("the key is not of the type before it")
+            raise InvalidValueError("the key does not match its type")
         keys.append((kind, key))
     if not keys:
         raise InvalidValueError("it is blank")
@@ -40,14 +42,14 @@ def _parse_host_keys(text: str) -> str:
     return text
 
 
-_HOST_KEYS = ParsedField("the key of the server, such as ssh-ed25519 AAAA..., one a line", _parse_host_keys)
+_HOST_KEYS = ParsedField("the key of the server, such as ssh-ed25519 AAAA..., one per line", _parse_host_keys)
 
 
 class SftpParams(DownloadParams):
     """The user, the server's host keys, and the file options."""
 
     sftp_port: Annotated[int, Param(PORT)] = 22
-    sftp_user: Annotated[str, Param(ParsedField("the name of a user", parse_password))]
+    sftp_user: Annotated[str, Param(ParsedField("a user name", parse_password))]
     sftp_pass: Annotated[str | None, Param(ParsedField("a password", parse_password), is_secret=True)] = None
     sftp_private_key_file: Annotated[Path | None, Param(PathField("the path of a private key"), is_path=True)] = None
     sftp_private_key_passphrase: Annotated[

@@ -63,7 +63,9 @@ class SftpServer(FileServer[SftpParams]):
             file.seek(size)
             count += len(file.read(1))
         if count != size:
-            raise SourceError(f"'{shown}' has another size than the server says: it was cut short, or it changed.")
+            raise SourceError(
+                f"'{shown}' does not have the size that the server reported: it was cut short, or it changed."
+            )
 
     def _connect(self, limit_s: float) -> None:
         connection = self._open.enter_context(socket.create_connection(self._server, timeout=limit_s))
@@ -78,7 +80,7 @@ class SftpServer(FileServer[SftpParams]):
             # An RSA key has several signature algorithms.
             names = [name for name in options.key_types if name in kinds or ("rsa" in name and "ssh-rsa" in kinds)]
             if not names:
-                raise SourceError("params.sftp_host_key has no key of a type that is still considered safe.")
+                raise SourceError("params.sftp_host_key has no key of a type that is considered secure.")
             options.key_types = names
         transport.start_client(timeout=limit_s)
         self._check_host_key(transport.get_remote_server_key(), known)
@@ -95,10 +97,10 @@ class SftpServer(FileServer[SftpParams]):
             return
         shown = f"{key.get_name()} {base64.b64encode(key.asbytes()).decode()}"
         if known:
-            raise SourceError(f"'{self._url}': the server has another key than params.sftp_host_key: {shown}.")
+            raise SourceError(f"'{self._url}': the server's key is not in params.sftp_host_key: {shown}.")
         raise SourceError(
-            f"'{self._url}': nothing is read from a server without params.sftp_host_key. It says that its key is "
-            f"'{shown}': compare that with what its administrator tells you."
+            f"'{self._url}': params.sftp_host_key is required. The server presented the key '{shown}': verify it with "
+            f"the server's administrator before you use it."
         )
 
     def _authenticate(self, transport: paramiko.Transport) -> None:
@@ -109,7 +111,7 @@ class SftpServer(FileServer[SftpParams]):
             else:
                 transport.auth_publickey(user, self._key())
         except paramiko.AuthenticationException:
-            raise SourceError(f"'{self._url}': the server refuses the user, the password or the key.") from None
+            raise SourceError(f"'{self._url}': the server rejected the user, password or key.") from None
 
     def _key(self) -> paramiko.PKey:
         phrase = self._params.sftp_private_key_passphrase
@@ -118,7 +120,7 @@ class SftpServer(FileServer[SftpParams]):
         except MemoryError:
             raise
         except Exception as exc:  # noqa: BLE001 (its text may quote the key)
-            why = exc.strerror if isinstance(exc, OSError) else "it is no key, or the passphrase is wrong"
+            why = exc.strerror if isinstance(exc, OSError) else "it is not a key, or the passphrase is wrong"
             raise SourceError(f"The file of sftp_private_key_file cannot be used: {why}.") from None
 
     def _entry(self, path: str) -> Entry | None:
@@ -152,7 +154,7 @@ class SftpServer(FileServer[SftpParams]):
         if isinstance(error, PermissionError):
             return f"{what}: the server does not allow it"
         if isinstance(error, paramiko.IncompatiblePeer):
-            return f"'{self._url}': the server has no key of the types in params.sftp_host_key, or only old ciphers"
+            return f"'{self._url}': the server has no key of a type in params.sftp_host_key, or only old ciphers"
         return self._unreachable(error) or f"{what}: the connection broke, or the server does not speak SFTP"
 
 

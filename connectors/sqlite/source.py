@@ -85,13 +85,13 @@ _UTC = r" ?(?:Z|[+-]00(?::?00)?)"
 
 def _timestamps(engine_type: str, digits: int) -> _Kind:
     clock = _CLOCK.replace("DIGITS", str(digits))
-    example = "texts such as 2024-01-31 12:34:56"
+    example = "strings such as 2024-01-31 12:34:56"
     return _Kind(example, ("text",), "''", engine_type=engine_type, form=f"{_DAY}(?:[ T]{clock}(?:{_UTC})?)?")
 
 
 def _times(engine_type: str, digits: int) -> _Kind:
     clock = _CLOCK.replace("DIGITS", str(digits))
-    example = "texts such as 12:34:56"
+    example = "strings such as 12:34:56"
     return _Kind(example, ("text",), "''", engine_type=engine_type, form=rf"{clock}|24:00(?::00(?:\.0*)?)?")
 
 
@@ -110,9 +110,9 @@ _AS_TEXT = (
     "CASE WHEN typeof({}) <> 'real' OR CAST(CAST({} AS TEXT) AS REAL) = {} THEN CAST({} AS TEXT) "
     "ELSE printf('%!.17g', {}) END"
 )
-_TEXT = _Kind("texts and numbers", ("text", "integer", "real"), "''", _AS_TEXT)
+_TEXT = _Kind("strings and numbers", ("text", "integer", "real"), "''", _AS_TEXT)
 _BLOB = _Kind("blobs", ("blob",), "x''")
-_DATE = _Kind("texts such as 2024-01-31", ("text",), "''", engine_type="DATE", form=f"{_DAY}(?:[ T]{_MIDNIGHT})?")
+_DATE = _Kind("strings such as 2024-01-31", ("text",), "''", engine_type="DATE", form=f"{_DAY}(?:[ T]{_MIDNIGHT})?")
 _TIMESTAMP, _TIMESTAMP_NS = _timestamps("TIMESTAMP", 6), _timestamps("TIMESTAMP_NS", 9)
 _TIME, _TIME_NS = _times("TIME", 6), _times("TIME_NS", 9)
 _ANYTHING = _Kind(
@@ -258,12 +258,12 @@ class SqliteSource:
     def _explanation(self, error: Exception) -> SourceError:
         """Turn a library error, which contains paths and SQL, into a sentence."""
         reasons = (
-            ("locked|busy", "another program is writing to it; the next refresh reads it again"),
+            ("locked|busy", "another program is writing to it; the next refresh will read it again"),
             ("not a database|encrypted", "it is not an SQLite database, or it is encrypted"),
             ("malformed|corrupt", "it is damaged"),
-            ("unable to open", "it cannot be opened; in WAL mode that takes the right to write to its directory"),
-            ("no such", f"the view '{self._table}' names a table, column or function that is not there"),
-            ("not authorized|unsafe use", f"the view '{self._table}' does what a source may not"),
+            ("unable to open", "it cannot be opened; in WAL mode, write permission on its directory is required"),
+            ("no such", f"the view '{self._table}' references a table, column or function that does not exist"),
+            ("not authorized|unsafe use", f"the view '{self._table}' does something that is not allowed in a source"),
             ("overflow", f"a number in '{self._table}' is too large"),
         )
         reason = reason_for(str(error), reasons)
@@ -285,7 +285,7 @@ def _checked_rows(
             row = pc.index(pc.not_equal(marks, _OURS), value=True).as_py()
             column = columns[marks[row].as_py()]
             accepted = kinds[column.name].accepts
-            found.append((row, column.name, f"is none that the declared type of the column accepts ({accepted})"))
+            found.append((row, column.name, f"does not match the declared type of the column ({accepted})"))
         data = batch.select(range(len(columns)))
         first = 1 if rows < 0 < batch.num_rows else 0
         for place, form in forms:

@@ -83,8 +83,8 @@ def find_time_column(dataset: DatasetConfig, columns: Sequence[Column]) -> Colum
         )
     if _ORDERED.fullmatch(column.type) is None:
         raise SourceError(
-            f"The time_column '{wanted}' of {dataset.name} is of type {column.type:.80}: a time_column is a "
-            "number, a date or a timestamp."
+            f"The time_column '{wanted}' of {dataset.name} is of type {column.type:.80}: a time_column must be "
+            "a number, a date or a timestamp."
         )
     return column
 

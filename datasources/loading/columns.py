@@ -38,7 +38,9 @@ def refuse_excess(dataset: str, columns: Sequence[Column]) -> None:
         SourceError: There are too many columns, or their names and types are too long.
     """
     if len(columns) > MAX_COLUMNS:
-        raise SourceError(f"The source of {dataset} has {len(columns)} columns: a dataset has at most {MAX_COLUMNS}.")
+        raise SourceError(
+            f"The source of {dataset} has {len(columns)} columns: a dataset can have at most {MAX_COLUMNS}."
+        )
     length = sum(len(column.name) + len(column.type) for column in columns)
     if length > MAX_SCHEMA_LENGTH:
         raise SourceError(
@@ -66,8 +68,8 @@ def refuse_changes(dataset: str, served: Sequence[Column], new: Sequence[Column]
         if new_types.get(name, kind) != kind
     ]
     more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
-    what = ", ".join(differences[:3]) or "they are in another order"
+    what = ", ".join(differences[:3]) or "they are in a different order"
     raise SchemaChangedError(
         f"The columns of {dataset} changed ({what}{more}) and on_schema_change is fail: "
-        "the data loaded before stays; set it to accept to take the new columns."
+        "the previously loaded data stays in place; set it to accept to use the new columns."
     )

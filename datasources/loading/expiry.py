@@ -36,7 +36,7 @@ def format_problem(dataset: DatasetConfig, column: Column) -> str | None:
     counts = (dataset.time_format or "timestamp") in _UNITS
     if is_time is not counts:
         return None
-    meant = "leave time_format out" if is_time else f"set time_format to {' or '.join(_UNITS)}"
+    meant = "remove time_format" if is_time else f"set time_format to {' or '.join(_UNITS)}"
     return f"The time_column of {dataset.name} is of type {column.type:.80}: {meant}."
 
 

@@ -69,4 +69,4 @@ def _quoted(names: Sequence[str], columns: Sequence[Column], dataset: DatasetCon
 def refusal(dataset: str, columns: Sequence[str] = ()) -> SourceError:
     """Return the error for values that violate the constraint on *columns*, or on unspecified columns."""
     which = f"the column {', '.join(columns)}" if columns else "a column with a unique index"
-    return SourceError(f"Two rows of {dataset} have the same value in {which}, or one has none in the primary key.")
+    return SourceError(f"Two rows of {dataset} have the same value in {which}, or a row has null in the primary key.")

@@ -155,7 +155,9 @@ class LoadingEngine:
             scan.confirm()
             for column in written:
                 if column.type.startswith(_UNSUPPORTED_TYPES):
-                    raise SourceError(f"The column {column.name} of {dataset.name} has a type that cannot be shown.")
+                    raise SourceError(
+                        f"The column {column.name} of {dataset.name} has a type that cannot be displayed."
+                    )
             if time is not None and appends:
                 append.check_result(dataset, time, written)
             return Loaded(written, count_of(connection, table), scan.version)
@@ -312,7 +314,7 @@ class LoadingEngine:
                 raise (not_written("The snapshot", reason[0]) if reason else failed) from exc
             if is_broken:
                 raise SourceError(
-                    "The engine failed: it cannot process the source, or the result of the refresh_sql."
+                    "The engine failed: it cannot process the source or the result of the refresh_sql."
                 ) from exc
             if refreshed is not None and not any(path in text for path in scan.paths):
                 said = text.partition("\n")[0].rstrip(".")[:300]

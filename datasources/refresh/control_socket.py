@@ -93,7 +93,7 @@ def decode_request(line: bytes) -> Request:
     try:
         return msgspec.convert(_fields(line), Request)
     except msgspec.ValidationError:
-        raise ProtocolError("it does not have the fields of a request") from None
+        raise ProtocolError("it does not have the required fields") from None
 
 
 def decode_reply(line: bytes, name: str = "") -> Any:
@@ -124,7 +124,7 @@ def answer(control: DatasetControl, line: bytes) -> bytes:
         error = error_fields(exc)
     except Exception:
         logger.exception("A control request failed")
-        error = error_fields(DatasetError("The refresher failed; see the log of the runtime."))
+        error = error_fields(DatasetError("The refresher failed; see the runtime log."))
     return encode({"error": error})
 
 
@@ -171,7 +171,7 @@ class ControlServer:
             self._socket = StateSocket(self._path, _BACKLOG)
         except OSError as exc:
             raise StateDirectoryError(
-                f"The control socket cannot be made in the state directory: {exc.strerror or exc}."
+                f"The control socket cannot be created in the state directory: {exc.strerror or exc}."
             ) from exc
         self._thread = threading.Thread(target=self._accept, name="control-server", daemon=True)
         self._thread.start()
@@ -212,7 +212,7 @@ class ControlServer:
                 logger.error("The control socket is missing and cannot be recreated: %s", exc.strerror or exc)  # noqa: TRY400
             self._is_reported = True
             return
-        logger.warning("The control socket was missing from the state directory: it is recreated")
+        logger.warning("The control socket was missing from the state directory and was recreated")
         self._is_reported = False
         self._socket.listener.close()
         self._socket = again

@@ -14,7 +14,7 @@ from runtimeconf.model import DatasetConfig, RefreshMode, RuntimeConfig
 from system.wallclock import seconds_since, utc_in
 
 #: The error of a view. It contains no names, because a key may see the view but not the datasets that it reads.
-_UNREADABLE = "Something that it reads cannot be loaded."
+_UNREADABLE = "A dataset or view that it reads cannot be loaded."
 
 
 def milliseconds_since(began: float) -> int:

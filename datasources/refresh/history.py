@@ -129,13 +129,13 @@ def _read(path: Path) -> dict[str, list[RefreshRun]]:
         first, *lines = path.read_bytes().split(b"\n")
         document = json.loads(first)
         if document["format_version"] != FORMAT_VERSION:
-            logger.warning("The refresh history is from another release: it is reset")
+            logger.warning("The refresh history is from another release and was reset")
             return {}
         found = {name: [_run_of(item) for item in runs] for name, runs in document["datasets"].items()}
     except FileNotFoundError:
         return {}
     except (OSError, *_UNREADABLE):
-        logger.warning("The refresh history cannot be read: it is reset")
+        logger.warning("The refresh history cannot be read and was reset")
         return {}
     damaged = 0
     for line in lines[:-1]:  # The last line is empty or truncated.
@@ -145,7 +145,7 @@ def _read(path: Path) -> dict[str, list[RefreshRun]]:
         except _UNREADABLE:
             damaged += 1
     if damaged:
-        logger.warning("Unreadable lines of the refresh history are skipped: %s", damaged)
+        logger.warning("Unreadable lines in the refresh history were skipped: %s", damaged)
     return found
 
 

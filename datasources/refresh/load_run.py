@@ -51,7 +51,7 @@ def carry_out(
     except Exception:
         # A failure of one dataset must not stop the refreshes of the others.
         logger.exception("The refresh of dataset %s failed", dataset.name)
-        return replace(run, error="The refresh failed; see the log of the runtime.")
+        return replace(run, error="The refresh failed; see the runtime log.")
     if served is not None and served.rows and not snapshot.rows and dataset.view is None:
         logger.warning("Dataset %s no longer has rows; before this refresh it had %s", dataset.name, served.rows)
         telemetry.state.send(EmptiedEvent(dataset.name))

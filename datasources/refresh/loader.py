@@ -100,8 +100,8 @@ class LoaderProcess:
             remove_ours(scratch.parent, re.compile(re.escape(scratch.name)))
             deadline.check()
             raise SnapshotError(
-                f"The load of {order.dataset.name} ended with its process ({reason}): a fault of the engine, "
-                "or not enough memory."
+                f"The load of {order.dataset.name} failed because its process ended ({reason}): an engine fault, or "
+                "not enough memory."
             )
         self.phases = answer["phases"]
         for level, message in answer["log"]:

@@ -139,7 +139,7 @@ class Disk:
         if too_large not in said or (hard != resource.RLIM_INFINITY and hard < self.room_bytes):
             return error
         free, kept = (f"{count / MIB:,.0f} MiB" for count in (self.free_bytes, self.kept_bytes))
-        reason = f"the disk is too full. {free} were free when the load began, and {kept} are kept free for the rest"
+        reason = f"the disk is too full. {free} was free when the load began, and {kept} is reserved"
         return SnapshotError(said.replace(too_large, reason))
 
 

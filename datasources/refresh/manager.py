@@ -35,7 +35,7 @@ class DatasetManager(DatasetControl, Protocol):
         previous configuration declares stays published.
 
         Raises:
-            DatasetError: A load does not end.
+            DatasetError: A load has not ended.
         """
 
     def commit(self) -> None:

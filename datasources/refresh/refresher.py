@@ -113,7 +113,7 @@ class Refresher:
             self._is_finishing = True
             self._condition.wait_for(lambda: not self._runs.are_running, timeout_s)
         if not self._end(_END_S):
-            raise DatasetError("A load does not end.")
+            raise DatasetError("A load has not ended.")
         with self._condition:
             self._is_moving = True
 
@@ -243,7 +243,7 @@ class Refresher:
             with self._condition:
                 self._runs.put_back(queued)
             name = entry.config.name
-            logger.info("The load of dataset %s was stopped so that a waiting one can run: it is queued again", name)
+            logger.info("The load of dataset %s was stopped so that a waiting load can run; it was queued again", name)
             return
         trace.end(entry.config.name, run)
         status: RefreshStatus = "succeeded" if run.error is None else "failed"
@@ -262,7 +262,7 @@ class Refresher:
                 faults = snapshots.withdraw_damaged()
                 with self._condition:
                     for name, fault in faults.items():
-                        logger.warning("%s It is loaded from the source again.", fault)
+                        logger.warning("%s It will be reloaded from the source.", fault)
                         entry = self._datasets[name]
                         entry.error, entry.loaded_here = fault, False
                         self._runs.load_soon([entry])

@@ -66,14 +66,14 @@ def load_once(
         StateDirectoryError: The state directory cannot be created or written, or a runtime uses it.
     """
     if config.snapshots is not None:
-        raise DatasetError("With runtime.snapshots, only a running node loads: run `refresh` against one of them.")
+        raise DatasetError("With runtime.snapshots, only running nodes load data: run `refresh` against one of them.")
     declared = {dataset.name.lower(): dataset.name for dataset in config.loaded_datasets}
     for name in names:
         if name.lower() not in declared:
             raise UnknownDatasetError(name)
     prepare_state_dir(config.state_dir)
     lock = StateLock(config.state_dir)
-    _acquire(lock, "ask that runtime with the command `refresh`, or stop it first.")
+    _acquire(lock, "use the command `refresh` on that runtime, or stop it first.")
     refresher = None
     try:
         refresher = Refresher(config, builders=builders)
@@ -153,7 +153,7 @@ class DatasetService:
         process.
 
         Raises:
-            DatasetError: A load does not end, or the state directory has been lost.
+            DatasetError: A load has not ended, or the state directory has been lost.
         """
         former, server = self._manager, self._server
         if former is None or server is None:
@@ -225,7 +225,9 @@ class DatasetService:
                     if self._take_over():
                         logger.info("This process now refreshes the data")
                 elif file_id(self._config.state_dir) != self._directory or not self._lock.keep():
-                    logger.error("The state directory is gone, or another process has it: nothing is refreshed")
+                    logger.error(
+                        "The state directory is gone or in use by another process: data is no longer refreshed"
+                    )
                     self._release(self._manager)
             except (DatasetError, StateDirectoryError) as exc:
                 if str(exc) != self._last_warning:
@@ -238,5 +240,5 @@ class DatasetService:
             self._server.close()
         self._manager, self._server = None, None
         while not manager.stop(_POLL_S) and not self._stopping.is_set():
-            logger.warning("A load does not end")
+            logger.warning("A load has not ended")
         self._lock.release()

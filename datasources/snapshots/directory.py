@@ -158,7 +158,8 @@ class SnapshotDirectory:
                 self._superseded.append(superseded)
             if not is_durable:
                 logger.warning(
-                    "The disk does not confirm the new data of %s: a power failure may undo it", snapshot.dataset
+                    "The disk did not confirm writing the new data of %s: a power failure may revert it",
+                    snapshot.dataset,
                 )
                 return
             gone, self._superseded = self._superseded, []
@@ -250,7 +251,7 @@ class SnapshotDirectory:
                 reason = "The manifest of published data is not the one that was written."
             except ManifestError as exc:
                 reason = str(exc)
-            logger.warning("%s It is written again.", reason)
+            logger.warning("%s It will be rewritten.", reason)
             self._write(self._next(self._manifest.snapshots))
 
     def discard(self, snapshot: Snapshot) -> None:
@@ -292,7 +293,7 @@ class SnapshotDirectory:
         try:
             found = read_manifest(self._state_dir)
         except ManifestError as exc:
-            logger.warning("%s Everything is loaded from the sources again.", exc)
+            logger.warning("%s All data will be reloaded from the sources.", exc)
             # Readers identify data by its generation. The time is greater than any generation of the lost manifest.
             found = Manifest(generation=int(time.time()))
             write_manifest(self._state_dir, found)
@@ -322,7 +323,7 @@ def _changed(snapshots: Sequence[Snapshot], declared: Mapping[str, DatasetConfig
     for snapshot in snapshots:
         dataset = declared.get(snapshot.dataset)
         if dataset is not None and fingerprint(dataset) != snapshot.source:
-            logger.info("The definition of dataset %s changed: it is loaded again", dataset.name)
+            logger.info("The definition of dataset %s changed: it will be reloaded", dataset.name)
             changed.add(dataset.name)
     more = changed
     while more:

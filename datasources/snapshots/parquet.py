@@ -87,8 +87,8 @@ def _write(snapshot: Snapshot, source: Path, target: Path, memory_limit_bytes: i
             infinite = connection.execute(_INFINITE.format(literal(str(target)))).fetchone()
         except duckdb.ConversionException as exc:
             raise SnapshotError(
-                f"The data of {snapshot.dataset} has a whole number of more than 38 digits, which the cluster "
-                "cannot hold: cast it in a refresh_sql."
+                f"The data of {snapshot.dataset} has an integer with more than 38 digits, which the cluster does "
+                "not support: cast it in a refresh_sql."
             ) from exc
         except duckdb.OutOfMemoryException as exc:
             raise SnapshotError(TOO_LARGE) from exc
@@ -100,7 +100,9 @@ def _write(snapshot: Snapshot, source: Path, target: Path, memory_limit_bytes: i
             raise SnapshotError(f"The data of {snapshot.dataset} cannot be written for the cluster.") from exc
     if infinite is not None:
         column = str(infinite[0]).partition(",")[0]
-        raise SnapshotError(f'Column "{column}" has infinite dates, which the cluster lacks: see refresh_sql.')
+        raise SnapshotError(
+            f'Column "{column}" has infinite dates, which the cluster does not support: see refresh_sql.'
+        )
     if written is None or written[0] != snapshot.rows:
         raise SnapshotError(f"The rows of {snapshot.dataset} were not all written for the cluster.")
 
@@ -109,12 +111,16 @@ def _expression(name: str, kind: Any) -> str:
     """Return the SQL for a column in the file."""
     column = identifier(name)
     if kind.id == "timestamp_ns":
-        reason = f'Column "{name}" has nanoseconds, which the cluster lacks: cast it to TIMESTAMP in a refresh_sql.'
+        reason = (
+            f'Column "{name}" has nanoseconds, which the cluster does not support: cast it to TIMESTAMP in refresh_sql.'
+        )
         value = f"CASE WHEN epoch_ns({column}) % 1000 <> 0 THEN error({literal(reason)}) ELSE {column} END"
         return f"CAST({value} AS TIMESTAMP) AS {column}"
     written = _written_as(kind)
     if written is None:
-        raise SnapshotError(f'Column "{name}" has the type {kind}, which the cluster lacks: cast it in a refresh_sql.')
+        raise SnapshotError(
+            f'Column "{name}" has the type {kind}, which the cluster does not support: cast it in a refresh_sql.'
+        )
     return f"CAST({column} AS {written}) AS {column}"
 
 

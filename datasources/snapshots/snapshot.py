@@ -106,7 +106,7 @@ class Verifier:
             self.verify_content(snapshot)
         except (SnapshotError, OSError) as exc:
             fault = _unreadable(snapshot, exc) if isinstance(exc, OSError) else exc
-            logger.warning("%s It is loaded from the source again.", fault)
+            logger.warning("%s It will be reloaded from the source.", fault)
             return False
         return True
 
@@ -135,7 +135,7 @@ class Verifier:
                 raise
             raise SnapshotError(f"The snapshot of {snapshot.dataset} cannot be opened by this engine.") from exc
         if not same:
-            raise SnapshotError(f"The snapshot of {snapshot.dataset} does not hold the rows and columns it should.")
+            raise SnapshotError(f"The snapshot of {snapshot.dataset} does not have the expected rows and columns.")
 
 
 def verify_file(state_dir: Path, snapshot: Snapshot) -> None:
@@ -356,8 +356,8 @@ class SnapshotBuilder:
             return
         if self._engine.has_current(dataset, snapshot_path(self.state_dir, served), load):
             raise SourceEmptyError(
-                f"The source of {dataset.name} has no rows and on_empty is fail: the {served.rows} rows loaded before "
-                "stay; set it to accept to serve none."
+                f"The source of {dataset.name} has no rows and on_empty is fail: the {served.rows} previously loaded "
+                "rows stay in place; set it to accept to serve an empty dataset."
             )
 
     def _is_unchanged(self, order: Order, served: Snapshot, load: Load) -> bool:

@@ -81,19 +81,19 @@ _ALIKE = {" ": " \u00a0\u202f", "'": "'\u2019"}
 
 #: A warning about the file %s.
 HEADER_LOOKS_LIKE_DATA = (
-    "The first row of '%s' names the columns, but looks like data: set params.csv_has_header to false if it is data, "
-    "else to true"
+    "The first row of '%s' is used as the header, but looks like data: set params.csv_has_header to false if it "
+    "is data, or to true if not"
 )
 HEADER_LOOKS_LIKE_A_TITLE = (
-    "The first row of '%s' names one column only: set params.skip_rows if it is a title, else params.csv_has_header to "
-    "true"
+    "The first row of '%s' has only one column name: set params.skip_rows if it is a title, or params.csv_has_header "
+    "to true if not"
 )
 UNCERTAIN_DATES = (
-    "The column %s of '%s' looks like dates, but no single format fits them all: it stays text unless "
-    "params.date_format names their format"
+    "The column %s of '%s' looks like dates, but no single format fits all values: it stays text unless "
+    "params.date_format sets their format"
 )
 COMMAS_IN_NUMBERS = (
-    "The column %s of '%s' looks like numbers with a comma, and is text: set params.decimal_separator or "
+    "The column %s of '%s' looks like numbers with a comma but is read as text: set params.decimal_separator or "
     "params.thousands_separator"
 )
 #: Numbers with an optional decimal comma, or with commas between groups of digits.
@@ -112,7 +112,7 @@ class Csv(FileFormat):
     kind = "csv"
     reasons: ClassVar[Mapping[str, str]] = {
         "Invalid unicode": "it is not UTF-8: set params.encoding",
-        "unterminated quote": "a quote is not closed, or something follows the closing one",
+        "unterminated quote": "a quote is not closed, or is followed by other characters",
         "Expected Number of Columns": "it has more or fewer fields than the header",
         "state machine reached an invalid state": "the line ends are mixed, or a quote is misplaced",
         "Maximum line size": "it is longer than 2 MB",
@@ -134,7 +134,7 @@ class Csv(FileFormat):
             refuse_other_columns(self._names, self.files[0], names, file)
             self._orders.append(names)
             if other_delimiter != delimiter:
-                raise SourceError(f"'{file.shown}' has another delimiter than '{self.files[0].shown}'.")
+                raise SourceError(f"'{file.shown}' has a different delimiter than '{self.files[0].shown}'.")
         nulls = self._nulls(delimiter)
         self._dialect = [
             *("skip = 0", f"delim = {literal(delimiter)}", f"quote = {literal(self._quote)}", "comment = ''"),
@@ -216,17 +216,17 @@ class Csv(FileFormat):
         inside, end = set(_LINE_END.findall(record)), _LINE_END.match(head, len(record))
         if end is not None and not inside <= {end[0]}:
             raise SourceError(
-                f"{line}: it has a line end in quotes that differs from those of the lines. If it names the columns, "
+                f"{line}: it has a quoted line ending that differs from the file's line endings. If it is the header, "
                 "set params.skip_rows to its number of lines, and params.csv_has_header to false."
             )
         if b"\0" in record:
-            raise SourceError(f"{line}: it is not text, or in UTF-16: set params.encoding.")
+            raise SourceError(f"{line}: it is not text, or is in UTF-16: set params.encoding.")
         try:
             header = record.decode("utf-8")
         except UnicodeDecodeError:
             raise SourceError(f"{line}: it is not UTF-8: set params.encoding.") from None
         if re.fullmatch('"?sep=.?"?', header):
-            raise SourceError(f"{line}: it names the delimiter, as Excel has it: set params.skip_rows.")
+            raise SourceError(f"{line}: it is an Excel delimiter line (sep=): set params.skip_rows.")
         if not header.strip():
             raise SourceError(f"'{file.shown}' has no columns: its first line must name them.")
         quote = re.escape(self._quote)
@@ -243,12 +243,12 @@ class Csv(FileFormat):
                 )
             )
         except csv.Error:
-            raise SourceError(f"{line}: it does not name columns.") from None
+            raise SourceError(f"{line}: it is not a list of column names.") from None
         if not self._has_header:
             return [f"column{index}" for index in range(len(fields))], delimiter
         # Name an unnamed field (an index column, a trailing delimiter) as the engine does.
         names = [field.strip() or f"column{index}" for index, field in enumerate(fields)]
-        hint = "each column needs a name of its own; without a header line, set params.csv_has_header to false"
+        hint = "column names must be unique; if the file has no header line, set params.csv_has_header to false"
         refuse_repeated(names, file, hint if all(map(str.strip, fields)) else f"{UNNAMED}; {hint}")
         return names, delimiter
 
@@ -297,7 +297,7 @@ class Csv(FileFormat):
         """
         values = list(self.params.null_values or ())
         if any(delimiter in value for value in values):
-            raise SourceError(f"'{self._shown}': one of params.null_values holds the delimiter.")
+            raise SourceError(f"'{self._shown}': one of params.null_values contains the delimiter.")
         escaped = [value for value in values if self._escape and self._escape in value]
         if escaped:
             self._copy(emptied(self._blocks(file), escaped, delimiter) for file in self.files)

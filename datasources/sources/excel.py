@@ -124,13 +124,13 @@ class _Table:
             if value is not None:
                 if isinstance(value, float) and not math.isfinite(value):
                     raise SourceError(
-                        f"'{self._shown}', row {number}: the number in the column '{self.names[index]}' exceeds what "
-                        "Excel can hold: correct it, or write it as a text."
+                        f"'{self._shown}', row {number}: the number in the column '{self.names[index]}' exceeds "
+                        "Excel's range: correct it, or store it as text."
                     )
                 if isinstance(value, _NoDate):
                     raise SourceError(
                         f"'{self._shown}', row {number}: the column '{self.names[index]}' has the date number "
-                        f"{value:.15g}, which is no day of the calendar from 1900-01-01 to 9999-12-31: correct it, or "
+                        f"{value:.15g}, which is not a date from 1900-01-01 to 9999-12-31: correct it, or "
                         "format the cell as a number."
                     )
                 type_, texts[index] = self._text(value)
@@ -236,7 +236,7 @@ class Excel(FileFormat):
             top = area.get("min_row", 1)
             for number, row in enumerate(sheet.iter_rows(**area, values_only=True), top):
                 if number > _MAX_ROWS:
-                    raise SourceError(f"'{file.shown}' has more than {_MAX_ROWS:,} rows, the most of a sheet.")
+                    raise SourceError(f"'{file.shown}' has more than {_MAX_ROWS:,} rows, the maximum for a sheet.")
                 if number % _ROWS_IN_BLOCK == 0:
                     self.deadline.check()
                 if number >= top + skipped and any(value is not None for value in row):
@@ -249,7 +249,7 @@ class Excel(FileFormat):
         if sum(sizes.values()) > self.space.left_bytes:
             raise too_large(file.shown, "query.temp_directory_limit")
         if sum(size for name, size in sizes.items() if not _STREAMED.match(name)) > _MAX_KEPT_BYTES:
-            raise SourceError(f"'{file.shown}' has more than {_MAX_KEPT_BYTES // 1024**2} MiB of texts and styles.")
+            raise SourceError(f"'{file.shown}' has more than {_MAX_KEPT_BYTES // 1024**2} MiB of strings and styles.")
 
     def _sheet(self, book: Any, file: PinnedFile) -> Any:
         """Return the sheet named in `sheet`, or the first visible sheet."""
@@ -292,7 +292,7 @@ def _typed(value: Any) -> tuple[str, str]:  # noqa: PLR0911 (a table of types)
 def _library(file: PinnedFile) -> Any:
     """Import the library. A missing library is an error at startup only if the YAML shows that it is needed."""
     if not EXCEL.is_installed:
-        raise SourceError(f"'{file.shown}' needs a library (the extra sources has it): {EXCEL.install_command}.")
+        raise SourceError(f"'{file.shown}' needs a library from the extra sources: {EXCEL.install_command}.")
     library = import_module(EXCEL.module)
     reader: Any = import_module("openpyxl.worksheet._reader")  # The library has no option for this either.
     reader.from_ISO8601, reader.from_excel = _moment, _date

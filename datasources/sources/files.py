@@ -84,10 +84,8 @@ class FileSource:
         if not stat.S_ISDIR(mode):
             return [_Found(self._path, self._shown)]
         if not self._shown.endswith("/") and split_extension(self._shown)[0] in KINDS:
-            raise SourceError(
-                f"'{self._shown}' is a directory; to read the files in it, write it with a slash at the end."
-            )
-        return self._all_of(self._walk(deadline), "has no file in it")
+            raise SourceError(f"'{self._shown}' is a directory; to read the files in it, end the path with a slash.")
+        return self._all_of(self._walk(deadline), "contains no files")
 
     def _all_of(self, files: Iterator[_Found], none: str) -> list[_Found]:
         return sorted(limited_list(files, self._shown, none), key=lambda file: file.path)
@@ -120,13 +118,15 @@ class FileSource:
         """Refuse the load if a file, or the list of files, has changed since the load began."""
         for file in files:
             if file.identity != Identity.of(os.fstat(file.descriptor)):
-                raise SourceError(f"'{file.shown}' changed while it was read; the next refresh reads it again.")
+                raise SourceError(
+                    f"'{file.shown}' changed while it was being read; the next refresh will read it again."
+                )
         if found[0].shown == self._shown:
             # One pinned file is one version, even if its name now refers to another file.
             return
         if [_inode(file) for file in self._find(deadline)] != [file.identity[:2] for file in files]:
             raise SourceError(
-                f"The files of '{self._shown}' changed while they were read; the next refresh reads them again."
+                f"The files of '{self._shown}' changed while they were being read; the next refresh will retry."
             )
 
 

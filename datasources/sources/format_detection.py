@@ -45,18 +45,20 @@ def detect_format(files: Sequence[str], shown: str, params: FileParams) -> Detec
             name = file_format
         if name not in KINDS:
             raise SourceError(
-                f"The format of '{file}' cannot be told from its name: set params.file_format to parquet, csv, json "
-                "or xlsx."
+                f"The format of '{file}' cannot be determined from its name: set params.file_format to parquet, csv, "
+                "json or xlsx."
             )
         found.setdefault(compressed(_FORMATS[KINDS[name]], compression, params, file), file)
     if file_format is not None:
         wanted = _FORMATS[KINDS[file_format]]
         for detected, file in found.items():
             if detected.format is not wanted:
-                raise SourceError(f"'{shown}' mixes kinds: '{file}' is not {wanted.name}.")
+                raise SourceError(f"'{shown}' mixes formats: '{file}' is not {wanted.name}.")
     if len(found) > 1:
         one, other, *_ = found.values()
-        raise SourceError(f"'{shown}' mixes kinds, such as '{one}' and '{other}': a dataset has files of one.")
+        raise SourceError(
+            f"'{shown}' mixes formats, such as '{one}' and '{other}': all files of a dataset must have the same format."
+        )
     (detected,) = found
     return detected
 
@@ -75,7 +77,7 @@ def compressed(format_: type[FileFormat], compression: str | None, params: FileP
     """
     found = params.file_compression_type or compression or "UNCOMPRESSED"
     if found != "UNCOMPRESSED" and format_.kind in {"parquet", "xlsx"}:
-        raise SourceError(f"'{file}' is compressed twice: {format_.name} must not be compressed again.")
+        raise SourceError(f"'{file}' is compressed twice: {format_.name} is already compressed.")
     return DetectedFormat(format_, found)
 
 
@@ -92,7 +94,7 @@ def limited_list(files: Iterable[_T], shown: str, none: str) -> list[_T]:
     found = list(itertools.islice(files, limit + 1))
     if len(found) > limit:
         raise SourceError(
-            f"'{shown}' has more than {limit} files, which is what the limit of {open_files} open files allows: "
+            f"'{shown}' has more than {limit} files, the most that the limit of {open_files} open files allows: "
             "raise it (ulimit -n), or write fewer, larger files."
         )
     if not found:

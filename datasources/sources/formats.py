@@ -25,14 +25,17 @@ from runtimeconf.file_formats import FileParams, misplaced
 _MAX_DECIMAL_DIGITS = 38
 
 #: The replacement for an empty name in a header.
-UNNAMED = "a column without a name is called by its number, such as column1"
+UNNAMED = "a column without a name gets its number as its name, such as column1"
 
 #: Types whose values change meaning in types other than text, as the engine writes types. Text comes last. The engine
 #: converts booleans to numbers, and times without a zone to points in time.
 _KINDS = (r"\bBOOLEAN\b", r"\b(?:DATE|TIMESTAMP(?:_S|_MS|_NS)?)\b(?! WITH)", r"\bVARCHAR\b")
 
 #: Part of the engine's message about a file that was renamed since the load began, and our reason.
-_MOVED = ("file system operations are disabled", "it was moved while it was read; the next refresh reads it again")
+_MOVED = (
+    "file system operations are disabled",
+    "it was moved while it was being read; the next refresh will read it again",
+)
 
 
 class FileFormat(Scan):
@@ -94,7 +97,7 @@ class FileFormat(Scan):
     def accept(self, connection: duckdb.DuckDBPyConnection, columns: Sequence[Column]) -> None:
         """Refuse *columns* that differ from the files' columns: the engine dropped a column or invented a name."""
         if {column.name.lower() for column in columns} != set(map(str.lower, self._names)):
-            raise SourceError(f"'{self.files[0].shown}': its first line does not name its columns.")
+            raise SourceError(f"'{self.files[0].shown}': its first line is not a header.")
 
     def confirm(self) -> None:
         """Check that the files did not change."""
@@ -168,8 +171,8 @@ class Parquet(FileFormat):
         for name, _, precision, *_ in rows:
             if precision > _MAX_DECIMAL_DIGITS:
                 raise SourceError(
-                    f"'{file.shown}': the column '{name}' has decimals of {precision} digits; the engine keeps at most "
-                    f"{_MAX_DECIMAL_DIGITS} exactly."
+                    f"'{file.shown}': the column '{name}' has decimals of {precision} digits; the engine supports at "
+                    f"most {_MAX_DECIMAL_DIGITS}."
                 )
         if any(type_ == "INT96" for _, _, _, type_, _ in rows):
             self._refuse_nanoseconds(file)
@@ -203,8 +206,8 @@ class Parquet(FileFormat):
                     name, _, is_nested = column.path.partition(".")
                     place = f", row {row + first}" if not is_nested else ""
                     raise SourceError(
-                        f"'{file.shown}'{place}: the column '{name}' has nanoseconds in the old type INT96, of "
-                        "which the engine keeps microseconds: write it as TIMESTAMP(NANOS)."
+                        f"'{file.shown}'{place}: the column '{name}' has nanoseconds in the old type INT96, which "
+                        "the engine would truncate to microseconds: write it as TIMESTAMP(NANOS)."
                     )
                 row += batches[0].num_rows
 
@@ -251,7 +254,7 @@ def _leaf(array: Any) -> Any:
     return array
 
 
-def refuse_repeated(names: Iterable[str], file: PinnedFile, hint: str = "each column needs a name of its own") -> None:
+def refuse_repeated(names: Iterable[str], file: PinnedFile, hint: str = "column names must be unique") -> None:
     """
     Refuse column *names* that SQL cannot distinguish.
 
@@ -261,7 +264,11 @@ def refuse_repeated(names: Iterable[str], file: PinnedFile, hint: str = "each co
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.get(name.lower())) is not None:
-            pair = f"column '{name}' twice" if other == name else f"columns '{other}' and '{name}', alike but for case"
+            pair = (
+                f"column '{name}' twice"
+                if other == name
+                else f"columns '{other}' and '{name}', which differ only in case"
+            )
             raise SourceError(f"'{file.shown}' has the {pair}; {hint}.")
         seen[name.lower()] = name
 
@@ -279,4 +286,5 @@ def refuse_other_columns(expected: Sequence[str], first: PinnedFile, names: Sequ
     differences = [f"lacks '{name}'" for name in expected if name.lower() not in found]
     differences += [f"adds '{name}'" for name in names if name.lower() not in wanted]
     more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
-    raise SourceError(f"'{file.shown}' has other columns than '{first.shown}': it {', '.join(differences[:3])}{more}.")
+    found_here = ", ".join(differences[:3])
+    raise SourceError(f"'{file.shown}' has different columns than '{first.shown}': it {found_here}{more}.")

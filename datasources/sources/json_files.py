@@ -49,8 +49,8 @@ class Json(FileFormat):
         "unexpected end of data": "the JSON was cut short",
         "Malformed JSON": "the JSON is malformed",
         "duplicate key": "an object has the same key twice",
-        _EMPTY_KEY: "an object has a key without characters, which cannot name a column: rename the key",
-        "expected records": "it has no columns: it must hold objects that have keys",
+        _EMPTY_KEY: "an object has an empty key, which cannot be a column name: rename the key",
+        "expected records": "it has no columns: it must contain objects with keys",
         "maximum_object_size": "an object is larger than 16 MB",
         "Unexpected end of GZIP": "it was cut short",
     }
@@ -87,7 +87,7 @@ class Json(FileFormat):
     def other_reason(self, text: str) -> str:
         """Name the keys of an object in a column that the engine cannot distinguish."""
         if (found := _DUPLICATE.search(text)) is not None:
-            return f"objects in a column have the key '{found[1]}' twice, alike but for case: rename one of the keys"
+            return f"objects in a column have the key '{found[1]}' twice in different case: rename one of the keys"
         return super().other_reason(text)
 
     @property

@@ -48,4 +48,4 @@ class ScratchSpace:
 
 def too_large(shown: str, limit: str) -> SourceError:
     """Return the error for a file that exceeds *limit*, a name in the YAML."""
-    return SourceError(f"'{shown}' has more bytes than {limit} allows.")
+    return SourceError(f"'{shown}' is larger than {limit} allows.")

@@ -67,7 +67,7 @@ class StreamScan(Scan):
         for name in self._reader.schema.names:
             if (other := seen.get(name.lower())) is not None:
                 pair = f"'{other}' and '{name}'"
-                raise SourceError(f"The source has the columns {pair}: each column needs a name of its own.")
+                raise SourceError(f"The source has the columns {pair}: column names must be unique.")
             seen[name.lower()] = name
         guarded = pa.RecordBatchReader.from_batches(self._reader.schema, self._batches())
         connection.register(_RELATION, guarded)

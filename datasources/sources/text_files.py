@@ -55,7 +55,7 @@ def blocks(file: PinnedFile, compression: str, deadline: Deadline) -> Iterator[b
                 raise
             named = compression.lower()
             raise SourceError(
-                f"'{file.shown}' is damaged: it was cut short, its checksum is wrong, or it is not {named} at all."
+                f"'{file.shown}' is damaged: it was cut short, its checksum is wrong, or it is not {named}."
             ) from None
 
 

@@ -60,7 +60,7 @@ class ViewSource:
             except OSError as exc:
                 before, snapshots = snapshots, self._snapshots()
                 if snapshots == before:
-                    raise SourceError("Something that the view reads has been lost.") from exc
+                    raise SourceError("A dataset or view that the view reads has been lost.") from exc
 
     def _snapshots(self) -> tuple[Snapshot, ...]:
         try:
@@ -70,7 +70,7 @@ class ViewSource:
         except ManifestError as exc:
             raise SourceError(str(exc)) from exc
         if not published.keys() >= set(self._view.reads):
-            raise SourceError("Something that the view reads has no data yet.")  # no name: see the refresher
+            raise SourceError("A dataset or view that the view reads has no data yet.")  # no name: see the refresher
         return tuple(published[name] for name in self._view.reads)
 
 
@@ -99,15 +99,17 @@ class ViewScan(Scan):
         sql = f"(\n{self._view.sql}\n)"
         for name, type_, *_ in connection.execute(f"DESCRIBE {sql}").fetchall():
             if "ENUM(" in type_:
-                raise SourceError(f"The type of the column {name} lists values of rows left out: cast it to VARCHAR.")
+                raise SourceError(
+                    f"The type of the column {name} contains values of rows that are left out: cast it to VARCHAR."
+                )
         return sql
 
     def explain(self, connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> SourceError:
         """Return only the kind of error. The SQL error itself, which contains names but no data, is logged."""
         if isinstance(error, duckdb.BinderException | duckdb.CatalogException):
             logger.warning("The view %s cannot be computed: %s", self._name, str(error).partition("\n")[0])
-            return SourceError(f"The view {self._name} does not fit what it reads; see the log of the runtime.")
-        return SourceError(f"The view {self._name} fails on the data of what it reads ({type(error).__name__}).")
+            return SourceError(f"The view {self._name} does not match the data that it reads; see the runtime log.")
+        return SourceError(f"The view {self._name} fails on the data that it reads ({type(error).__name__}).")
 
 
 def _define(connection: duckdb.DuckDBPyConnection, name: str, sql: str) -> None:

@@ -88,8 +88,8 @@ def test_the_datasets_are_read_in_place(load_text: Load, tmp_path: Path) -> None
         ('{from: "sc://a:0"}', "ports range from 1 to 65535"),
         ('{from: "sc://a b"}', "runtime.engine.from: must be"),
         ('{from: "sc://a/b"}', "runtime.engine.from: must be"),
-        (f'{{from: "sc://a:15002/;token={TOKEN}"}}', "params holds the token"),
-        (f'{{from: "sc://u:{TOKEN}@a"}}', "params holds the token"),
+        (f'{{from: "sc://a:15002/;token={TOKEN}"}}', "use params for the token"),
+        (f'{{from: "sc://u:{TOKEN}@a"}}', "use params for the token"),
         ('{from: "sc://spark.internal"}', "runtime.engine.params: lacks the field token"),
         ('{from: "sc://a", params: {token: []}}', "runtime.engine.params.token: must be a string"),
         ('{from: "sc://a", params: {token: "${ env:NONE }"}}', "runtime.engine.params.token"),
@@ -200,7 +200,7 @@ def test_a_cluster_without_protection_is_a_warning(load_text: Load) -> None:
     assert config.engine is not None
     assert not ClusterConfig.of(config.engine).uses_tls
     (warning,) = config.warnings
-    assert "goes without TLS and a token: anyone who can reach it can read all data" in warning
+    assert "connects without TLS and a token: anyone who can reach it can read all data" in warning
 
 
 @pytest.mark.parametrize(("is_on", "warnings"), [("true", 1), ("false", 0)])

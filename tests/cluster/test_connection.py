@@ -123,7 +123,7 @@ def test_the_token_goes_with_every_call() -> None:
 
         assert asked(ClusterConfig(address=address, token=TOKEN)) == "v"
         for token in (None, TOKEN[:-1]):
-            with pytest.raises(EngineUnavailableError, match=r"refuses the runtime: its token is missing or wrong\.$"):
+            with pytest.raises(EngineUnavailableError, match=r"rejected the runtime: its token is missing or wrong\.$"):
                 asked(ClusterConfig(address=address, token=token))
         server.stop(None).wait()
 

@@ -55,7 +55,7 @@ TASK = (
             "[CAST_INVALID_INPUT] The value 'hdfs://name/node' cannot be cast. SQLSTATE: 22018",
             {},
             SqlError,
-            "The cluster refuses the statement: CAST_INVALID_INPUT.",
+            "The cluster rejected the statement: CAST_INVALID_INPUT.",
         ),
         ("[CAST_INVALID_INPUT] The value 'a/b' is bad. SQLSTATE: 22018", {}, SqlError, "The value 'a/b' is bad."),
         (
@@ -65,7 +65,7 @@ TASK = (
             "Invalid argument: found QUALIFY expected '(', or end of input",
         ),
         ("[USER_RAISED_EXCEPTION] no rows SQLSTATE: P0001", {}, SqlError, "No rows"),
-        ("invalid argument: see 10.1.2.3:7077", {"classes": ANALYSIS}, SqlError, "it does not say more."),
+        ("invalid argument: see 10.1.2.3:7077", {"classes": ANALYSIS}, SqlError, "no reason given."),
         ("x" * 900, {"classes": ANALYSIS}, SqlError, "xxx…"),
         (TASK, {"classes": '["org.apache.spark.SparkException"]'}, QueryError, "The statement failed on the cluster."),
         ("[OPERATION_CANCELED] It is canceled. SQLSTATE: HY008", {}, QueryError, "before its result was complete"),
@@ -107,7 +107,7 @@ def test_an_error_of_the_connection_shows_nothing_of_its_text(code: grpc.StatusC
 
 def test_a_cluster_that_is_late_is_not_called_unreachable() -> None:
     assert str(translated(CallError(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"))).startswith(
-        "The cluster does not respond in time, because it is busy or hangs"
+        "The cluster did not respond in time because it is busy or hangs"
     )
 
 

@@ -118,7 +118,7 @@ def test_many_rows_stream_through_a_small_process(tmp_path: Path, sail: Sail) ->
 def test_an_empty_table_and_a_missing_one(tmp_path: Path, sail: Sail) -> None:
     assert load(tmp_path, spark(tmp_path, written(tmp_path, a=pa.array([], pa.int64())), sail.port)) == []
     sentence = refusal(tmp_path, spark(tmp_path, "lake.sales.missing", sail.port))
-    assert sentence.startswith("The Spark server does not read lake.sales.missing: ")
+    assert sentence.startswith("The Spark server cannot read lake.sales.missing: ")
 
 
 def test_a_server_that_dies_in_mid_load_is_reported_and_read_again_once_it_is_back(tmp_path: Path) -> None:

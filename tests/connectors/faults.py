@@ -17,15 +17,15 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
     "https://host/a.csv": (
         ({"http_port": "0"}, ".http_port: must be a port from 1 to 65535; found '0'"),
         ({"http_port": "65536"}, ".http_port: must be a port from 1 to 65535; found '65536'"),
-        ({"http_query": f"a={SECRET}#b"}, ".http_query: must be what follows the question mark of the URL"),
+        ({"http_query": f"a={SECRET}#b"}, ".http_query: must be the query string of the URL"),
         ({"http_password": "x"}, ": has http_password, but no http_username"),
         ({"http_username": "a:b"}, ": has a colon in http_username"),
-        ({"http_username": "u", "http_bearer_token": TOKEN}, ": has http_username and http_bearer_token: keep one"),
+        ({"http_username": "u", "http_bearer_token": TOKEN}, ": has http_username and http_bearer_token: remove one"),
         (
             {"http_bearer_token": TOKEN, "http_headers": f"authorization: {TOKEN}"},
-            ": has http_bearer_token and an Authorization header in http_headers: keep one",
+            ": has http_bearer_token and an Authorization header in http_headers: remove one",
         ),
-        ({"http_headers": TOKEN}, ".http_headers: must be headers such as X-Token: abc, one a line"),
+        ({"http_headers": TOKEN}, ".http_headers: must be headers such as X-Token: abc, one per line"),
         ({"http_headers": f"Host: {TOKEN}"}, "(Host is set by the runtime itself)"),
         ({"http_headers": f"X-A: é{TOKEN}"}, "a name, a colon and a value in printable ASCII"),
         ({"http_headers": f"X-A: {TOKEN}" + "x" * 8192}, "it is longer than 8,192 characters"),
@@ -79,15 +79,15 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ({"gcs_service_account_key": TOKEN}, "it is not JSON"),
         (
             {"gcs_service_account_path": "a.json", "gcs_skip_signature": "true"},
-            ": has gcs_service_account_path and gcs_skip_signature: keep one",
+            ": has gcs_service_account_path and gcs_skip_signature: remove one",
         ),
         (
             {"gcs_service_account_path": "a.json", "gcs_use_metadata_server": "true"},
-            ": has gcs_service_account_path and gcs_use_metadata_server: keep one",
+            ": has gcs_service_account_path and gcs_use_metadata_server: remove one",
         ),
     ),
     "abfs://box/a": (
-        ({"abfs_skip_signature": "true"}, ": must name the account once: after @ in from:, or in abfs_account"),
+        ({"abfs_skip_signature": "true"}, ": must name the account exactly once: after @ in from:, or in abfs_account"),
         ({"abfs_account": "acc"}, ": must have one of abfs_access_key, abfs_sas_string, abfs_bearer_token, abfs_"),
         (
             {"abfs_account": "acc", "abfs_bearer_token": TOKEN, "abfs_skip_signature": "true"},
@@ -98,7 +98,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
             ": has an abfs_endpoint without TLS",
         ),
         ({"abfs_account": "acc", "abfs_access_key": "${ env:TOKEN }!"}, "it is not base64"),
-        ({"abfs_account": "acc", "abfs_sas_string": TOKEN}, "a shared access signature has sig="),
+        ({"abfs_account": "acc", "abfs_sas_string": TOKEN}, "a shared access signature contains sig="),
         (
             {"abfs_account": "acc", "abfs_client_secret": TOKEN},
             ": has abfs_client_secret, but not abfs_tenant_id and abfs_client_id",
@@ -120,7 +120,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
     "abfs://box@account.dfs.core.windows.net/a": (
         (
             {"abfs_skip_signature": "true", "abfs_endpoint": "https://host"},
-            ": has both a host in from: and abfs_endpoint: keep one",
+            ": has both a host in from: and abfs_endpoint: remove one",
         ),
     ),
     "s3://bucket/a": (
@@ -153,21 +153,21 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ({"iceberg_catalog_name": "x"}, ": has iceberg_catalog_name, but no iceberg_catalog"),
         (
             {"iceberg_catalog": "c.db", "iceberg_table": "b"},
-            ": has an iceberg_table that is not a namespace, a dot and a name",
+            ": has an iceberg_table that is not a namespace, a dot and a table name",
         ),
     ),
     "postgres:t": (
         ({**POSTGRES, "pg_port": "0"}, ".pg_port: must be a port from 1 to 65535; found '0'"),
         ({**POSTGRES, "pg_port": "65536"}, ".pg_port: must be a port from 1 to 65535; found '65536'"),
         ({**POSTGRES, "pg_host": "a b"}, ".pg_host: must be a host name, an IP address, or the absolute"),
-        ({**POSTGRES, "pg_host": "/a,b"}, "(a comma would name a second host)"),
+        ({**POSTGRES, "pg_host": "/a,b"}, "(a comma would add a second host)"),
         ({**POSTGRES, "pg_host": f"postgresql://u:{SECRET}@host/db"}, "found a text"),
         ({**POSTGRES, "pg_host": f"u:{SECRET}@host"}, "found a text"),
         ({**POSTGRES, "pg_sslmode": "allow"}, ".pg_sslmode: must be disable, prefer, require, verify-ca"),
         ({**POSTGRES, "duckdb_open": "a"}, ".duckdb_open: is not a parameter of the connector postgres"),
         ({**POSTGRES, "pg_password": "x"}, ".pg_password: unknown field; did you mean pg_pass?"),
         ({**POSTGRES, "user": "x"}, ".user: unknown field; did you mean pg_user?"),
-        ({"pg_host": "a", "pg_db": "a"}, ": lacks the field pg_user: the name of a user"),
+        ({"pg_host": "a", "pg_db": "a"}, ": lacks the field pg_user: a user name"),
     ),
     "mysql:t": (
         ({**MYSQL, "mysql_tcp_port": "0"}, ".mysql_tcp_port: must be a port from 1 to 65535; found '0'"),
@@ -175,14 +175,14 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ({**MYSQL, "mysql_host": f"u:{SECRET}@host"}, "found a text"),
         ({**MYSQL, "mysql_sslmode": "verify_ca"}, ".mysql_sslmode: must be disabled, preferred or required"),
         ({**MYSQL, "mysql_port": "1"}, ".mysql_port: unknown field; did you mean mysql_tcp_port?"),
-        ({"mysql_host": "a", "mysql_db": "a"}, ": lacks the field mysql_user: the name of a user"),
+        ({"mysql_host": "a", "mysql_db": "a"}, ": lacks the field mysql_user: a user name"),
         (
             {"mysql_host": "a", "mysql_user": "u"},
-            ": lacks the field mysql_db, the name of a database: from: names the table only",
+            ": lacks the field mysql_db, the name of a database: from: contains only the table name",
         ),
         (
             {**MYSQL, "mysql_sslmode": "disabled", "mysql_sslrootcert": "ca.pem"},
-            ": has mysql_sslrootcert, but mysql_sslmode: disabled does without TLS",
+            ": has mysql_sslrootcert, but mysql_sslmode: disabled turns TLS off",
         ),
     ),
     "mssql:t": (
@@ -190,32 +190,32 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ({**MSSQL, "mssql_host": f"u:{SECRET}@host"}, "found a text"),
         ({**MSSQL, "mssql_encrypt": "strict"}, ".mssql_encrypt: must be true or false"),
         ({**MSSQL, "mssql_user": "x"}, ".mssql_user: unknown field; did you mean mssql_username?"),
-        ({"mssql_username": "u"}, ": lacks the field mssql_host, or mssql_connection_string, which has it too"),
-        ({"mssql_host": "db"}, ": lacks the field mssql_username, or mssql_connection_string, which has it too"),
+        ({"mssql_username": "u"}, ": lacks the field mssql_host, or mssql_connection_string, which can contain it"),
+        ({"mssql_host": "db"}, ": lacks the field mssql_username, or mssql_connection_string, which can contain it"),
         (
             {"mssql_connection_string": TOKEN_STRING, "mssql_database": "shop"},
-            ": has mssql_connection_string and mssql_database: write both into one of them",
+            ": has both mssql_connection_string and mssql_database: use only one of the two",
         ),
         (
             {**MSSQL, "mssql_username": r"shop\reader"},
-            r": has a user of Windows (domain\user): only logins of SQL Server",
+            r": has a Windows user (domain\user): only SQL Server logins",
         ),
         (
             {**MSSQL, "mssql_trust_server_certificate": "true", "mssql_sslrootcert": "ca.pem"},
-            ": has mssql_sslrootcert, but mssql_trust_server_certificate: true does without verification",
+            ": has mssql_sslrootcert, but mssql_trust_server_certificate: true turns verification off",
         ),
         *(
             ({"mssql_connection_string": text.format(SECRET)}, f"({said}")
             for text, said in (
-                ("{}", "pairs of a key and a value, key=value, with semicolons between them"),
-                ("Server=db;User ID=u;Password='{}", "pairs of a key and a value, key=value"),
+                ("{}", "key=value pairs separated by semicolons"),
+                ("Server=db;User ID=u;Password='{}", "key=value pairs separated by semicolons"),
                 (
                     "Server=db;User ID=u;Integrated Security=true;Key={}",
-                    "it has a key that is not known here; those are Server, Database",
+                    "it has an unknown key; the supported keys are Server, Database",
                 ),
                 ("Server=a\\{};User ID=u", "not a host name"),
-                ("Server=db,99999;User ID=u;Password={}", "the port after the comma is a number from 1 to 65535"),
-                ("Server=db;User ID=u;Encrypt=strict;Password={}", "Encrypt and TrustServerCertificate are true or fa"),
+                ("Server=db,99999;User ID=u;Password={}", "the port after the comma must be a number from 1 to 65535"),
+                ("Server=db;User ID=u;Encrypt=strict;Password={}", "Encrypt and TrustServerCertificate must be true"),
                 ("Server=db;Password={}", "it lacks Server or User ID"),
                 ("User ID=u;Password={}", "it lacks Server or User ID"),
             )
@@ -232,7 +232,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ({"ftp_tls": "preferred"}, ".ftp_tls: must be required or disabled"),
         (
             {"ftp_tls": "disabled", "ftp_tls_root_certificate_file": "ca.pem"},
-            ": has ftp_tls_root_certificate_file, but ftp_tls: disabled does without TLS",
+            ": has ftp_tls_root_certificate_file, but ftp_tls: disabled turns TLS off",
         ),
         ({"sheet": "a"}, ".sheet: is a parameter of xlsx files, not of csv"),
     ),
@@ -246,9 +246,9 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         *(
             ({"sftp_user": "u", "sftp_pass": TOKEN, "sftp_host_key": text}, reason)
             for text, reason in (
-                ("SHA256:abc", "a line is a type such as ssh-ed25519"),
-                ("ssh-ed25519 x", "a line is a type such as ssh-ed25519"),
-                ("ssh-rsa AAAAC3NzaC1lZDI1NTE5AAAAIKqP", "the key is not of the type before it"),
+                ("SHA256:abc", "each line must be a type such as ssh-ed25519"),
+                ("ssh-ed25519 x", "each line must be a type such as ssh-ed25519"),
+                ("ssh-rsa AAAAC3NzaC1lZDI1NTE5AAAAIKqP", "the key does not match its type"),
                 ("\n", "it is blank"),
             )
         ),
@@ -260,7 +260,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ({**GRAPHQL, "graphql_auth_user": "u"}, ": has only one of graphql_auth_user and graphql_auth_pass"),
         (
             {**GRAPHQL, "graphql_auth_user": "u", "graphql_auth_pass": TOKEN, "graphql_auth_token": TOKEN},
-            ": has both graphql_auth_token and graphql_auth_user: keep one",
+            ": has both graphql_auth_token and graphql_auth_user: remove one",
         ),
         ({**GRAPHQL, "graphql_auth_user": "u:v", "graphql_auth_pass": TOKEN}, ": has a colon in graphql_auth_user"),
     ),
@@ -269,14 +269,14 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         *(
             ({"spark_remote": remote}, reason)
             for remote, reason in (
-                ("grpc://host:15002", "it begins with sc://"),
-                (f"sc://user:{SECRET}@host", "there is no user before the host"),
+                ("grpc://host:15002", "it must begin with sc://"),
+                (f"sc://user:{SECRET}@host", "no user before the host"),
                 ("sc://host:0x1", "not a host and a port"),
-                (f"sc://host/;user_id={SECRET}", "the parameters are use_ssl and token, each once"),
-                (f"sc://host/;token={SECRET};token=b", "the parameters are use_ssl and token, each once"),
-                ("sc://host/;use_ssl=yes", "use_ssl is true or false"),
+                (f"sc://host/;user_id={SECRET}", "the only parameters are use_ssl and token, at most once each"),
+                (f"sc://host/;token={SECRET};token=b", "the only parameters are use_ssl and token, at most once each"),
+                ("sc://host/;use_ssl=yes", "use_ssl must be true or false"),
                 ("sc://host/;token=a%20b%0a", "printable ASCII"),
-                (f"sc://host/;token={SECRET};use_ssl=false", "a token goes to another machine over TLS only"),
+                (f"sc://host/;token={SECRET};use_ssl=false", "a token is sent to another machine only over TLS"),
             )
         ),
         (
@@ -294,7 +294,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ),
         (
             {"flightsql_endpoint": f"grpc://u:{TOKEN}@host:1"},
-            "found a text (put user and password into flightsql_username and flightsql_password)",
+            "found a text (put the user and password in flightsql_username and flightsql_password)",
         ),
         (
             {"flightsql_endpoint": "grpc://host:1", "flightsql_username": "u"},
@@ -306,7 +306,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ),
         (
             {**FLIGHTSQL, "flightsql_token": TOKEN, "flightsql_username": "u", "flightsql_password": TOKEN},
-            ": has both flightsql_token and flightsql_username or flightsql_password: keep one",
+            ": has both flightsql_token and flightsql_username or flightsql_password: remove one",
         ),
         ({**FLIGHTSQL, "flightsql_token": f"{TOKEN}-é"}, "found a text (printable ASCII)"),
     ),

@@ -100,7 +100,7 @@ def test_files_directories_and_globs_are_read(files: Files) -> None:
     if files.url.startswith("sftp:"):
         assert files.load("d/**/b*.csv") == ROWS
     else:
-        assert "does a link lead to one above it?" in files.refusal("d/**/b*.csv")
+        assert "is there a link to a parent directory?" in files.refusal("d/**/b*.csv")
 
 
 def test_many_bytes_arrive_whole_or_not_at_all(files: Files) -> None:
@@ -109,7 +109,7 @@ def test_many_bytes_arrive_whole_or_not_at_all(files: Files) -> None:
 
     found = load_in_process(files.directory, dataset, "SELECT count(*), sum(a), max(b) FROM d")
     assert found == [(1_000_000, 499_999_500_000, "x")]
-    assert "more bytes than params.max_download_size allows" in files.refusal("many.csv", max_download_size="1MiB")
+    assert "larger than params.max_download_size allows" in files.refusal("many.csv", max_download_size="1MiB")
 
 
 def test_a_change_is_noticed(files: Files) -> None:
@@ -135,7 +135,7 @@ def test_a_file_that_is_replaced_while_it_is_read_fails_the_load(files: Files, m
 
     monkeypatch.setattr(file_server.Download, "blocks", replacing)
 
-    assert "changed while they were read" in files.refusal("a.csv")
+    assert "changed during the read" in files.refusal("a.csv")
 
 
 def test_a_server_that_is_silent_is_left_at_the_deadline(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_server_that_lists_only_names_is_read(tmp_path: Path) -> None:
 def test_refusals_of_a_server(ftp: FtpFiles, tmp_path: Path) -> None:
     (ftp.root / "a.csv").write_bytes(CSV)
 
-    assert "refuses the user or the password" in refusal(tmp_path, ftp, ftp_pass="another")
+    assert "rejected the user or password" in refusal(tmp_path, ftp, ftp_pass="another")
     assert "cannot be resolved" in loads.refused(tmp_path, "ftp://no-such-host.invalid/a.csv")
 
 
@@ -230,7 +230,7 @@ def test_names_that_lead_elsewhere_are_refused(ftp: FtpFiles, tmp_path: Path, na
 
     ftp.handler.abstracted_fs = Hostile
 
-    assert "has an entry whose name is not a name" in refusal(tmp_path, ftp, "")
+    assert "has an entry with an invalid name" in refusal(tmp_path, ftp, "")
 
 
 def test_data_that_is_cut_short_fails_the_load(ftp: FtpFiles, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_data_that_is_cut_short_fails_the_load(ftp: FtpFiles, tmp_path: Path) ->
     (ftp.root / "a.csv").write_bytes(CSV)
     ftp.handler.abstracted_fs = Lying
 
-    assert "has another size than the server says" in refusal(tmp_path, ftp)
+    assert "does not have the size that the server reported" in refusal(tmp_path, ftp)
     ftp.handler.abstracted_fs = AbstractedFS
     assert loads.loaded(tmp_path, "ftp://localhost/a.csv", **ftp.params) == ROWS
 
@@ -258,7 +258,7 @@ def test_only_the_server_with_the_key_of_the_yaml_is_asked(ssh: SshFiles, tmp_pa
     unknown = {name: value for name, value in ssh.params.items() if name != "sftp_host_key"}
 
     shown = loads.refused(tmp_path, url, **unknown)
-    assert f"It says that its key is '{kind} {key}'" in shown
+    assert f"The server presented the key '{kind} {key}'" in shown
     other = f"{kind} {key[:-8]}{'A' * 8}"
     assert "another key than params.sftp_host_key" in loads.refused(tmp_path, url, **unknown, sftp_host_key=other)
     assert loads.loaded(tmp_path, url, **unknown, sftp_host_key=f"{other}\n{kind} {key}") == ROWS
@@ -272,6 +272,6 @@ def test_refusals_of_a_server_over_ssh(ssh: SshFiles, tmp_path: Path) -> None:
     known = {name: ssh.params[name] for name in ("sftp_port", "sftp_host_key", "sftp_user")}
 
     for params in ({"sftp_pass": PASSWORD}, {"sftp_private_key_file": str(ssh.root.parent / "host")}):
-        assert "refuses the user, the password or the key" in loads.refused(tmp_path, url, **known, **params)
+        assert "rejected the user, password or key" in loads.refused(tmp_path, url, **known, **params)
     for file, reason in ((ssh.root / "a.csv", "it is no key"), (tmp_path / "none", "No such file")):
         assert reason in loads.refused(tmp_path, url, **known, sftp_private_key_file=str(file))

@@ -250,7 +250,7 @@ def test_the_refresh_sql_of_a_request_adds_what_it_gives_of_the_newer_rows(
     ("sql", "said"),
     [
         ("SELECT 1 AS x", r"^The source of d has no column 't', which is declared as its time_column\.$"),
-        ("SELECT 'a' AS t", r"^The time_column 't' of d is of type VARCHAR: a time_column is a number"),
+        ("SELECT 'a' AS t", r"^The time_column 't' of d is of type VARCHAR: a time_column must be a number"),
         ("SELECT TIME '12:00' AS t", "is of type TIME:"),
         ("SELECT true AS t", "is of type BOOLEAN:"),
         ("SELECT [1] AS t", "is of type INTEGER"),
@@ -323,7 +323,7 @@ def test_r18_a_damaged_snapshot_is_neither_appended_to_nor_kept_because_its_sour
 
     assert rows(tmp_path, new) == [(2, "new"), (3, "new")]
     assert [record.getMessage() for record in caplog.records] == [
-        "The snapshot of d is damaged: its checksum is wrong. It is loaded from the source again."
+        "The snapshot of d is damaged: its checksum is wrong. It will be reloaded from the source."
     ]
     flip(snapshot_path(made.state_dir, new), new.size_bytes // 2)
     assert made.build(Order(dataset, served=new, skip_unchanged=True), deadline()) is not None

@@ -252,7 +252,7 @@ def test_an_unexpected_error_is_logged_and_reported_without_detail(
 ) -> None:
     served.error = RuntimeError("secret")
 
-    with pytest.raises(DatasetError, match=r"^The refresher failed; see the log of the runtime\.$"):
+    with pytest.raises(DatasetError, match=r"^The refresher failed; see the runtime log\.$"):
         ControlClient(tmp_path).datasets()
 
     assert "A control request failed" in caplog.text
@@ -361,7 +361,7 @@ def test_a_socket_that_cannot_be_created_is_reported_and_not_answered_for(tmp_pa
     directory = tmp_path / ("x" * 120)
     directory.mkdir()
 
-    with pytest.raises(StateDirectoryError, match=r"^The control socket cannot be made in the state directory"):
+    with pytest.raises(StateDirectoryError, match=r"^The control socket cannot be created in the state directory"):
         ControlServer(directory, Fixed())
     with pytest.raises(DatasetsUnavailableError):
         ControlClient(directory).datasets()

@@ -113,7 +113,7 @@ def test_r02_a_publication_that_the_disk_does_not_confirm_is_served_and_what_it_
 
     assert served.snapshot("d") == unconfirmed
     assert read_manifest(state_dir).snapshots == (unconfirmed,)
-    assert "a power failure may undo it" in caplog.text
+    assert "a power failure may revert it" in caplog.text
     shutil.copytree(state_dir, tmp_path / "after")
     manifest_path(tmp_path / "after").write_bytes(before)
     assert SnapshotDirectory(tmp_path / "after", [dataset]).snapshot("d") == old
@@ -190,7 +190,7 @@ def test_r18_a_damaged_snapshot_is_not_served_again(
     assert read_manifest(tmp_path / "state").generation == 3
     assert files_below(tmp_path) == ["manifest.json", f"snapshots/{good.file}"]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "It is loaded from the source again." in caplog.text
+    assert "It will be reloaded from the source." in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_r18_a_manifest_that_cannot_be_used_starts_anew_with_a_warning(
     assert served.snapshot("d") is None
     assert read_manifest(tmp_path / "state").generation > 1_000_000
     assert files_below(tmp_path) == ["manifest.json"]
-    assert "Everything is loaded from the sources again." in caplog.text
+    assert "All data will be reloaded from the sources." in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_r18_a_manifest_that_is_damaged_later_is_written_again(
     served.restore()
 
     assert read_manifest(tmp_path / "state") == Manifest(generation=2, snapshots=(snapshot,))
-    assert caplog.messages[-1].endswith("It is written again.")
+    assert caplog.messages[-1].endswith("It will be rewritten.")
 
 
 def test_a_dataset_that_is_no_longer_declared_or_was_declared_otherwise_disappears(tmp_path: Path) -> None:

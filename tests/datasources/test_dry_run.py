@@ -117,8 +117,8 @@ def test_a_column_that_a_view_does_not_have_is_a_warning(tmp_path: Path, materia
 @pytest.mark.parametrize(
     ("column", "time_format", "remark"),
     [
-        ("at", "unix_millis", "The time_column of Orders is of type TIMESTAMP: leave time_format out."),
-        ("day", "unix_seconds", "The time_column of Orders is of type DATE: leave time_format out."),
+        ("at", "unix_millis", "The time_column of Orders is of type TIMESTAMP: remove time_format."),
+        ("day", "unix_seconds", "The time_column of Orders is of type DATE: remove time_format."),
         (
             "id",
             "timestamp",
@@ -211,7 +211,7 @@ def test_published_columns_tell_whether_a_time_format_fits(tmp_path: Path) -> No
     (warning,) = dry_run(config).warnings
 
     assert str(warning).endswith(
-        "datasets[0].time_format: The time_column of orders is of type TIMESTAMP: leave time_format out."
+        "datasets[0].time_format: The time_column of orders is of type TIMESTAMP: remove time_format."
     )
 
 

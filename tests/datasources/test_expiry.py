@@ -85,8 +85,8 @@ def test_any_type_of_time_is_compared_as_a_time(tmp_path: Path, expression: str,
     ("text", "time_format", "said"),
     [
         ("t,name\n1,a\n", None, "is of type BIGINT: set time_format to unix_seconds or unix_millis"),
-        pytest.param(aged(a=0), "unix_millis", "is of type TIMESTAMP: leave time_format out", id="timestamp"),
-        ("t,name\nx,a\n", None, "is of type VARCHAR: a time_column is a number, a date or a timestamp"),
+        pytest.param(aged(a=0), "unix_millis", "is of type TIMESTAMP: remove time_format", id="timestamp"),
+        ("t,name\nx,a\n", None, "is of type VARCHAR: a time_column must be a number, a date or a timestamp"),
         ("name\na\n", None, "has no column 'T'"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_damaged_line_loses_no_other_line(tmp_path: Path, damage: bytes, caplo
 
     assert history.runs("a") == (done(4), done(2), done(1))
     assert history.runs("b") == ()
-    assert caplog.messages == ["Unreadable lines of the refresh history are skipped: 1"]
+    assert caplog.messages == ["Unreadable lines in the refresh history were skipped: 1"]
     assert History(tmp_path, ["a", "b"]).runs("a") == history.runs("a")
     assert len(caplog.messages) == 1
 
@@ -94,7 +94,7 @@ def test_a_line_without_a_run_is_dropped(tmp_path: Path, caplog: pytest.LogCaptu
             file.write(line + b"\n")
 
     assert History(tmp_path, ["a"]).runs("a") == (done(1),)
-    assert caplog.messages == ["Unreadable lines of the refresh history are skipped: 4"]
+    assert caplog.messages == ["Unreadable lines in the refresh history were skipped: 4"]
 
 
 def test_a_run_interrupted_by_a_restart_is_listed_as_failed(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ TEXTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "depth of a million": (
         "json",
         lambda path: path.write_text('{"a": ' + "[" * 1_000_000 + "]" * 1_000_000 + "}"),
-        "query.memory_limit|cannot read it as JSON|ended with its process",
+        "query.memory_limit|cannot read it as JSON|failed because its process ended",
     ),
 }
 
@@ -294,7 +294,9 @@ def test_more_columns_than_a_dataset_may_have_are_refused(tmp_path: Path) -> Non
     made = builder(tmp_path, memory_mib=1024)
 
     for order in (Order(declare(tmp_path, "a.parquet")), Order(declare(tmp_path, "b.csv"), sql)):
-        with pytest.raises(SourceError, match=r"^The source of d has 10001 columns: a dataset has at most 10000\.$"):
+        with pytest.raises(
+            SourceError, match=r"^The source of d has 10001 columns: a dataset can have at most 10000\.$"
+        ):
             made.build(order, deadline())
 
     assert files_below(tmp_path) == []

@@ -234,9 +234,7 @@ def test_r04_a_full_disk_costs_refreshes_only_and_needs_no_restart(tmp_path: Pat
     for name in ("large", "full"):
         assert said[name]["status"] == "failed"
         # Nothing was free but what a load leaves to others.
-        reason = (
-            r"the disk is too full\. (\d+) MiB were free when the load began, and 1 MiB are kept free for the rest\.$"
-        )
+        reason = r"the disk is too full\. (\d+) MiB was free when the load began, and 1 MiB is reserved\.$"
         found = re.search(rf"cannot be written to the state directory: {reason}", said[name]["error"])
         assert found is not None, said[name]["error"]
         assert (int(found[1]) > 10) == (name == "large")

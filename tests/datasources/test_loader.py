@@ -291,7 +291,7 @@ def test_a_process_that_is_killed_costs_the_one_load(process: LoaderProcess, tmp
 
     with (
         once_busy(process, lambda child: os.kill(child, signal.SIGKILL)),
-        pytest.raises(SnapshotError, match=r"^The load of d ended with its process \(signal SIGKILL\)"),
+        pytest.raises(SnapshotError, match=r"^The load of d failed because its process ended \(signal SIGKILL\)"),
     ):
         loaded(process, declare(tmp_path, "a.csv"), DEAF, deadline())
 
@@ -345,7 +345,7 @@ def test_a_stop_ends_the_load_and_its_process_at_once(process: LoaderProcess, tm
     ("program", "said"),
     [
         ("/absent", r"^The process that loads data cannot be started: No such file"),
-        ("/bin/false", r"ended with its process \(exit code 1\)"),
+        ("/bin/false", r"failed because its process ended \(exit code 1\)"),
     ],
 )
 def test_a_process_that_does_not_start_is_said(

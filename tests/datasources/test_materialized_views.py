@@ -134,10 +134,10 @@ def test_a_view_waits_for_what_it_reads_and_says_if_that_fails(tmp_path: Path, s
     refresher: Refresher = start(*declared(tmp_path, {"top": "FROM v", "v": "SELECT n FROM a"}))
     settled(refresher, "a")
     wait_for(lambda: {state(refresher, name).status for name in ("v", "top")} == {"Error"}, "the errors", 5.0)
-    error = "Something that it reads cannot be loaded."  # not what: a key may see the view alone
+    error = "A dataset or view that it reads cannot be loaded."  # not what: a key may see the view alone
     assert state(refresher, "v").error == error
     asked = finished(refresher, refresher.request_refresh("v"), "v")
-    assert asked.error == "Something that the view reads has no data yet."
+    assert asked.error == "A dataset or view that the view reads has no data yet."
 
     write(tmp_path, a=7)
     finished(refresher, refresher.request_refresh("a"), "a")
@@ -288,14 +288,14 @@ def test_a_type_that_lists_values_is_refused(tmp_path: Path, begin: Start) -> No
     refresher = begin(*declared(tmp_path, {"v": "SELECT [CAST('x' AS ENUM ('x', 'secret'))] AS n FROM a"}))
 
     error = settled(refresher, "v").error
-    assert error == "The type of the column n lists values of rows left out: cast it to VARCHAR."
+    assert error == "The type of the column n contains values of rows that are left out: cast it to VARCHAR."
 
 
 def test_an_error_on_the_data_quotes_none_of_it(tmp_path: Path, begin: Start) -> None:
     write(tmp_path, a="secret", b=2)
     refresher = begin(*declared(tmp_path, {"v": "SELECT n::INTEGER AS n FROM a"}))
 
-    assert settled(refresher, "v").error == "The view v fails on the data of what it reads (ConversionException)."
+    assert settled(refresher, "v").error == "The view v fails on the data that it reads (ConversionException)."
 
 
 def test_sql_that_does_not_fit_is_told_in_the_log_alone(
@@ -304,5 +304,5 @@ def test_sql_that_does_not_fit_is_told_in_the_log_alone(
     write(tmp_path, a=1, b=2)
     refresher = begin(*declared(tmp_path, {"v": "SELECT m FROM a"}))
 
-    assert settled(refresher, "v").error == "The view v does not fit what it reads; see the log of the runtime."
+    assert settled(refresher, "v").error == "The view v does not match the data that it reads; see the runtime log."
     assert 'Referenced column "m" not found' in caplog.text

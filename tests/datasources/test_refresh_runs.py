@@ -228,7 +228,7 @@ def test_endless_refreshes_of_a_key_do_not_keep_others_waiting(
         wait_for(lambda: len(refresher.history("scheduled")) > 1, "the schedule")
         assert settled(refresher, "scheduled").status == "succeeded"
 
-    assert "was stopped so that a waiting one can run" in caplog.text
+    assert "was stopped so that a waiting load can run" in caplog.text
     assert refresher.history("mine")[0].status == "running"
     assert [refresher.history(name)[0].id for name in ("mine", "mine_too")] == [one.id for one in greedy]
     assert len(refresher.history("mine_too")) == 2  # It is one run, however often it begins.

@@ -321,7 +321,7 @@ def test_an_unexpected_error_fails_one_run_and_is_logged(
         patch.setattr(duckdb, "connect", lambda *_args, **_more: 1 / 0)
         run = finished(refresher, refresher.request_refresh("d"))
 
-    assert run.error == "The refresh failed; see the log of the runtime."
+    assert run.error == "The refresh failed; see the runtime log."
     assert "ZeroDivisionError" in caplog.text
     assert finished(refresher, refresher.request_refresh("d")).status == "succeeded"
 

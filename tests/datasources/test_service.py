@@ -135,7 +135,7 @@ def test_a_start_waits_for_an_ending_predecessor(tmp_path: Path, start: Start) -
 def test_a_failed_start_releases_the_lock(tmp_path: Path, start: Start) -> None:
     state_dir = tmp_path / ("long" * 30)
 
-    with pytest.raises(StateDirectoryError, match="The control socket cannot be made"):
+    with pytest.raises(StateDirectoryError, match="The control socket cannot be created"):
         start(replace(configure(tmp_path), state_dir=state_dir))
 
     lock = StateLock(state_dir)
@@ -175,7 +175,7 @@ def test_r18_a_lost_snapshot_is_loaded_again(
     wait_for(lambda: service.datasets()[0].snapshot not in {Path(before.file).stem, None}, "another snapshot")
     wait_for(lambda: service.datasets()[0].status == "Ready", "the end of the load")
     assert served(tmp_path) == [(1, "x")]
-    assert "It is loaded from the source again." in caplog.text
+    assert "It will be reloaded from the source." in caplog.text
 
 
 @pytest.mark.usefixtures("watchful")

@@ -37,9 +37,9 @@ def test_all_is_well(tmp_path: Path) -> None:
     described = (REPOSITORY / "docs" / "doctor.md").read_text().partition("## What it checks")[2]
     assert {one.about for one in found} <= set(re.findall("`([a-z ]+)`", described))
     assert {
-        f"ok configuration: {tmp_path}/runtime.yaml has no fault: datasets 0.",
-        f"note state directory: {tmp_path}/.runtime does not exist: the first start creates it.",
-        "note runtime: No runtime runs on this state directory.",
+        f"ok configuration: {tmp_path}/runtime.yaml has no errors: datasets 0.",
+        f"note state directory: {tmp_path}/.runtime does not exist: the runtime creates it when it first starts.",
+        "note runtime: No runtime is running on this state directory.",
     } <= set(shown(found))
 
 
@@ -164,7 +164,7 @@ def test_a_state_directory_with_faults_is_left_as_it_is(tmp_path: Path) -> None:
 
     assert code == 0
     rights, salt, manifest = (line for line in shown(found, level="warning") if " sandbox" not in line)
-    assert rights.startswith(f"warning state directory: Other users have rights on {state_dir}. chmod 700")
+    assert rights.startswith(f"warning state directory: Other users have permissions on {state_dir}. chmod 700")
     assert salt == f"warning keys: Other users may read or change {state_dir}/key-salt. chmod 600 {state_dir}/key-salt"
     assert "manifest" in manifest
 
@@ -192,8 +192,8 @@ def test_data_that_is_lost_too_large_or_of_the_future(tmp_path: Path) -> None:
 
     assert salt.startswith("error keys: The file key-salt in the state directory is damaged")
     assert "the largest snapshot, of 1,048,576.0 TiB, cannot be refreshed. Free at least " in disk
-    assert lost.startswith("error dataset orders: The file of its data is missing or has another size")
-    assert clock.startswith("warning clock: The newest data was loaded at 2999-01-01T00:00:00.000Z, which is still to")
+    assert lost.startswith("error dataset orders: Its data file is missing or has the wrong size")
+    assert clock.startswith("warning clock: The newest data was loaded at 2999-01-01T00:00:00.000Z, which is in the")
 
 
 def test_memory_limits_that_cannot_hold(tmp_path: Path) -> None:
@@ -233,12 +233,12 @@ def test_each_source_is_judged_on_its_own(tmp_path: Path) -> None:
 
     assert (code, dict(os.environ)) == (1, environ)
     said = {one.about.removeprefix("dataset "): f"{one.level} {one.text}" for one in found if one.about != "clock"}
-    assert said["good"] == "ok The source has the 2 columns that are served."
+    assert said["good"] == "ok The source has the same 2 columns that are being served."
     assert said["new"] == "ok The source has 2 columns."
     assert said["absent"] == "error The source cannot be read: 'absent.csv' does not exist."
     assert said["drifted"].startswith("error The columns of drifted changed (name is gone, price is new)")
-    assert said["accepted"].startswith("note The columns of the source have changed; the next refresh takes")
-    assert "the server requires other credentials" in said["closed"]
+    assert said["accepted"].startswith("note The columns of the source have changed; the next refresh will")
+    assert "the server rejected the credentials" in said["closed"]
     assert said["silent"].startswith("error ")
 
 
@@ -249,7 +249,7 @@ def test_offline_asks_only_files(tmp_path: Path, trap: str) -> None:
     _, found = examine(write(tmp_path, text), offline=True)
 
     assert shown(found, "dataset good", "ok")
-    assert shown(found, "sources") == ["note sources: --offline: 1 sources were not asked."]
+    assert shown(found, "sources") == ["note sources: --offline: 1 sources were not contacted."]
     assert shown(found, "dataset web") == []
 
 
@@ -273,7 +273,7 @@ def test_a_check_that_hangs_or_fails_is_a_finding() -> None:
     first, failed = run("disk", fails)
     assert failed.text.startswith("This check failed: ValueError in test_doctor.py, line ")
     assert "a secret" not in str(failed)
-    assert run("disk", is_refused)[0].text == "This check was not possible: /absent no such file or directory."
+    assert run("disk", is_refused)[0].text == "This check could not run: /absent no such file or directory."
 
 
 def test_sizes_and_times_for_people() -> None:
@@ -295,7 +295,7 @@ def test_each_finding_is_one_line_of_printable_text(tmp_path: Path, colours: boo
     assert ("\x1b[" in said.getvalue()) is colours
     *lines, last = re.sub("\x1b\\[[0-9;]*m", "", said.getvalue()).splitlines()
     assert all(line.split(":")[0].split()[0] in findings.LEVELS and line.isprintable() for line in lines)
-    assert "\\x1b[31m\\nb/runtime.yaml: there is no such file" in lines[1]
+    assert "\\x1b[31m\\nb/runtime.yaml: no such file" in lines[1]
     assert last.startswith("1 error, 0 warning")
 
 

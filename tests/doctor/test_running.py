@@ -45,7 +45,7 @@ def test_a_runtime_through_its_days(tmp_path: Path) -> None:
         assert whole.returncode == 0, whole.stdout
 
         os.utime(server.file)
-        changed = "note runtime: The YAML has changed since the runtime read it. Run `querykeep reload`."
+        changed = "note runtime: The configuration file has changed since the runtime read it. Run `querykeep reload`."
         assert changed in shown(doctor(server))
         assert run_program("manage.py", "reload", "--config", str(server.file)).returncode == 0
         assert changed not in shown(doctor(server))
@@ -122,7 +122,7 @@ def test_a_runtime_that_waits_for_a_dataset(tmp_path: Path) -> None:
     ("failure", "remedy"),
     [
         (SourceError("'a.csv' does not exist."), "Correct its source, then run `querykeep refresh d`."),
-        (not_written("The snapshot", "No space left on device"), "Make room on the disk of the state directory"),
+        (not_written("The snapshot", "No space left on device"), "Free space on the disk of the state directory"),
         (SnapshotError(TOO_LARGE), "Raise the limit"),
     ],
 )
@@ -130,4 +130,4 @@ def test_what_to_do_about_a_refresh_that_failed_depends_on_the_cause(failure: Da
     failed, old = shown(running.judged(replace(STATE, error=str(failure)), 100.0))
 
     assert failed.startswith(f"warning dataset d: Its last refresh failed: {failure} {remedy}")
-    assert old.startswith("warning dataset d: It was last checked 7 min ago; its interval is 100 s. Look at")
+    assert old.startswith("warning dataset d: It was last checked 7 min ago; its interval is 100 s. Check the")

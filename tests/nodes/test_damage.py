@@ -33,7 +33,7 @@ def test_a_snapshot_that_was_damaged_in_the_storage_or_is_gone_is_not_taken(
     assert fleet.rows("b") == [(1, "x")]
     assert [listed.status for listed in follower.history("d") if listed.id == run.id] == ["running"]
     fleet.shared.delete(name)
-    wait_for(lambda: "missing in the shared storage" in str(fleet.state("b").error), "the other fault")
+    wait_for(lambda: "missing from the shared storage" in str(fleet.state("b").error), "the other fault")
     fleet.shared.put(name, whole)
 
     fleet.shows("b", 2)

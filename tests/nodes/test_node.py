@@ -339,7 +339,7 @@ def test_a_follower_that_need_not_have_data_is_ready_once_it_has_tried(fleet: Fl
 
 
 def test_a_load_beside_the_other_nodes_is_refused(fleet: Fleet) -> None:
-    with pytest.raises(DatasetError, match="only a running node loads"):
+    with pytest.raises(DatasetError, match="only running nodes load"):
         load_once(fleet.config("a"), ["d"], [])
 
 

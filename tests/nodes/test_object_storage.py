@@ -115,7 +115,7 @@ def test_a_storage_that_refuses_is_told_from_one_that_fails(
 
     # A server refuses to delete several objects at once in other words.
     assert denied - down == {"The storage of shared snapshots refuses access: see the params of runtime.snapshots."}
-    assert down == {"The storage of shared snapshots does not respond, or fails."}
+    assert down == {"The storage of shared snapshots does not respond, or failed."}
     assert not storage.is_quick
     shared.fault()
     storage.read("a")

@@ -46,7 +46,7 @@ def heartbeat() -> Iterator[Heartbeat]:
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[object]:
-    assert {record.message for record in caplog.records} <= {"A part of the runtime does not respond"}
+    assert {record.message for record in caplog.records} <= {"A process of the runtime does not respond"}
     return [record.fields for record in caplog.records]  # type: ignore[attr-defined]
 
 

@@ -60,7 +60,9 @@ def test_a_shared_directory_is_refused_and_unchanged(judge: Judge, tmp_path: Pat
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp").chmod(0o1777)
 
-    with pytest.raises(StateDirectoryError, match="is shared with other users: name one of its own") as caught:
+    with pytest.raises(
+        StateDirectoryError, match="is shared with other users: use a directory that is not shared"
+    ) as caught:
         judge(tmp_path / "tmp")
 
     assert mode(tmp_path / "tmp") == 0o1777

@@ -47,7 +47,7 @@ def test_without_any_directory_there_is_one_sentence() -> None:
 
     assert finished.returncode == 1
     last = finished.stderr.strip().splitlines()[-1]
-    assert last.endswith("No directory for temporary files can be written, not even /proc: set TMPDIR to one.")
+    assert last.endswith("No temporary directory is writable, not even /proc: set TMPDIR to a writable directory.")
 
 
 def test_the_directory_of_the_system_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

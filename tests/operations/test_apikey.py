@@ -47,7 +47,7 @@ def test_a_new_key_is_printed_once_and_its_entry_opens_the_runtime(tmp_path: Pat
     key = made.out.removesuffix("\n")
     assert re.fullmatch(key_format.PATTERN, key)
     assert key not in made.err
-    assert "named_keys, and run querykeep reload. The key is shown only now:\n" in made.err
+    assert "named_keys, and run querykeep reload. The key is shown only once:\n" in made.err
     (entry,) = yaml.safe_load(made.err.partition("\n")[2])
     assert entry["sha256"] == sha256(key.encode()).hexdigest()
     assert (entry["datasets"], entry["rights"]) == (["orders"], ["query", "refresh"])
@@ -71,27 +71,27 @@ def test_a_key_for_some_rows_is_made(tmp_path: Path) -> None:
     [
         ("create", 2, "create needs the name of the new key; list and check take no name."),
         ("list dashboard", 2, "create needs the name of the new key; list and check take no name."),
-        ("create Dash", 2, "NAME must be a name of 1 to 40 characters out of a-z, 0-9 and -"),
+        ("create Dash", 2, "NAME must be a name of 1 to 40 characters (a-z, 0-9 and -)"),
         ("create a --rights admin", 2, "Each of --rights must be query or refresh."),
         ("create a --expires=soon", 2, "--expires must be a period such as 90d, a date such as"),
         ("create a --expires=2027-02-30", 2, "(no such date or time)"),
         ("create a --expires=", 2, "--expires must be a period such as 90d, a date such as"),
         ("create a --expires=2001-01-01", 2, "--expires is in the past."),
-        ("create a --datasets=", 2, "--datasets is empty: leave it out for the default."),
-        ("create a --rows orders", 2, "--rows must be the name of a dataset, = and SQL"),
-        ("create a --rows orders=", 2, "--rows must be the name of a dataset, = and SQL"),
-        ("list --rows orders=x", 2, "list does not take --rows."),
-        ("create a --rights=,", 2, "--rights is empty: leave it out for the default."),
+        ("create a --datasets=", 2, "--datasets is empty: omit it to use the default."),
+        ("create a --rows orders", 2, "--rows must be DATASET=SQL, where the SQL"),
+        ("create a --rows orders=", 2, "--rows must be DATASET=SQL, where the SQL"),
+        ("list --rows orders=x", 2, "list does not accept --rows."),
+        ("create a --rights=,", 2, "--rights is empty: omit it to use the default."),
         ("create a --datasets=a,b]", 2, "Each of --datasets must be a name of letters, digits and _"),
         ("create a --datasets=main", 2, "(the engine reserves this name)"),
         ("create a --requests-per-minute=0", 2, "--requests-per-minute must be a whole number from 1 to 1000000."),
         ("create a --concurrent=many", 2, "--concurrent must be a whole number from 1 to 10000."),
         ("create a --timeout=5", 2, "--timeout must be a duration such as 30s"),
         ("create a --timeout=", 2, "--timeout must be a duration such as 30s"),
-        ("list --requests-per-minute=1", 2, "list does not take --requests-per-minute."),
-        ("create a --config=runtime.yaml", 2, "create does not take --config."),
-        ("list --expires=90d", 2, "list does not take --expires."),
-        ("check --rights=query", 2, "check does not take --rights."),
+        ("list --requests-per-minute=1", 2, "list does not accept --requests-per-minute."),
+        ("create a --config=runtime.yaml", 2, "create does not accept --config."),
+        ("list --expires=90d", 2, "list does not accept --expires."),
+        ("check --rights=query", 2, "check does not accept --rights."),
         ("list --config nowhere.yaml", 2, "nowhere.yaml"),
         ("remove a", 2, "invalid choice"),
     ],
@@ -173,9 +173,9 @@ def test_a_key_is_told_by_its_entry(tmp_path: Path) -> None:
     assert check(file, K1).out.startswith("keys[0], fingerprint ")
     for text, message in (
         (K2, "expired at 2020-01-02T00:00:00.000Z."),
-        (WRONG, "No entry of the configuration has this key."),
-        ("", "No entry of the configuration has this key."),
-        (generated, "No entry of the configuration has this key."),
+        (WRONG, "No entry in the configuration has this key."),
+        ("", "No entry in the configuration has this key."),
+        (generated, "No entry in the configuration has this key."),
         (mistyped, "The key has a typo: its checksum does not match."),
     ):
         done = check(file, f"{text}\n")

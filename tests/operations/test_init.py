@@ -83,7 +83,7 @@ def test_a_variable_that_names_another_configuration_is_warned_of(tmp_path: Path
 
     done = call("init", environ={"RUNTIME_CONFIG": "/etc/other.yaml"})
 
-    assert done.err.startswith("Warning: RUNTIME_CONFIG names another file, which serve will read: unset it.\n")
+    assert done.err.startswith("Warning: RUNTIME_CONFIG is set to another file, which serve would read: unset it.\n")
 
 
 def test_without_a_file_the_configuration_has_no_dataset() -> None:
@@ -144,7 +144,7 @@ def test_nothing_is_overwritten(name: str, is_link: bool) -> None:
     done = without if name == "runtime.yaml" else call("init", "orders.csv")
 
     assert (done.status, done.out) == (2, "")
-    assert done.err.startswith(f"Error: {name} exists here, and nothing is overwritten: move it away")
+    assert done.err.startswith(f"Error: {name} already exists and is not overwritten: move it away")
     assert {file.name for file in Path().iterdir()} == {"orders.csv", name}
     assert Path(name).is_symlink() or Path(name).read_text() == "mine"
 
@@ -251,8 +251,8 @@ def test_a_configuration_that_cannot_be_extended_is_not_changed(text: str, said:
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        (("a.csv",), "a.csv is a dataset of runtime.yaml already: a.\n"),
-        (("link.csv",), "link.csv is a dataset of runtime.yaml already: a.\n"),
+        (("a.csv",), "a.csv is already a dataset in runtime.yaml: a.\n"),
+        (("link.csv",), "link.csv is already a dataset in runtime.yaml: a.\n"),
         (("b.csv", "./b.csv"), "b.csv is given twice.\n"),
         (("b.csv", "absent.csv"), "absent.csv is not a file.\n"),
         (("${ secrets:x }.csv",), "runtime.yaml was not changed, because the runtime would refuse it: "),
@@ -316,7 +316,10 @@ def test_a_client_without_a_key_is_told_of_the_key_beside_it(remote: Remote) -> 
     [
         ("absent.csv", "Error: absent.csv is not a file.\n"),
         (".", "Error: . is not a file.\n"),
-        ("notes.txt", "Error: The format of notes.txt cannot be told from its name: it must end in one of .parquet, "),
+        (
+            "notes.txt",
+            "Error: The format of notes.txt cannot be determined from its name: it must end in one of .parquet, ",
+        ),
         ("${ secrets:x }.csv", "Error: Nothing was written, because the runtime would refuse it: "),
         (os.fsdecode(b"\xe9.csv"), "Error: Nothing was written, because the runtime would refuse it: "),
     ],

@@ -118,7 +118,9 @@ def test_messages_are_in_the_order_of_the_file(tmp_path: Path, fail_level: str) 
     assert [line.split(":")[1] for line in warnings] == [str(number) for number in range(6, 18)]
 
 
-NO_DIRECTORY = "(runtime_site.E003) No directory for temporary files can be written, not even /proc: set TMPDIR to one."
+NO_DIRECTORY = (
+    "(runtime_site.E003) No temporary directory is writable, not even /proc: set TMPDIR to a writable directory."
+)
 
 
 @pytest.mark.parametrize(("state_dir", "is_found"), [("state", True), ("/proc/state", False)])
@@ -159,7 +161,9 @@ def test_a_file_that_looks_as_if_a_parameter_is_missing(tmp_path: Path) -> None:
 
     place = f"(runtime_site.W001) {tmp_path}/runtime.yaml"
     assert comma.startswith(f"{place}:4: datasets[0].from: The column 'amount' of 'orders.csv' looks like numbers with")
-    assert header.startswith(f"{place}:5: datasets[1].from: The first row of 'plain.csv' names the columns, but looks")
+    assert header.startswith(
+        f"{place}:5: datasets[1].from: The first row of 'plain.csv' is used as the header, but looks"
+    )
 
 
 def test_refused_sql_is_reported_once(tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ EXPECTED_OF_FILES = {
     "/dev/zero": "it is a device, not a regular file",
     "loop": "too many levels of symbolic links",
     "plain/below": "not a directory",
-    "a\0b": "its name holds a NUL",
+    "a\0b": "its name contains a NUL",
     "n" * 300: "file name too long",
     "socket": "no such device or address",
     "/proc/self/mem": "input/output error",

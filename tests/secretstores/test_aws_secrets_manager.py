@@ -69,12 +69,12 @@ def test_one_secret_has_the_values(load_text: Load, monkeypatch: pytest.MonkeyPa
             of("prod/querykeep", "other"),
             "stores searched: aws (tried: the name other in prod/querykeep in AWS Secrets Manager)",
         ),
-        (of("prod/querykeep", "list"), "has a value for it that is not a text"),
+        (of("prod/querykeep", "list"), "has a value for it that is not a string"),
         (of("nothing"), "there is no such secret in this region"),
         (of("deleted"), "it is marked for deletion"),
-        (of("text"), "it is not a JSON object, with a text for each name"),
-        (of("binary"), "it is not a JSON object, with a text for each name"),
-        (of("text", params=""), "no region is set: aws_region, or AWS_DEFAULT_REGION in the environment"),
+        (of("text"), "it is not a JSON object with a string for each name"),
+        (of("binary"), "it is not a JSON object with a string for each name"),
+        (of("text", params=""), "no region is set: set aws_region, or AWS_DEFAULT_REGION in the environment"),
     ],
 )
 def test_a_secret_that_cannot_be_used_is_a_fault(fault: Fault, text: str, said: str) -> None:
@@ -88,8 +88,8 @@ def test_a_secret_that_cannot_be_used_is_a_fault(fault: Fault, text: str, said: 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("AWS_ENDPOINT_URL", "http://127.0.0.1:1", "the service does not answer (EndpointConnectionError)"),
-        ("AWS_ACCESS_KEY_ID", None, "there are no credentials of AWS"),
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:1", "the service does not respond (EndpointConnectionError)"),
+        ("AWS_ACCESS_KEY_ID", None, "there are no AWS credentials"),
     ],
 )
 def test_a_service_that_cannot_be_asked_is_a_fault(
@@ -106,4 +106,4 @@ def test_a_service_that_cannot_be_asked_is_a_fault(
 def test_the_library_must_be_installed(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secretstores.aws_secrets_manager._BOTOCORE", Package("no_such_module", "botocore~=1.44"))
 
-    assert "the store needs a library (the extra sources has it): python -m pip install" in fault(of("a"))
+    assert "the store needs a library from the extra sources: python -m pip install" in fault(of("a"))

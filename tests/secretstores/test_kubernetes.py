@@ -61,7 +61,7 @@ def test_a_value_is_that_of_the_secret_in_the_namespace_of_the_pod(server: Vault
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("other", "the secret querykeep of Kubernetes has a value for it that is not a text"),
+        ("other", "the secret querykeep of Kubernetes has a value for it that is not a string"),
         (
             "empty",
             "secret 'empty' in store k8s is empty (tried: the name empty in the secret querykeep of Kubernetes)",
@@ -88,10 +88,10 @@ def answering(status: int, content: object, **headers: str) -> Callable[[Handler
     ("answer", "said"),
     [
         (answering(302, {}, Location="https://127.0.0.2:1/"), "another address: set KUBERNETES_SERVICE_HOST to that"),
-        (answering(500, TOKEN.encode()), "the server answers with status 500"),
-        (answering(200, TOKEN.encode()), "the answer is not what such a server sends (JSONDecodeError)"),
-        (answering(200, [TOKEN]), "the answer is not what such a server sends (AttributeError)"),
-        (answering(200, {"data": {"api_key": TOKEN}}), "the answer is not what such a server sends (Error)"),
+        (answering(500, TOKEN.encode()), "the server responded with status 500"),
+        (answering(200, TOKEN.encode()), "the response is not in the expected format (JSONDecodeError)"),
+        (answering(200, [TOKEN]), "the response is not in the expected format (AttributeError)"),
+        (answering(200, {"data": {"api_key": TOKEN}}), "the response is not in the expected format (Error)"),
         (
             answering(200, {"data": None}),
             (
@@ -116,12 +116,12 @@ def test_a_server_that_makes_no_sense_is_a_fault(
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
-        ("token", "wrong", "the server does not know the service account of the pod"),
+        ("token", "wrong", "the server does not recognize the pod's service account"),
         ("token", "two\nlines", "token is not a token: write one line of ASCII"),
         ("token", None, "token cannot be read: there is no such file"),
-        ("namespace", "team-b", "the service account of the pod may not get it"),
+        ("namespace", "team-b", "the pod's service account cannot read it"),
         ("namespace", "team-a/../b", "is not the name of a namespace"),
-        ("ca.crt", "no certificate", "ca.crt cannot be used: it holds no certificate"),
+        ("ca.crt", "no certificate", "ca.crt cannot be used: it contains no certificate"),
         ("ca.crt", trustme.CA().cert_pem.bytes().decode(), "the certificate of the server is not trusted: see "),
     ],
 )

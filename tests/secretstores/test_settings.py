@@ -43,7 +43,7 @@ def test_from_names_the_secret(faults: Faults, source: str, meant: str) -> None:
         ("vault_token_file: t", [".vault_addr: must be a URL such as"]),
         (
             "vault_addr: 'http://canary:8200', vault_token_file: t",
-            [".vault_addr: has no TLS: the token and the secrets could be read on the way; write https://"],
+            [".vault_addr: has no TLS, so the token and secrets would be sent unencrypted: write https://"],
         ),
         (
             "vault_addr: 'https://a'",

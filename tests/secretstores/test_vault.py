@@ -120,15 +120,15 @@ def answering(status: int, content: object, **headers: str) -> Callable[[Handler
     [
         (gone, "the server cannot be reached"),
         (answering(503, {"errors": ["Vault is sealed"]}), "the server is sealed, or starting"),
-        (answering(500, {"errors": [TOKEN]}), "the server answers with status 500"),
+        (answering(500, {"errors": [TOKEN]}), "the server responded with status 500"),
         (
             answering(307, {}, Location="http://127.0.0.2:1/"),
-            "the server sends callers to another address: set vault_addr to that",
+            "the server redirects to another address: set vault_addr to that address",
         ),
-        (answering(200, TOKEN.encode()), "the answer is not what such a server sends (JSONDecodeError)"),
-        (answering(200, {"data": TOKEN}), "the answer is not what such a server sends (TypeError)"),
-        (answering(200, {"data": {"data": TOKEN}}), "it is not a JSON object, with a text for each name"),
-        (answering(200, {"data": {"data": None}}), "it is not a JSON object, with a text for each name"),
+        (answering(200, TOKEN.encode()), "the response is not in the expected format (JSONDecodeError)"),
+        (answering(200, {"data": TOKEN}), "the response is not in the expected format (TypeError)"),
+        (answering(200, {"data": {"data": TOKEN}}), "it is not a JSON object with a string for each name"),
+        (answering(200, {"data": {"data": None}}), "it is not a JSON object with a string for each name"),
         (answering(200, b"x" * 2**22), "the response is larger than 2 MiB"),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_server_that_cannot_answer_is_a_fault(
         (
             {"vault_auth": "approle", "vault_role_id": "other"},
             {"VAULT_SECRET_ID": SECRET_ID},
-            "the server does not take the login",
+            "the server rejected the login",
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_value_that_is_missing_or_no_text_is_a_fault(fault: Fault, vault: Vaul
         f"Vault at {vault.url.removeprefix('http://')})"
     )
     assert fault(of(vault).replace("vault:api_key", "vault:number"), TOKEN_IN).endswith(
-        "has a value for it that is not a text"
+        "has a value for it that is not a string"
     )
     vault.secrets.clear()
     assert fault(of(vault), TOKEN_IN).endswith("there is no such secret in a key-value engine, version 2")

@@ -92,7 +92,7 @@ def test_refresh_that_fails_in_a_reload_does_not_end_as_a_part_that_cannot_start
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
-        raise DatasetError("A load does not end.")
+        raise DatasetError("A load has not ended.")
 
     config = RuntimeConfig(file=tmp_path / "runtime.yaml", state_dir=tmp_path)
     offering = handover.Handover.of(config, {})

@@ -24,7 +24,7 @@ from tests.system.test_reload import accepts, reload, runtime, set_keys
 #: Seconds until a hung process must be replaced.
 NOTICED_S = 15.0
 
-SILENT = "A part of the runtime does not respond part="
+SILENT = "A process of the runtime does not respond part="
 COUNT = "SELECT count(*) AS n, sum(id)::BIGINT AS s FROM orders"
 RIGHT = [{"n": 1000, "s": 499_500}]
 ENDLESS = "SELECT count(*) FROM range(100000000000) a, range(1000) b"

@@ -151,7 +151,7 @@ def test_a_project_with_a_database_tests_its_users_and_its_queries(project: Path
 
     assert (tested.returncode, "Ran 2 tests" in tested.stderr) == (0, True), tested.stderr
     assert migrated.returncode == 0, migrated.stderr
-    assert f"(runtimeconf.W002) {project}/runtime.yaml: there is no such file" in migrated.stderr
+    assert f"(runtimeconf.W002) {project}/runtime.yaml: no such file" in migrated.stderr
 
 
 @pytest.mark.exhaustive
@@ -188,7 +188,7 @@ def test_the_shown_settings_work(project: Path, more: str) -> None:
 def test_absent_settings(project: Path, command: tuple[str, ...]) -> None:
     assert sentence(project, *command, settings="absent.settings") == (
         "DJANGO_SETTINGS_MODULE names absent.settings, which cannot be loaded (ModuleNotFoundError: No module named "
-        "'absent'). Unset DJANGO_SETTINGS_MODULE, or name settings that begin with "
+        "'absent'). Unset DJANGO_SETTINGS_MODULE, or set it to settings that begin with "
         "`from runtime_site.settings import *`."
     )
 

@@ -415,7 +415,7 @@ def test_the_collector_survives_nonsense_and_a_clean_up(
         client.sendall(b"x" * 70_000)
         assert client.recv(1) == b""
     assert [one.getMessage() for one in caplog.records if "another release" in one.getMessage()] == [
-        "the events of another release are ignored"
+        "events from another release are ignored"
     ]
     assert recorder.events == [STATEMENT]
 

@@ -138,7 +138,7 @@ def failing(collector: Collector, kind: str) -> str:
     """Make *collector* fail, and return the reason in the log."""
     if kind == "silent":
         collector.delay_s = 1.0
-        return "no answer in time"
+        return "no response in time"
     if kind == "rejects":
         collector.body = REJECTING
         return "it rejects spans"

@@ -43,7 +43,7 @@ def examine(file: Path, *, offline: bool, source_limit_s: float) -> Iterator[Fin
         with suppress(OSError):  # The check above reports the reason.
             runtime = running.find(state_dir)
     if (config := read.config) is None:
-        yield Finding("note", "configuration", "The other checks need a valid YAML.")
+        yield Finding("note", "configuration", "The other checks need a valid configuration.")
         return
     yield from run("addresses", lambda: checks.addresses(config, frozenset(runtime.processes)))
     yield from run("certificate", lambda: checks.certificate(config.tls))
@@ -59,16 +59,20 @@ class Command(BaseCommand):
 
     help = (
         "Checks the configuration, secrets, sources, state directory, disk, limits, clock, certificate and the running "
-        "runtime, and says what to do. Nothing is started or changed."
+        "runtime, and suggests fixes. Nothing is started or changed."
     )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         add_config_option(parser)
-        parser.add_argument("--offline", action="store_true", help="contact no source over the network")
+        parser.add_argument("--offline", action="store_true", help="do not contact sources over the network")
         parser.add_argument(
-            "--timeout", type=_seconds, default=10.0, metavar="SECONDS", help="the time for each source (default: 10)"
+            "--timeout",
+            type=_seconds,
+            default=10.0,
+            metavar="SECONDS",
+            help="the time limit for each source (default: 10)",
         )
         parser.add_argument("--json", action="store_true", help="print the findings as JSON")
         parser.add_argument("--strict", action="store_true", help="exit with 1 even if there are only warnings")

@@ -23,8 +23,9 @@ class Command(BaseCommand):
     """Ask the supervisor for a reload, and wait until it ends."""
 
     help = (
-        "Has the running `serve` read its YAML again, without refusing or cutting off a request. Waits until the new "
-        "configuration is in force. If it cannot be used, says why and exits with 1; the runtime continues as it was."
+        "Makes the running `serve` reload its configuration without refusing or cutting off requests. Waits until the "
+        "new configuration is in force. If it cannot be used, prints the reason and exits with 1; the runtime keeps "
+        "its current configuration."
     )
     requires_system_checks: list[str] = []
 
@@ -60,7 +61,7 @@ class Command(BaseCommand):
             time.sleep(_POLL_S)
         if report.state == "failed":
             self.stderr.write(
-                "\n".join([*report.errors, "Nothing has been reloaded: the runtime continues as it was."])
+                "\n".join([*report.errors, "Nothing has been reloaded: the runtime keeps its current configuration."])
             )
             sys.exit(1)
         self._say(began, "done: the new configuration is in force")

@@ -52,7 +52,7 @@ def test_the_cluster_answers_what_costs_little(engine: ClusterEngine, sql: str) 
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
-        (lambdas(13), "12 lambda functions in each other"),
+        (lambdas(13), "12 nested lambda functions"),
         (doubled(10), "1,000 reads of common table expressions"),
         (f"WITH unread AS ({doubled(12)}) SELECT 1", "1,000 reads of common table expressions"),
         (grouped(f"CUBE({', '.join(['id'] * 11)})"), "1,024 grouping sets"),

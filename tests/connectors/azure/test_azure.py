@@ -131,7 +131,7 @@ def test_a_signature_goes_to_no_other_server(web: WebServer, tmp_path: Path) -> 
     with serving() as other:
         web.otherwise = File(status=302, headers={"Location": f"{other.url}/a.csv"})
 
-        assert "the server redirects to another one" in refused(web, tmp_path)
+        assert "the server redirects to another server" in refused(web, tmp_path)
         assert other.targets == []
     assert web.targets == [BLOB]
 
@@ -139,7 +139,7 @@ def test_a_signature_goes_to_no_other_server(web: WebServer, tmp_path: Path) -> 
 def test_a_blob_that_is_replaced_while_it_is_read_fails_the_load(web: WebServer, tmp_path: Path) -> None:
     web.files[BLOB] = File(CSV, status=412, head_status=200, tag='"1"')
 
-    assert "'abfss://box/a.csv' changed while it was read" in refused(web, tmp_path)
+    assert "'abfss://box/a.csv' changed while it was being read" in refused(web, tmp_path)
     assert web.requests[-1]["If-Match"] == '"1"'
 
 
@@ -147,15 +147,15 @@ def test_a_blob_that_is_cut_short_fails_the_load(web: WebServer, tmp_path: Path)
     cut = b'HTTP/1.1 200 OK\r\nETag: "1"\r\nContent-Length: 1000\r\nConnection: close\r\n\r\n' + CSV
     web.files[BLOB] = File(take_over=lambda connection: connection.sendall(cut))
 
-    assert "before everything had arrived" in refused(web, tmp_path)
+    assert "before all data had arrived" in refused(web, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("status", "code", "reason"),
     [
-        (403, "AuthenticationFailed", "the clock of this machine is wrong"),
+        (403, "AuthenticationFailed", "this machine's clock is wrong"),
         (403, "AuthorizationPermissionMismatch", "the server does not allow it"),
-        (401, "NoAuthenticationInformation", "the server requires other credentials"),
+        (401, "NoAuthenticationInformation", "the server rejected the credentials"),
         (409, "PublicAccessNotPermitted", "the account has no public containers"),
         (503, "ServerBusy", "rate limiting"),
     ],
@@ -195,7 +195,7 @@ def test_a_list_that_could_mislead_is_refused(web: WebServer, tmp_path: Path) ->
     for page in (encoded, "<ListBucketResult />", "<!DOCTYPE a><EnumerationResults />"):
         web.files[f"{LIST}&{SAS}"] = File(page.encode(), tag=None)
 
-        assert "does not list objects as Azure Storage does" in refused(web, tmp_path, "abfss://box/d/")
+        assert "'s object listing is not compatible with Azure Storage" in refused(web, tmp_path, "abfss://box/d/")
 
 
 PRINCIPAL = {"abfs_tenant_id": "example.org", "abfs_client_id": "a-b", "abfs_client_secret": "canary&3bZ"}
@@ -267,6 +267,6 @@ def test_without_a_token_the_load_fails(web: WebServer, tmp_path: Path, answer: 
     given = {name: value for name, value in shared(web).items() if name != "abfs_sas_string"} | PRINCIPAL
 
     sentence = loads.refused(tmp_path, "abfs://box/a.csv", abfs_authority_host=web.url, **given)
-    assert "gives no token" in sentence
+    assert "did not return a token" in sentence
     assert "canary" not in sentence
     assert len(web.targets) == 1

@@ -16,7 +16,7 @@ from tests.connectors.delta.delta_tables import HandMade, field, mapped
 from tests.datasources.sources.loads import load, table
 from tests.datasources.support import builder, deadline, refusal, rows
 
-OUTSIDE = "names a file outside of the table"
+OUTSIDE = "references a file outside the table"
 
 
 def delta(directory: Path, text: str = "t", **more: Any) -> DatasetConfig:
@@ -81,7 +81,7 @@ def test_an_old_timestamp_below_microseconds_is_refused(
 
     if nanoseconds % 1000:
         assert refusal(tmp_path, delta(tmp_path)) == (
-            "The file 'a.parquet' of 't' cannot be read: the column 'at' has a time with digits below microseconds."
+            "The file 'a.parquet' of 't' cannot be read: the column 'at' has a time with sub-microsecond digits."
         )
     else:
         assert load(tmp_path, delta(tmp_path), "SELECT count(*) FROM d") == [(len(values),)]
@@ -174,7 +174,7 @@ def test_columns_that_were_renamed_are_found(tmp_path: Path, mode: str) -> None:
 
     if mode == "id":
         made.commit(made.add("b.parquet", pa.table({"col-1": [1]}), partitionValues={"col-4": "9"}))
-        assert "its columns have no ids" in refusal(tmp_path, delta(tmp_path))
+        assert "its columns have no IDs" in refusal(tmp_path, delta(tmp_path))
 
 
 # --- what is not read rather than read wrongly ------------------------------------------------------------------------
@@ -183,13 +183,13 @@ def test_columns_that_were_renamed_are_found(tmp_path: Path, mode: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        pytest.param({"n": ["1"]}, "the column 'n' is of the type string, where the table has int64", id="text"),
-        pytest.param({"n": [1.5]}, "the column 'n' is of the type double, where the table has int64", id="fraction"),
-        pytest.param({"n": [[1]]}, "the column 'n' is of the type list", id="list"),
+        pytest.param({"n": ["1"]}, "the column 'n' has the type string, but the table has int64", id="text"),
+        pytest.param({"n": [1.5]}, "the column 'n' has the type double, but the table has int64", id="fraction"),
+        pytest.param({"n": [[1]]}, "the column 'n' has the type list", id="list"),
         pytest.param({"N": [1]}, "it has the column 'N' where the table has 'n'", id="case"),
-        pytest.param({"m": [1]}, "it lacks the column 'n', which has to have values", id="missing"),
-        pytest.param({"n": [1, None]}, "the column 'n' has rows without a value", id="null"),
-        pytest.param({"n": pa.array([2**64 - 1], pa.uint64())}, "a value does not fit", id="large"),
+        pytest.param({"m": [1]}, "it lacks the column 'n', which cannot be null", id="missing"),
+        pytest.param({"n": [1, None]}, "the column 'n' has nulls", id="null"),
+        pytest.param({"n": pa.array([2**64 - 1], pa.uint64())}, "a value does not match", id="large"),
     ],
 )
 def test_a_file_that_is_not_what_the_table_says_is_refused(tmp_path: Path, rows: dict[str, Any], said: str) -> None:
@@ -250,7 +250,7 @@ def test_links_pipes_and_missing_files_are_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, dataset) == "'sub/a.parquet' of 't' cannot be read: it does not exist."
 
     (tmp_path / "t/sub").symlink_to(tmp_path / "u")
-    assert refusal(tmp_path, dataset) == "'sub/a.parquet' of 't' is a link that leads out of the table."
+    assert refusal(tmp_path, dataset) == "'sub/a.parquet' of 't' is a link to a file outside the table."
     (tmp_path / "t/sub").unlink()
 
     (tmp_path / "t/sub").mkdir()
@@ -279,8 +279,8 @@ def far_commit(made: HandMade) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[HandMade], object], str]] = {
     "checkpoint": (cut_checkpoint, "damaged"),
-    "gap": (remove_commit, "The log of 't' lacks version 1."),
-    "far": (far_commit, "The log of 't' lacks version 2."),
+    "gap": (remove_commit, "The log of 't' is missing version 1."),
+    "far": (far_commit, "The log of 't' is missing version 2."),
     "json": (lambda made: made.put_commit("{nope"), "'_delta_log/00000000000000000001.json' of 't' is damaged."),
     "list": (lambda made: made.put_commit("[1]"), "is damaged."),
     "utf-16": (lambda made: made.put_commit("\ufeff".encode("utf-16").decode("latin-1")), "damaged"),
@@ -372,9 +372,9 @@ def test_a_deleted_obsolete_deletion_vector_is_not_needed(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("features", "said"),
     [
-        (["fancyFeature"], "'t' needs what this reader does not support: fancyFeature."),
-        (["variantType", "fancyFeature"], "'t' needs what this reader does not support: fancyFeature."),
-        (["catalogManaged"], "'t' needs what this reader does not support: catalog-managed."),
+        (["fancyFeature"], "'t' needs a feature that this reader does not support: fancyFeature."),
+        (["variantType", "fancyFeature"], "'t' needs a feature that this reader does not support: fancyFeature."),
+        (["catalogManaged"], "'t' needs a feature that this reader does not support: catalog-managed."),
     ],
 )
 def test_a_table_that_asks_for_more_is_refused(tmp_path: Path, features: list[str], said: str) -> None:
@@ -398,7 +398,7 @@ def test_a_table_with_a_variant_in_it_is_refused(tmp_path: Path, kind: Any) -> N
 
     said = refusal(tmp_path, delta(tmp_path))
 
-    assert said == "'t' needs what this reader does not support: variantShredding, variantType."
+    assert said == "'t' needs a feature that this reader does not support: variantShredding, variantType."
 
 
 def test_what_the_protocol_of_the_table_does_not_allow_is_refused(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_what_the_protocol_of_the_table_does_not_allow_is_refused(tmp_path: Path
     HandMade(tmp_path / "u", [mapped("n", "long", 1)], delta_columnMapping_mode="name")
 
     assert "deletes rows in a way" in refusal(tmp_path, delta(tmp_path))
-    assert "maps its columns in a way" in refusal(tmp_path, delta(tmp_path, "u"))
+    assert "uses a column mapping" in refusal(tmp_path, delta(tmp_path, "u"))
 
 
 @pytest.mark.parametrize(("columns", "left"), [(1, "255.0 MiB"), (100, "156.0 MiB"), (300, "128.0 MiB")])

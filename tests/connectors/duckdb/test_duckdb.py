@@ -148,7 +148,7 @@ def test_a_view_reaches_no_other_file(tmp_path: Path) -> None:
     refused = "'s.duckdb': its view reads another file, which is refused."
     assert refusal(tmp_path, declare(tmp_path, "file")) == refused
     assert refusal(tmp_path, declare(tmp_path, "state")) == refused
-    assert "write a schema before each table" in refusal(tmp_path, declare(tmp_path, "other.elsewhere"))
+    assert "qualify each table in the view with its schema" in refusal(tmp_path, declare(tmp_path, "other.elsewhere"))
 
 
 def checksum(block: bytes) -> int:
@@ -179,9 +179,9 @@ def test_a_file_that_is_not_a_database_of_this_engine_is_refused(tmp_path: Path)
         (
             "absent",
             "s.duckdb",
-            "The database has no table or view main.absent. A name is taken as it is written, capital letters too.",
+            "The database has no table or view main.absent. Names are case-sensitive.",
         ),
-        ("other.main.t", "s.duckdb", "The database in 's.duckdb' is called s, not other."),
+        ("other.main.t", "s.duckdb", "The database in 's.duckdb' is named s, not other."),
         (
             "t",
             "later.db",
@@ -219,7 +219,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_reported(tmp_path: Path) ->
 
     with source_of(declare(tmp_path)).open(new_load(tmp_path)) as scan:
         (tmp_path / "other.db").rename(tmp_path / "s.duckdb")
-        with pytest.raises(Exception, match="changed while it was read"):
+        with pytest.raises(Exception, match="changed while it was being read"):
             scan.confirm()
         (tmp_path / "s.duckdb").unlink()
         with pytest.raises(Exception, match="no longer exists"):

@@ -266,32 +266,32 @@ def test_a_wrong_key_a_wrong_name_and_a_wrong_server_are_told_apart(tmp_path: Pa
     nobody["flightsql_endpoint"] = "grpc://127.0.0.1:1"
 
     def absent(table: str) -> str:
-        return f"{server}it has no table or view {table}, or refuses to read it."
+        return f"{server}it has no table or view {table}, or does not allow reading it."
 
-    refused = f"{server}it refuses the token, or the user and the password."
+    refused = f"{server}it rejected the token, or the user and password."
     assert refusal(tmp_path, declare(params, flightsql_token=OTHERS)) == refused
     assert refusal(tmp_path, declare(by_password, flightsql_username="somebody", flightsql_password=OTHERS)) == refused
     assert refusal(tmp_path, declare(by_password)) == refused
     assert refusal(tmp_path, declare(params, "absent")) == absent("absent")
     assert refusal(tmp_path, declare(params, "other.main.t")) == absent("other.main.t")
     assert refusal(tmp_path, declare(params, "broken")).startswith(server)
-    assert refusal(tmp_path, declare(nobody)) == f"{server}nothing listens there."
+    assert refusal(tmp_path, declare(nobody)) == f"{server}nothing is listening there."
 
 
 def test_tls_is_always_verified(tmp_path: Path, params: dict[str, str], other: Endpoint) -> None:
-    failed = "The Flight SQL server: the certificate is not "
+    failed = "The Flight SQL server: the certificate "
     of_the_system = {name: value for name, value in params.items() if not name.startswith("flightsql_tls")}
     plain = {**of_the_system, "flightsql_endpoint": f"grpc://localhost:{other.port}"}
     (tmp_path / "no.pem").write_text("no certificate")
 
     assert refusal(tmp_path, declare(of_the_system)) == (
-        f"{failed}from an authority that the system or flightsql_tls_root_certificate_file knows."
+        f"{failed}is not signed by an authority in the system's roots or flightsql_tls_root_certificate_file."
     )
     by_address = declare(params, flightsql_endpoint=f"grpc+tls://127.0.0.1:{other.port}")
-    assert refusal(tmp_path, by_address) == f"{failed}for that host."
+    assert refusal(tmp_path, by_address) == f"{failed}does not match the host name."
     for name in ("absent.pem", "no.pem"):
         assert refusal(tmp_path, declare(params, flightsql_tls_root_certificate_file=str(tmp_path / name))) == (
-            "The file that flightsql_tls_root_certificate_file names has no certificate that can be read."
+            "The file in flightsql_tls_root_certificate_file has no readable certificate."
         )
     assert refusal(tmp_path, declare(plain)).startswith("The Flight SQL server: ")
 
@@ -322,8 +322,8 @@ def test_nothing_is_fetched_when_one_endpoint_names_another_server(
     said = refusal(tmp_path, declare_plain(plain))
 
     assert said == (
-        f"The Flight SQL server: it names another server{shown} for the rows; they are read only from the host and "
-        "port of flightsql_endpoint, with TLS where that has it."
+        f"The Flight SQL server: it redirects to another server{shown} for the rows. Rows are read only from the host "
+        "and port of flightsql_endpoint, with the same TLS setting."
     )
     assert OTHERS not in said
     assert plain.fetched == []
@@ -355,7 +355,7 @@ def test_a_password_goes_to_no_other_server(tmp_path: Path, elsewhere: socket.so
             declare({"flightsql_endpoint": endpoint, "flightsql_username": "reader", "flightsql_password": KEY}),
         )
 
-    assert "it names another server" in said
+    assert "it redirects to another server" in said
     assert all(b"CommandStatementQuery" in command for command in server.asked)
     with pytest.raises(BlockingIOError):
         elsewhere.accept()
@@ -382,9 +382,7 @@ def test_endpoints_of_the_same_server_are_read_one_after_the_other(tmp_path: Pat
 def test_endpoints_with_other_columns_are_an_error(tmp_path: Path, plain: Plain) -> None:
     plain.endpoints = [(b"t", []), (b"other columns", [])]
 
-    assert refusal(tmp_path, declare_plain(plain)) == (
-        "The Flight SQL server: its endpoints do not agree on the columns."
-    )
+    assert refusal(tmp_path, declare_plain(plain)) == ("The Flight SQL server: its endpoints return different columns.")
 
 
 @pytest.mark.parametrize(
@@ -420,14 +418,18 @@ def test_values_that_only_other_servers_send_arrive_as_they_are(
 def test_an_interval_below_a_microsecond_is_an_error(tmp_path: Path, plain: Plain, values: pa.Array) -> None:
     plain.rows = pa.table({"n": values})
 
-    assert "'n' has a value that the engine would change: an interval with" in refusal(tmp_path, declare_plain(plain))
+    assert "'n' has a value that the engine cannot represent exactly: an interval with" in refusal(
+        tmp_path, declare_plain(plain)
+    )
 
 
 @pytest.mark.parametrize("number", [-1, 86_400_000_001])
 def test_a_time_outside_a_day_is_an_error(tmp_path: Path, plain: Plain, number: int) -> None:
     plain.rows = pa.table({"n": pa.array([None, 0, number], pa.int64()).view(pa.time64("us"))})
 
-    assert "'n' has a value that the engine would change: a time below 0 or" in refusal(tmp_path, declare_plain(plain))
+    assert "'n' has a value that the engine cannot represent exactly: a time below 0 or" in refusal(
+        tmp_path, declare_plain(plain)
+    )
 
 
 # --- a server that is away, slow or dead ------------------------------------------------------------------------------

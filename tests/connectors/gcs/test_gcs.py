@@ -121,7 +121,7 @@ def test_the_metadata_server_gives_a_token(web: WebServer, tmp_path: Path, monke
     web.files[OBJECT] = File(CSV)
 
     sentence = refused(tmp_path, web, gcs_use_metadata_server="true")
-    assert "'gcs_use_metadata_server' gives no token (status 404)" in sentence
+    assert "'gcs_use_metadata_server' did not return a token (status 404)" in sentence
     web.files[target] = File(b'{"access_token": "a.b", "expires_in": 3599, "token_type": "Bearer"}', tag=None)
     assert load(tmp_path, web, gcs_use_metadata_server="true") == ROWS
     assert [sent.get("Metadata-Flavor") for sent in web.requests] == ["Google", "Google", None, None]
@@ -134,7 +134,7 @@ def test_an_object_stored_with_gzip_is_sent_so(web: WebServer, tmp_path: Path) -
 
     assert load(tmp_path, web) == ROWS
     assert web.requests[-1]["Accept-Encoding"] == "gzip"
-    assert "does not list objects as Google Cloud Storage does" in refused(tmp_path, web, "gs://box/d/")
+    assert "'s object listing is not compatible with Google Cloud Storage" in refused(tmp_path, web, "gs://box/d/")
     assert web.requests[-1]["Accept-Encoding"] == "identity"
 
 
@@ -142,14 +142,14 @@ def test_a_token_goes_to_no_other_server(web: WebServer, tmp_path: Path, key: st
     with serving() as other:
         web.otherwise = File(status=307, headers={"Location": f"{other.url}/a.csv"})
 
-        assert "the server redirects to another one" in refused(tmp_path, web, gcs_service_account_key=key)
+        assert "the server redirects to another server" in refused(tmp_path, web, gcs_service_account_key=key)
         assert other.targets == []
 
 
 @pytest.mark.parametrize(
     ("status", "code", "reason"),
     [
-        (401, "AuthenticationRequired", "requires other credentials, or the clock of this machine is wrong"),
+        (401, "AuthenticationRequired", "rejected the credentials, or this machine's clock is wrong"),
         (403, "AccessDenied", "whose account needs Storage Object Viewer"),
         (404, "NoSuchBucket", "the bucket does not exist"),
         (429, "SlowDown", "rate limiting"),
@@ -165,7 +165,7 @@ def test_refusals_name_the_cause(web: WebServer, tmp_path: Path, status: int, co
 def test_an_object_that_is_replaced_while_it_is_read_fails_the_load(web: WebServer, tmp_path: Path) -> None:
     web.files[OBJECT] = File(CSV, status=412, head_status=200)
 
-    assert "'gs://box/a.csv' changed while it was read" in refused(tmp_path, web)
+    assert "'gs://box/a.csv' changed while it was being read" in refused(tmp_path, web)
 
 
 def test_a_key_that_cannot_be_used_is_not_shown(web: WebServer, tmp_path: Path, key: str) -> None:

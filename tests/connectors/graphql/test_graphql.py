@@ -137,7 +137,7 @@ def test_objects_are_unnested(server: str, tmp_path: Path) -> None:
     assert load(tmp_path, server, aliased, "/data/people/edges", unnest_depth="2") == [(0, 7, "x")]
     assert load(tmp_path, server, aliased, "/data/people/edges", unnest_depth="1") == [(0, {"place": 7, "city": "x"})]
     sentence = refused(tmp_path, server, twice, "/data/people/edges", unnest_depth="2")
-    assert "two fields are called 'id' once objects are unnested" in sentence
+    assert "two fields are named 'id' after objects are unnested" in sentence
 
 
 def refused(directory: Path, url: str, query: str, pointer: str = "/data/people/nodes", **more: str) -> str:
@@ -150,16 +150,24 @@ def refused(directory: Path, url: str, query: str, pointer: str = "/data/people/
     ("query", "pointer", "reason"),
     [
         ("{ people { nodes { id } }", "/data", "params.graphql_query, line 1: it is not GraphQL"),
-        ("mutation { forget }", "/data", "it must be one query"),
-        ("query A { people { nodes { id } } } query B { people { nodes { id } } }", "/data", "it must be one query"),
-        ("{ people { nodes { nothing } } }", "/data/people/nodes", "the server refuses params.graphql_query"),
+        ("mutation { forget }", "/data", "it must be a single query"),
+        (
+            "query A { people { nodes { id } } } query B { people { nodes { id } } }",
+            "/data",
+            "it must be a single query",
+        ),
+        ("{ people { nodes { nothing } } }", "/data/people/nodes", "the server rejected params.graphql_query"),
         ("{ people { nodes { id } } }", "/data/people/edges", "has nothing at /data/people/edges"),
         ("{ people { nodes { id } } }", "/data/people/nodes/9", "has nothing at /data/people/nodes/9"),
         ("{ people { nodes { friends { id } } } }", "/data/people/nodes/1/friends/0/id", "is not a list of objects"),
         ("{ people { nodes { friends { id } } } }", "/data/people/nodes/0/friends", "is empty, so it has no columns"),
         ("{ people { pageInfo { endCursor } nodes { id } } }", "/data", "pageInfo needs endCursor and hasNextPage"),
-        ("{ people { ...P nodes { id } } } fragment P on People { pageInfo { endCursor } }", "/data", "in no fragment"),
-        ("{ people { page: pageInfo { endCursor } nodes { id } } }", "/data", "pageInfo must have no alias"),
+        (
+            "{ people { ...P nodes { id } } } fragment P on People { pageInfo { endCursor } }",
+            "/data",
+            "or be in a fragment",
+        ),
+        ("{ people { page: pageInfo { endCursor } nodes { id } } }", "/data", "pageInfo must not have an alias"),
     ],
 )
 def test_what_cannot_be_read_is_refused(server: str, tmp_path: Path, query: str, pointer: str, reason: str) -> None:
@@ -169,8 +177,8 @@ def test_what_cannot_be_read_is_refused(server: str, tmp_path: Path, query: str,
 def test_limits_and_credentials(server: str, tmp_path: Path) -> None:
     query = "{ people(first: 1) { nodes { id } pageInfo { endCursor hasNextPage } } }"
 
-    assert "more bytes than params.max_download_size allows" in refused(tmp_path, server, query, max_download_size="20")
-    assert "refuses the credentials (status 401)" in refused(tmp_path, server, query, graphql_auth_token="other")
+    assert "larger than params.max_download_size allows" in refused(tmp_path, server, query, max_download_size="20")
+    assert "rejected the credentials (status 401)" in refused(tmp_path, server, query, graphql_auth_token="other")
 
 
 # --- what a real server never does ------------------------------------------------------------------------------------
@@ -189,19 +197,19 @@ def answering(*answers: bytes, **more: Any) -> Iterator[WebServer]:
     ("answer", "reason"),
     [
         (b"<html>", "does not respond with JSON (status 200)"),
-        (b'{"data": {"people": {"nodes": [{"id": "\\ud83d"}]}}}', "a text that is not Unicode"),
+        (b'{"data": {"people": {"nodes": [{"id": "\\ud83d"}]}}}', "invalid Unicode"),
         (b'{"data": {"people": {"nodes": [{"id": NaN}]}}}', "does not respond with JSON"),
         (b"[" * 100_000, "does not respond with JSON"),
-        (b"[]", "refuses params.graphql_query"),
-        (b'{"data": {"people": {"nodes": []}}, "errors": [{"message": "canary-3bZ"}]}', "a part of it failed"),
-        (b'{"data": {"people": {"nodes": [{"id": 1}]}}}', "lacks hasNextPage of pageInfo"),
+        (b"[]", "rejected params.graphql_query"),
+        (b'{"data": {"people": {"nodes": []}}, "errors": [{"message": "canary-3bZ"}]}', "part of it failed"),
+        (b'{"data": {"people": {"nodes": [{"id": 1}]}}}', "lacks pageInfo.hasNextPage"),
         (
             b'{"data": {"people": {"nodes": [{"id": 1}], "pageInfo": {"hasNextPage": true, "endCursor": null}}}}',
-            "lacks endCursor of pageInfo",
+            "lacks pageInfo.endCursor",
         ),
         (
             b'{"data": {"people": {"nodes": [{"id": 1}], "pageInfo": {"hasNextPage": true, "endCursor": "x"}}}}',
-            "gives the same page again and again",
+            "keeps returning the same page",
         ),
         (b" " * (16 * 1024 * 1024 + 1), "a response has more than 16 MiB"),
     ],
@@ -228,7 +236,7 @@ def test_numbers_and_times_keep_their_digits(tmp_path: Path) -> None:
 
 def test_credentials_go_to_no_other_server(tmp_path: Path) -> None:
     with answering(b"", status=302, headers={"Location": "http://127.0.0.1:9/"}) as web:
-        assert "the server redirects to another one" in refused(tmp_path, f"{web.url}/graphql", PAGED)
+        assert "the server redirects to another server" in refused(tmp_path, f"{web.url}/graphql", PAGED)
 
 
 def test_basic_authentication(tmp_path: Path) -> None:

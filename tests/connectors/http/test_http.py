@@ -163,8 +163,8 @@ def test_credentials_go_to_no_other_origin(web: WebServer, tmp_path: Path, code:
         sentence = refused(tmp_path, f"{web.url}/a.csv", http_bearer_token=TOKEN)
 
     assert sentence == (
-        f"'{web.url}/a.csv': the server redirects to another one, http://127.0.0.1:{other.port}, which is not "
-        "followed: if you trust that server, name it in the configuration."
+        f"'{web.url}/a.csv': the server redirects to another server, http://127.0.0.1:{other.port}. "
+        "Redirects to other servers are not followed: if you trust that server, set it in the configuration."
     )
     assert other.requests == []
 
@@ -173,8 +173,8 @@ def test_credentials_go_to_no_other_origin(web: WebServer, tmp_path: Path, code:
     ("location", "said"),
     [
         ("/loop.csv", "the server redirects too often"),
-        ("https://127.0.0.1:{port}/a.csv", "redirects to another one"),
-        ("http://127.0.0.1/a.csv", "redirects to another one, http://127.0.0.1, which"),
+        ("https://127.0.0.1:{port}/a.csv", "redirects to another server"),
+        ("http://127.0.0.1/a.csv", "redirects to another server, http://127.0.0.1. Redirects"),
         ("http://u:p@127.0.0.1:{port}/a.csv", "redirects to an address that is not a URL"),
         ("ftp://127.0.0.1/a.csv", "redirects to an address that is not a URL"),
         ("//[/a.csv", "redirects to an address that is not a URL"),
@@ -193,18 +193,18 @@ def test_other_redirects_are_refused(web: WebServer, tmp_path: Path, location: s
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        (File(status=401), "the server requires other credentials: see http_username"),
+        (File(status=401), "the server rejected the credentials: see http_username"),
         (File(status=403), "the server does not allow it (status 403)"),
         (File(status=404), "it does not exist (status 404)"),
         (File(status=429), "the server is rate limiting requests (status 429)"),
         (File(status=503), "the server failed (status 503)"),
-        (File(CSV, status=206), "the server does not respond with the file (status 206)"),
-        (File(status=304), "the server does not respond with the file (status 304)"),
-        (File(status=302), "the server does not respond with the file (status 302)"),
-        (File(b"<html>", headers={"Content-Type": "text/html"}), "the server responds with a web page"),
+        (File(CSV, status=206), "the server did not return the file (status 206)"),
+        (File(status=304), "the server did not return the file (status 304)"),
+        (File(status=302), "the server did not return the file (status 302)"),
+        (File(b"<html>", headers={"Content-Type": "text/html"}), "the server returned a web page"),
         (File(b""), "is empty (0 bytes)"),
         (File(b" \n"), "has no data in it"),
-        (File(CSV, headers={"Content-Encoding": "br"}), "the server compresses it in a way other than gzip"),
+        (File(CSV, headers={"Content-Encoding": "br"}), "the server uses a compression other than gzip"),
         (File(CSV, headers={"Content-Encoding": "gzip"}), "is damaged"),
         (File(b"a,b\n1\n"), "line 2: it has more or fewer fields than the header"),
     ],
@@ -223,7 +223,9 @@ def test_a_file_of_an_unknown_format_is_refused(web: WebServer, tmp_path: Path) 
     web.files["/a"] = File(CSV, headers={"Content-Type": "application/octet-stream"})
     web.files["/a.parquet"] = File(gzip.compress(parquet()), headers={"Content-Encoding": "gzip"})
 
-    assert "cannot be told from its name or its media type: set params.file_format" in refused(tmp_path, f"{web.url}/a")
+    assert "cannot be determined from its name or its media type: set params.file_format" in refused(
+        tmp_path, f"{web.url}/a"
+    )
     assert "is compressed twice" in refused(tmp_path, f"{web.url}/a.parquet")
 
 
@@ -233,14 +235,14 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\n"
 @pytest.mark.parametrize(
     ("said", "parts"),
     [
-        pytest.param("before everything had arrived", (HEAD, b"Content-Length: 9\r\n\r\n", CSV), id="cut"),
+        pytest.param("before all data had arrived", (HEAD, b"Content-Length: 9\r\n\r\n", CSV), id="cut"),
         pytest.param(
-            "before everything had arrived", (HEAD, b"Transfer-Encoding: chunked\r\n\r\n8\r\n", CSV), id="cut chunks"
+            "before all data had arrived", (HEAD, b"Transfer-Encoding: chunked\r\n\r\n8\r\n", CSV), id="cut chunks"
         ),
-        pytest.param("neither the length of the file nor a chunked one", (HEAD, b"\r\n", CSV), id="no length"),
-        pytest.param("before everything had arrived", (), id="no answer"),
-        pytest.param("before everything had arrived", (b"220 ready\r\n",), id="not HTTP"),
-        pytest.param("before everything had arrived", (HEAD, b"X: ", b"x" * 200_000), id="endless header"),
+        pytest.param("neither the length of the file nor a chunked body", (HEAD, b"\r\n", CSV), id="no length"),
+        pytest.param("before all data had arrived", (), id="no answer"),
+        pytest.param("before all data had arrived", (b"220 ready\r\n",), id="not HTTP"),
+        pytest.param("before all data had arrived", (HEAD, b"X: ", b"x" * 200_000), id="endless header"),
     ],
 )
 def test_a_truncated_response_is_refused(web: WebServer, tmp_path: Path, said: str, parts: tuple[bytes, ...]) -> None:
@@ -256,8 +258,8 @@ def test_more_bytes_than_allowed_are_refused(web: WebServer, tmp_path: Path, chu
 
     limited = refused(tmp_path, f"{web.url}/a.csv", max_download_size="20000B")
 
-    assert limited == f"'{web.url}/a.csv' has more bytes than params.max_download_size allows."
-    assert "more bytes than query.temp_directory_limit allows" in refused(tmp_path, f"{web.url}/b.csv")
+    assert limited == f"'{web.url}/a.csv' is larger than params.max_download_size allows."
+    assert "larger than query.temp_directory_limit allows" in refused(tmp_path, f"{web.url}/b.csv")
     assert len(loaded(tmp_path, f"{web.url}/a.csv", max_download_size="20002B")) == 10_000
 
     # Chunks override a length (RFC 9112, 6.3).
@@ -278,7 +280,7 @@ def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
     unreachable = f"http://127.0.0.1:{free_port()}/a.csv"
 
     assert "the server cannot be reached (Connection refused)" in refused(tmp_path, unreachable)
-    assert "the name of the server cannot be resolved" in refused(tmp_path, "http://absent.invalid/a.csv")
+    assert "the server's host name cannot be resolved" in refused(tmp_path, "http://absent.invalid/a.csv")
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -419,7 +421,7 @@ def test_r09_a_file_that_changes_while_it_is_sent_is_refused_unless_its_tag_is_w
 
     web.files["/a.csv"] = File(CSV, after=become(File(b"a,b\n2,y\n")))
     assert refused(tmp_path, f"{web.url}/a.csv") == (
-        f"'{web.url}/a.csv' changed while it was read; the next refresh reads it again."
+        f"'{web.url}/a.csv' changed while it was being read; the next refresh will read it again."
     )
     assert loaded(tmp_path, f"{web.url}/a.csv") == [(2, "y")]
 
@@ -442,7 +444,7 @@ def test_https_is_read_when_the_certificate_is_trusted(
         assert "the certificate of the server is not trusted (unable to get local issuer" in refused(tmp_path, source)
         by_address = refused(tmp_path, f"https://127.0.0.1:{secure.port}/a.csv", http_tls_root_certificate_file=root)
         assert "the certificate of the server is not trusted (IP address mismatch" in by_address
-    assert "does not speak TLS as this program does" in refused(tmp_path, f"https://localhost:{web.port}/a.csv")
+    assert "uses an incompatible version of TLS" in refused(tmp_path, f"https://localhost:{web.port}/a.csv")
 
 
 def test_an_unusable_root_certificate_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,8 +479,8 @@ def test_an_unusable_proxy_hides_its_password(web: WebServer, tmp_path: Path, mo
 
     no_tunnel, no_url = (refused(tmp_path, f"{scheme}://data.example/a.csv") for scheme in ("https", "http"))
 
-    assert "the proxy from the environment refuses the connection" in no_tunnel
-    assert no_url == "The proxy from the environment cannot be used: give an http:// or https:// URL."
+    assert "the proxy from the environment refused the connection" in no_tunnel
+    assert no_url == "The proxy from the environment cannot be used: use an http:// or https:// URL."
     assert TOKEN not in no_tunnel + no_url
 
 

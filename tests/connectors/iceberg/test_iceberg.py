@@ -33,7 +33,7 @@ from tests.connectors.iceberg.iceberg_tables import SqliteCatalog, commit, data_
 from tests.datasources.sources.loads import has_changed, load, table, version
 from tests.datasources.support import builder, deadline, refusal
 
-OUTSIDE = "name a file outside of the table"
+OUTSIDE = "reference a file outside the table"
 MIB = 1024 * 1024
 
 
@@ -165,7 +165,7 @@ def test_files_that_were_added_as_they_were_are_read(tmp_path: Path) -> None:
     assert load(tmp_path, iceberg(tmp_path), "FROM d ORDER BY n") == [(1, "x"), (2, "x")]
 
     rewrite(made, lambda content: content["properties"].clear())
-    assert "its columns have no ids" in refusal(tmp_path, iceberg(tmp_path))
+    assert "its columns have no IDs" in refusal(tmp_path, iceberg(tmp_path))
 
 
 # --- deleted rows -----------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_deletes_of_a_row_or_a_path_that_cannot_be_are_refused(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        ({"content": DataFileContent.EQUALITY_DELETES}, "rows that are deleted by their values (equality deletes)"),
+        ({"content": DataFileContent.EQUALITY_DELETES}, "rows deleted by value (equality deletes)"),
         ({"file_format": FileFormat.ORC}, "files of the format ORC"),
         ({"file_format": FileFormat.PUFFIN, "content": DataFileContent.POSITION_DELETES}, "files of the format PUFFIN"),
         ({"key_metadata": b"x"}, "encrypted files"),
@@ -222,11 +222,13 @@ def test_a_table_that_asks_for_more_is_refused(tmp_path: Path, file: dict[str, A
     made = empty(tmp_path)
     commit(made, data_file(made, numbers(made, "a.parquet", 1), 1, **file))
 
-    assert refusal(tmp_path, iceberg(tmp_path)) == f"'wh/ns/t' needs what this reader does not support: {said}."
+    assert (
+        refusal(tmp_path, iceberg(tmp_path)) == f"'wh/ns/t' needs a feature that this reader does not support: {said}."
+    )
 
     rewrite(made, lambda content: content.update({"format-version": 3}))
     assert refusal(tmp_path, iceberg(tmp_path)) == (
-        "'wh/ns/t' needs what this reader does not support: version 3 of the format."
+        "'wh/ns/t' needs a feature that this reader does not support: version 3 of the format."
     )
 
 
@@ -318,7 +320,7 @@ def test_what_the_catalog_does_not_have_is_refused(tmp_path: Path) -> None:
     other = catalogued(tmp_path, iceberg_catalog_name="other")
     assert refusal(tmp_path, other) == "The catalog has no table 'ns.t'."
     SqliteCatalog(tmp_path).execute("UPDATE iceberg_tables SET metadata_location = NULL")
-    assert refusal(tmp_path, catalogued(tmp_path)) == "The catalog has no metadata file for the table."
+    assert refusal(tmp_path, catalogued(tmp_path)) == "The catalog does not name a metadata file for the table."
 
 
 @pytest.mark.parametrize("location", ["../u", "TMP/u", "file://TMP/u", "TMP/wh/../u", "s3://lake/t", "TMP/wh2/t"])
@@ -329,7 +331,7 @@ def test_a_table_outside_of_the_warehouse_is_refused(tmp_path: Path, location: s
     file = f"{location.replace('TMP', str(tmp_path))}/metadata/{Path(made.metadata_location).name}"
     SqliteCatalog(tmp_path).execute("UPDATE iceberg_tables SET metadata_location = ?", file)
 
-    assert "The catalog says that 'ns.t' lies outside of 'wh'" in refusal(tmp_path, catalogued(tmp_path))
+    assert "The catalog says that 'ns.t' is outside 'wh'" in refusal(tmp_path, catalogued(tmp_path))
 
 
 def test_a_catalog_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
@@ -370,7 +372,7 @@ def test_a_catalog_that_is_written_to_is_read_by_the_next_refresh(
 
         said = refusal(tmp_path, dataset)
 
-    assert said == "The file of iceberg_catalog is locked by another program; the next refresh reads it again."
+    assert said == "The file of iceberg_catalog is locked by another program; the next refresh will retry."
     assert load(tmp_path, dataset) == [(1,)]
 
 
@@ -433,7 +435,9 @@ def test_a_codec_that_is_not_known_is_named(tmp_path: Path) -> None:
 
     said = refusal(tmp_path, iceberg(tmp_path))
 
-    assert said == "'wh/ns/t' needs what this reader does not support: Avro files that are compressed with xz."
+    assert (
+        said == "'wh/ns/t' needs a feature that this reader does not support: Avro files that are compressed with xz."
+    )
 
 
 @pytest.mark.exhaustive

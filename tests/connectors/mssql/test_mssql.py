@@ -42,7 +42,7 @@ from tests.datasources.sources.loads import load, load_in_process, scan, time_ou
 from tests.datasources.support import builder, deadline, files_below, refusal, rows, wait_for
 
 REACHED = "The SQL Server cannot be reached: "
-OTHER_HOST = "TLS with it failed: the certificate is not for that host; one with a wildcard, *, is not accepted."
+OTHER_HOST = "TLS with it failed: the certificate does not match the host name; wildcard certificates are not accepted."
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -187,17 +187,17 @@ def test_reasons_of_a_refused_connection_are_told_apart_each_time(
 
     for _ in range(2):
         assert refusal(tmp_path, mssql_table("dbo.t", mssql_password="wrong")) == (
-            f"{REACHED}it refuses the user or the password."
+            f"{REACHED}it rejected the user or password."
         )
         mssql.refusals = {"login": Refusal(4060, f'Cannot open database "{DATABASE}" requested by the login.')}
         assert refusal(tmp_path, mssql_table("dbo.t")) == (
-            f"{REACHED}it has no database of that name, or the user may not use it."
+            f"{REACHED}it has no database with that name, or the user has no access to it."
         )
         mssql.refusals = {"login": Refusal(40615)}
         assert refusal(tmp_path, mssql_table("dbo.t")) == f"{REACHED}its firewall accepts no connection from this host."
         mssql.refusals = {"login": Refusal(12345)}
         assert refusal(tmp_path, mssql_table("dbo.t")) == f"{REACHED}it says error 12345."
-        assert refusal(tmp_path, mssql_table("dbo.t", mssql_port="1")) == f"{REACHED}nothing listens there."
+        assert refusal(tmp_path, mssql_table("dbo.t", mssql_port="1")) == f"{REACHED}nothing is listening there."
         mssql.refusals = {}
         assert load(tmp_path, mssql_table("dbo.t")) == [(1,)]
 
@@ -209,18 +209,18 @@ def test_an_error_after_the_first_rows_is_one(tmp_path: Path, mssql: MssqlServer
     for rows_before in (1, 15_000):
         mssql.tables["[dbo].[t]"] = Table({"a": "int"}, [(0,)] * 20_000, divide, rows_before)
         assert refusal(tmp_path, mssql_table("dbo.t")) == (
-            "SQL Server cannot read dbo.t: it says error 8134. Run the query there to see why."
+            "SQL Server cannot read dbo.t: error 8134. Run the query there to see why."
         )
 
 
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (229, "SQL Server: the user may not read dbo.t, or a part of it."),
-        (4413, "SQL Server: the view dbo.t refers to what is not there."),
-        (3961, "SQL Server: the definition of dbo.t changed while it was read."),
-        (1222, "SQL Server: dbo.t stayed locked by others until the time was up."),
-        (777, "SQL Server cannot read dbo.t: it says error 777. Run the query there to see why."),
+        (229, "SQL Server: the user has no read permission on dbo.t or part of it."),
+        (4413, "SQL Server: the view dbo.t references an object that does not exist."),
+        (3961, "SQL Server: the definition of dbo.t changed while it was being read."),
+        (1222, "SQL Server: dbo.t was still locked by others when the timeout passed."),
+        (777, "SQL Server cannot read dbo.t: error 777. Run the query there to see why."),
     ],
 )
 def test_reasons_of_a_failed_query_are_told_apart(
@@ -231,7 +231,7 @@ def test_reasons_of_a_failed_query_are_told_apart(
 
     assert refusal(tmp_path, mssql_table("dbo.t")) == said
     assert refusal(tmp_path, mssql_table("dbo.absent")) == (
-        "SQL Server: it has no table or view dbo.absent, or the user may not see it."
+        "SQL Server: it has no table or view dbo.absent, or the user has no access to it."
     )
 
 
@@ -249,7 +249,7 @@ def test_a_server_whose_certificate_is_not_right_gets_no_password(
     for params in ({"mssql_sslrootcert": None}, {"mssql_sslrootcert": str(other)}):
         for encrypt in ("true", "false"):
             said = refusal(tmp_path, mssql_table("dbo.t", mssql_encrypt=encrypt, **params))
-            assert said.startswith(f"{failed}the certificate is not from an authority that mssql_sslrootcert or")
+            assert said.startswith(f"{failed}the certificate is not signed by an authority in mssql_sslrootcert or")
     assert refusal(tmp_path, mssql_table("dbo.t", mssql_host="127.0.0.1")) == f"{REACHED}{OTHER_HOST}"
     mssql.tls = context(authority, "127.0.0.1")
     assert refusal(tmp_path, mssql_table("dbo.t")) == f"{REACHED}{OTHER_HOST}"
@@ -258,7 +258,7 @@ def test_a_server_whose_certificate_is_not_right_gets_no_password(
     )
     mssql.tls = None
     assert refusal(tmp_path, mssql_table("dbo.t")) == (
-        f"{REACHED}it does not offer TLS (mssql_encrypt: false does without), or it is not a SQL Server."
+        f"{REACHED}it does not support TLS (mssql_encrypt: false turns it off), or it is not a SQL Server."
     )
 
     assert mssql.logins == []
@@ -372,7 +372,7 @@ def test_a_silent_server_is_left_at_the_deadline(tmp_path: Path, mssql_table: De
 def test_a_server_of_another_protocol_is_refused(tmp_path: Path, mssql_table: Declare) -> None:
     with loads.server_of_another_protocol() as port:
         assert refusal(tmp_path, mssql_table("t", mssql_port=str(port))) == (
-            f"{REACHED}it does not offer TLS (mssql_encrypt: false does without), or it is not a SQL Server."
+            f"{REACHED}it does not support TLS (mssql_encrypt: false turns it off), or it is not a SQL Server."
         )
 
 
@@ -412,7 +412,7 @@ def test_a_connection_that_ends_in_mid_stream_is_an_error_and_the_next_load_succ
 def test_a_server_that_is_away_is_read_again_once_it_is_back(tmp_path: Path, authority: trustme.CA, root: str) -> None:
     with mssql_server(context(authority, "localhost")) as first:
         dataset = loads.table(tmp_path, "mssql:t", mssql_sslrootcert=root, **first.params)
-    assert refusal(tmp_path, dataset) == f"{REACHED}nothing listens there."
+    assert refusal(tmp_path, dataset) == f"{REACHED}nothing is listening there."
 
     with mssql_server(context(authority, "localhost"), first.port) as second:
         second.tables["[t]"] = Table({"a": "int"}, [(1,)])

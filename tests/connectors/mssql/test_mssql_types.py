@@ -89,8 +89,8 @@ def test_a_time_written_after_its_type_was_chosen_is_refused_with_its_row(
     mssql.tables["[dbo].[t]"] = Table({"v": "datetime2(7)"}, Written(*values))
 
     assert refusal(tmp_path, mssql_table("dbo.t")) == (
-        f"Row 2 of the column 'v' has a time that {type_} does not keep; it was written during the load, so the next "
-        "one reads it."
+        f"Row 2 of the column 'v' has a time that {type_} cannot represent; it was written during the load, so the "
+        "next refresh will read it."
     )
     assert set(types(tmp_path, mssql_table("dbo.t")).values()) == {"VARCHAR"}
 
@@ -111,7 +111,7 @@ def test_a_type_that_the_engine_does_not_have_is_refused_once_it_is_asked_for(
     mssql.tables["[dbo].[t]"] = Table({"a": "int", "v": declared}, [(1, None)])
 
     assert refusal(tmp_path, mssql_table("dbo.t")) == (
-        f"The column 'v' has the type {declared.partition('(')[0]}, which the engine does not have: leave it out in "
+        f"The column 'v' has the type {declared.partition('(')[0]}, which the engine does not support: omit it in "
         f"refresh_sql, or read a view that has {form}."
     )
     assert scan(tmp_path, mssql_table("dbo.t"), columns="a") == (["a"], [(1,)])
@@ -125,5 +125,5 @@ def test_a_text_that_is_not_unicode_is_an_error(
     mssql.tables["[dbo].[t]"] = Table({"v": declared}, [("good",), (value,)])
 
     assert refusal(tmp_path, mssql_table("dbo.t")).startswith(
-        "A text of dbo.t is not valid Unicode (half of a pair in UTF-16)"
+        "A string in dbo.t is not valid Unicode (half of a UTF-16 pair)"
     )

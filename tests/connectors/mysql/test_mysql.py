@@ -142,17 +142,17 @@ def without_last_zeros(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 REFUSED = [
-    ("date", "'0000-00-00'", "Row 1 of the column 'v' has a date that is not in the calendar, such as 0000-00-00: "),
-    ("date", "'2024-01-00'", "NULLIF(v, 0) does, or that has CAST(v AS CHAR)."),
-    ("datetime", "'2024-00-01 10:00:00'", "Row 1 of the column 'v' has a date that is not in the calendar"),
-    ("timestamp", "0", "Row 1 of the column 'v' has a date that is not in the calendar"),
-    ("time", "'24:00:00'", "Row 1 of the column 'v' has a time below 00:00:00 or from 24:00:00: read a view "),
+    ("date", "'0000-00-00'", "Row 1 of the column 'v' has an invalid calendar date, such as 0000-00-00: "),
+    ("date", "'2024-01-00'", "NULLIF(v, 0), or that has CAST(v AS CHAR)."),
+    ("datetime", "'2024-00-01 10:00:00'", "Row 1 of the column 'v' has an invalid calendar"),
+    ("timestamp", "0", "Row 1 of the column 'v' has an invalid calendar"),
+    ("time", "'24:00:00'", "Row 1 of the column 'v' has a time below 00:00:00 or above 23:59:59: read a view "),
     ("time(3)", "'-00:00:00.5'", "TIME_TO_SEC(v)."),
     ("time", "'838:59:59'", "Row 1 of the column 'v' has a time"),
     (
         "point",
         "POINT(1, 2)",
-        "The column 'v' has the type point, which the engine does not have: leave it out in refresh",
+        "The column 'v' has the type point, which the engine does not support: omit it in refresh",
     ),
 ]
 
@@ -310,23 +310,19 @@ def test_a_wrong_password_a_wrong_name_and_missing_rights_are_told_apart(tmp_pat
         "GRANT SELECT ON test.broken TO mostly",
     )
 
-    assert (
-        refusal(tmp_path, table("t", mysql_pass="wrong-password")) == f"{REACHED}it refuses the user or the password."
-    )
-    assert refusal(tmp_path, table("t", mysql_pass="")) == f"{REACHED}it refuses the user or the password."
-    assert refusal(tmp_path, table("t", mysql_user="absent")) == f"{REACHED}it refuses the user or the password."
-    assert refusal(tmp_path, table("absent.t")) == f"{REACHED}it has no database of that name."
-    assert refusal(tmp_path, table("t", mysql_tcp_port="1")) == f"{REACHED}nothing listens there."
-    assert refusal(tmp_path, table("absent")) == (
-        "MySQL: it has no table or view absent, whose name is taken as it is written, capital letters too."
-    )
+    assert refusal(tmp_path, table("t", mysql_pass="wrong-password")) == f"{REACHED}it rejected the user or password."
+    assert refusal(tmp_path, table("t", mysql_pass="")) == f"{REACHED}it rejected the user or password."
+    assert refusal(tmp_path, table("t", mysql_user="absent")) == f"{REACHED}it rejected the user or password."
+    assert refusal(tmp_path, table("absent.t")) == f"{REACHED}it has no database with that name."
+    assert refusal(tmp_path, table("t", mysql_tcp_port="1")) == f"{REACHED}nothing is listening there."
+    assert refusal(tmp_path, table("absent")) == ("MySQL: it has no table or view absent, or the name differs in case.")
     assert refusal(tmp_path, table("broken")) == (
-        "MySQL: the view broken refers to what is not there, or its definer may not read it."
+        "MySQL: the view broken references an object that does not exist or that its definer cannot read."
     )
     reader = {"mysql_user": "reader", "mysql_pass": "pw"}
-    assert refusal(tmp_path, table("t", **reader)) == f"{REACHED}the user may not use that database."
+    assert refusal(tmp_path, table("t", **reader)) == f"{REACHED}the user has no access to that database."
     mostly = {"mysql_user": "mostly", "mysql_pass": "pw"}
-    assert refusal(tmp_path, table("t", **mostly)) == "MySQL: the user may not read t, or a part of it."
+    assert refusal(tmp_path, table("t", **mostly)) == "MySQL: the user has no read permission on t or part of it."
     assert load(tmp_path, dataset) == []
 
 
@@ -361,10 +357,10 @@ def test_tls_is_required_and_verified_unless_the_yaml_says_otherwise(
     assert load(tmp_path, by_tls(mysql_sslmode="preferred")) == [(1,)]
     assert load(tmp_path, by_tls(mysql_sslmode="disabled")) == [(0,)]
     assert refusal(tmp_path, by_tls(mysql_host="127.0.0.1", mysql_sslrootcert=root)) == (
-        f"{failed}the certificate is not for that host."
+        f"{failed}the certificate does not match the host name."
     )
     assert refusal(tmp_path, by_tls()) == (
-        f"{failed}the certificate is not from an authority that mysql_sslrootcert or the usual roots know."
+        f"{failed}the certificate is not signed by an authority in mysql_sslrootcert or the default roots."
     )
     assert refusal(tmp_path, by_tls(mysql_sslrootcert=f"{tmp_path}/absent")).startswith(
         "The file of root certificates cannot be used:"
@@ -407,7 +403,7 @@ def front(mariadb: MariadbServer, plugin: bytes = b"") -> Iterator[tuple[str, li
 def test_a_server_that_denies_tls_gets_no_password(tmp_path: Path, table: Table, mariadb: MariadbServer) -> None:
     with front(mariadb) as (port, sent):
         dataset = table("t", mysql_tcp_port=port, mysql_sslmode="required")
-        assert refusal(tmp_path, dataset) == f"{REACHED}it does not offer TLS; mysql_sslmode: disabled does without."
+        assert refusal(tmp_path, dataset) == f"{REACHED}it does not support TLS; mysql_sslmode: disabled turns it off."
 
     assert sent == []
 
@@ -418,7 +414,7 @@ def test_a_server_without_tls_gets_no_password_as_text(
 ) -> None:
     with front(mariadb, plugin) as (port, sent):
         dataset = table("t", mysql_tcp_port=port, mysql_sslmode="disabled")
-        assert "it asks for the password by a plugin that" in refusal(tmp_path, dataset)
+        assert "it requests the password with a plugin that" in refusal(tmp_path, dataset)
 
     assert len(sent) == 1
     assert mariadb.params["mysql_pass"].encode() not in sent[0]
@@ -487,7 +483,7 @@ def test_a_server_that_dies_in_mid_load_is_reported_and_read_again_once_it_is_ba
         try:
             with pytest.raises(SourceError, match="The connection to MySQL broke while t was read"):
                 loading.result()
-            assert refusal(tmp_path, kept) == f"{REACHED}nothing listens there."
+            assert refusal(tmp_path, kept) == f"{REACHED}nothing is listening there."
         finally:
             mariadb.start()
 

@@ -43,5 +43,5 @@ def test_the_row_of_an_unfit_value_is_counted_over_all_batches(unfit: int) -> No
     batches = [pa.record_batch({"d": pa.array(part, pa.binary())}) for part in ([b"2024-01-01"] * 50, days)]
     reader = converted(pa.RecordBatchReader.from_batches(batches[0].schema, batches), [column_of("d", "date")])
 
-    with pytest.raises(SourceError, match=rf"^Row {51 + unfit} of the column 'd' has a date that is not in the calend"):
+    with pytest.raises(SourceError, match=rf"^Row {51 + unfit} of the column 'd' has an invalid calend"):
         reader.read_all()

@@ -194,7 +194,7 @@ def test_values_of_each_type_arrive_as_they_are(tmp_path: Path, table: Table) ->
         ("'294246-01-01'::timestamp", "Row 1 of the column 'v' has a time after the year 294245"),
         ("'{{1,2},{3,4}}'::int[]", "an array of several dimensions in the column 'v'"),
         ("'{{1,2},{3,4}}'::numeric[]", "an array of several dimensions in the column 'v'"),
-        ("1 / (g - 1)", "PostgreSQL broke off while t was read"),
+        ("1 / (g - 1)", "PostgreSQL disconnected while t was being read"),
     ],
 )
 def test_a_value_that_the_engine_does_not_know_is_an_error_that_names_its_column(
@@ -305,16 +305,18 @@ def test_a_wrong_password_a_wrong_name_and_missing_rights_are_told_apart(
     )
     reached = "The PostgreSQL server cannot be reached: "
 
-    assert refusal(tmp_path, table("t", pg_pass="wrong-password")) == f"{reached}it refuses the user or the password."
+    assert refusal(tmp_path, table("t", pg_pass="wrong-password")) == f"{reached}it rejected the user or password."
     assert refusal(tmp_path, table("t", pg_pass="")) == f"{reached}it asks for a password: set pg_pass."
-    assert refusal(tmp_path, table("t", pg_user="absent")) == f"{reached}it refuses the user or the password."
-    assert refusal(tmp_path, table("t", pg_db="absent")) == f"{reached}it has no database of that name."
-    assert refusal(tmp_path, table("t", pg_port="1")) == f"{reached}nothing listens there."
-    assert refusal(tmp_path, table("T")).startswith("The database has no table or view T, or its user may not see it.")
+    assert refusal(tmp_path, table("t", pg_user="absent")) == f"{reached}it rejected the user or password."
+    assert refusal(tmp_path, table("t", pg_db="absent")) == f"{reached}it has no database with that name."
+    assert refusal(tmp_path, table("t", pg_port="1")) == f"{reached}nothing is listening there."
+    assert refusal(tmp_path, table("T")).startswith(
+        "The database has no table or view T, or the user has no access to it."
+    )
     assert refusal(tmp_path, table("absent.t")).startswith("The database has no table or view absent.t")
     assert refusal(tmp_path, table("counted")) == "counted is neither a table nor a view."
     assert refusal(tmp_path, table("t", pg_user="reader", pg_pass="pw")) == (
-        "PostgreSQL: the user may not read t, or a part of it."
+        "PostgreSQL: the user has no read permission on t or part of it."
     )
     assert refusal(tmp_path, table("e", "CREATE TABLE e ()")) == "e has no columns."
     assert load(tmp_path, dataset) == []
@@ -328,7 +330,9 @@ def test_nothing_is_written_at_the_server(tmp_path: Path, table: Table, postgres
         "CREATE VIEW t AS SELECT spy() AS a",
     )
 
-    assert refusal(tmp_path, dataset) == "PostgreSQL broke off while t was read: run the query there to see why."
+    assert (
+        refusal(tmp_path, dataset) == "PostgreSQL disconnected while t was being read: run the query there to see why."
+    )
     assert postgres.value("SELECT count(*) FROM seen") == 0
 
 
@@ -417,12 +421,12 @@ def test_tls_is_verified_unless_the_yaml_says_otherwise(tmp_path: Path, table: T
     assert load(tmp_path, by_tls(pg_sslmode="require")) == [(1,)]
     other = table("t", pg_host="127.0.0.1", pg_port=tls_port, pg_sslrootcert=root)
     (tmp_path / "other").mkdir()
-    assert refusal(tmp_path / "other", other) == f"{failed}the certificate is not for that host."
+    assert refusal(tmp_path / "other", other) == f"{failed}the certificate does not match the host name."
     assert refusal(tmp_path / "other", by_tls()) == (
-        f"{failed}the certificate is not from an authority that pg_sslrootcert or the system knows."
+        f"{failed}the certificate is not signed by an authority in pg_sslrootcert or the system's roots."
     )
     assert refusal(tmp_path / "other", by_tls(pg_sslrootcert=f"{tmp_path}/absent")) == (
-        "The file that pg_sslrootcert names cannot be read."
+        "The file in pg_sslrootcert cannot be read."
     )
 
 
@@ -461,6 +465,6 @@ def test_a_connection_ended_by_the_server_is_reported(tmp_path: Path, table: Tab
         wait_for(lambda: postgres.value(SLEEPERS), "the load that sleeps")
         postgres.value("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
         with pytest.raises(
-            SourceError, match=r"The connection to PostgreSQL broke while t was read|the server is shutting down"
+            SourceError, match=r"The connection to PostgreSQL broke while t was being read|the server is shutting down"
         ):
             loading.result()

@@ -194,14 +194,14 @@ def test_objects_that_are_no_table_are_refused(store: Store) -> None:
         "absent": "'s3://absent' has no object below it.",
         "absent/": "'s3://absent/' has no object below it.",
         "*.txt": "'s3://*.txt' matches no object.",
-        "mixed/": "'s3://mixed/' mixes kinds, such as",
-        "stored/": "'s3://stored/' mixes kinds: some of its objects are stored with gzip.",
+        "mixed/": "'s3://mixed/' mixes formats, such as",
+        "stored/": "'s3://stored/' mixes formats: only some of its objects are stored with gzip.",
         "other.csv": "'s3://other.csv' is stored with an encoding other than gzip.",
         "twice.parquet": "'s3://twice.parquet' is compressed twice",
-        "bare": "The format of 's3://bare' cannot be told from its name",
+        "bare": "The format of 's3://bare' cannot be determined from its name",
         "empty.csv": "'s3://empty.csv' is empty (0 bytes).",
         "bad.csv": "'s3://bad.csv', line 2: it has more or fewer fields than the header.",
-        "odd*/x": "The format of 's3://odd\ufffd/x' cannot be told from its name",
+        "odd*/x": "The format of 's3://odd\ufffd/x' cannot be determined from its name",
     }
 
     heard = {key: store.refusal(key) for key in said}
@@ -214,7 +214,7 @@ def test_all_objects_together_have_the_allowed_size_at_most(store: Store) -> Non
     store.put("d/2.csv", b"a\n" + b"1\n" * 600)
 
     assert len(store.load("d/", max_download_size="2404")) == 1200
-    assert "2.csv' has more bytes than params.max_download_size allows" in store.refusal("d/", max_download_size="2403")
+    assert "2.csv' is larger than params.max_download_size allows" in store.refusal("d/", max_download_size="2403")
 
 
 # --- credentials ------------------------------------------------------------------------------------------------------
@@ -223,8 +223,8 @@ def test_all_objects_together_have_the_allowed_size_at_most(store: Store) -> Non
 def test_wrong_credentials_and_a_missing_bucket_are_distinguished(server: S3Server, store: Store) -> None:
     store.put("a.csv")
 
-    assert "s3_secret does not belong to s3_key (status 403)" in store.refusal("a.csv", s3_secret="wrong" + SECRET)
-    assert "s3_key is not known there" in store.refusal("a.csv", s3_key="AKIA" + SECRET)
+    assert "s3_secret does not match s3_key (status 403)" in store.refusal("a.csv", s3_secret="wrong" + SECRET)
+    assert "s3_key is unknown to the server" in store.refusal("a.csv", s3_key="AKIA" + SECRET)
     for key in ("a.csv", ""):
         said = store.refusal(key, s3_key=server.other_key, s3_secret=server.other_secret)
         assert "the server does not allow it: see s3_auth" in said
@@ -249,7 +249,9 @@ def test_credentials_of_the_environment_are_used_only_on_request(
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     assert store.refusal("a.csv", s3_auth="iam_role").startswith("The credentials of this machine cannot be read (")
     monkeypatch.delenv("AWS_PROFILE")
-    assert "neither the environment nor the machine has credentials" in store.refusal("a.csv", s3_auth="iam_role")
+    assert "there are no credentials in the environment or on this machine" in store.refusal(
+        "a.csv", s3_auth="iam_role"
+    )
 
 
 def test_a_failed_search_for_credentials_shows_no_secret(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +298,7 @@ def test_a_changed_object_is_detected(store: Store, tmp_path: Path, key: str) ->
 def test_r09_an_object_that_is_replaced_before_it_is_read_is_refused(web: WebServer, tmp_path: Path) -> None:
     web.files[LIST_TARGET] = listing((b"a.csv", b'"1"'))
     web.files["/bucket/d/a.csv"] = File(CSV, tag='"2"')
-    said = "'s3://bucket/d/a.csv' changed while it was read; the next refresh reads it again."
+    said = "'s3://bucket/d/a.csv' changed while it was being read; the next refresh will read it again."
 
     assert refused(web, tmp_path) == said
     web.files["/bucket/d/a.csv"] = File(status=412, tag=None)
@@ -312,7 +314,7 @@ def test_r09_a_prefix_in_which_an_object_comes_while_it_is_read_is_refused(web: 
     web.files["/bucket/d/a.csv"] = File(CSV, tag='"1"', after=come)
 
     assert refused(web, tmp_path) == (
-        "The objects of 's3://bucket/d/' changed while they were read; the next refresh reads them again."
+        "The objects of 's3://bucket/d/' changed during the read; the next refresh will retry."
     )
 
 
@@ -369,7 +371,7 @@ def test_an_invalid_listing_is_refused(web: WebServer, tmp_path: Path, page: byt
     body = page.decode().encode("utf-16") if "UTF-8" in request.node.callspec.id else page
     web.files[LIST_TARGET] = File(body, tag=None)
 
-    assert refused(web, tmp_path) == "'s3://bucket/d/': the server does not list objects as S3 does."
+    assert refused(web, tmp_path) == "'s3://bucket/d/': the server's object listing is not compatible with S3."
 
 
 @pytest.mark.parametrize(
@@ -401,7 +403,7 @@ def test_a_listing_that_the_deadline_cuts_off_is_not_one_of_a_bad_server(web: We
 def test_objects_that_were_not_asked_for_are_refused(web: WebServer, tmp_path: Path) -> None:
     web.files[LIST_TARGET] = File(LIST % b"<Contents><Key>other/a.csv</Key></Contents>", tag=None)
 
-    assert refused(web, tmp_path) == "'s3://bucket/d/': the server lists objects that were not asked for."
+    assert refused(web, tmp_path) == "'s3://bucket/d/': the server listed objects that were not requested."
 
 
 def test_a_server_without_head_or_escaped_keys_is_read(web: WebServer, tmp_path: Path) -> None:
@@ -421,13 +423,13 @@ def test_a_server_without_head_or_escaped_keys_is_read(web: WebServer, tmp_path:
             {"x-amz-bucket-region": "eu-central-1"},
             "the bucket is in the region eu-central-1: set params.s3_region",
         ),
-        (301, {"x-amz-bucket-region": f"<{SECRET}>"}, "the server does not respond like S3 (status 301)"),
+        (301, {"x-amz-bucket-region": f"<{SECRET}>"}, "the server's response is not compatible with S3 (status 301)"),
         (
             307,
             {"Location": "http://127.0.0.1:1/x"},
-            "redirects to another one, http://127.0.0.1:1, which is not followed",
+            "redirects to another server, http://127.0.0.1:1. Redirects",
         ),
-        (400, {}, "the server does not understand the request"),
+        (400, {}, "the server cannot process the request"),
         (503, {}, "the server failed (status 503)"),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_value_that_is_not_what_its_column_declares_is_an_error_with_its_row(
         f"INSERT INTO t VALUES (0, {value});",
     )
 
-    assert refusal(tmp_path, declare(tmp_path)).startswith(f"'t', row {later + 2}: the value of 'v' is none that the")
+    assert refusal(tmp_path, declare(tmp_path)).startswith(f"'t', row {later + 2}: the value of 'v' does not match the")
     # Every value can be read as text.
     assert len(load(tmp_path, declare(tmp_path, sqlite_types="text"), "SELECT v FROM d WHERE v IS NOT NULL")) == 1
 
@@ -179,13 +179,17 @@ def test_a_text_that_its_type_would_change_is_an_error_with_its_row(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("declared", "accepted"),
-    [("TIMESTAMP", "texts such as 2024-01-31 12:34:56"), ("BOOLEAN", "0 and 1"), ("DATE", "texts such as 2024-01-31")],
+    [
+        ("TIMESTAMP", "strings such as 2024-01-31 12:34:56"),
+        ("BOOLEAN", "0 and 1"),
+        ("DATE", "strings such as 2024-01-31"),
+    ],
 )
 def test_an_error_about_a_value_says_what_is_accepted(tmp_path: Path, declared: str, accepted: str) -> None:
     put(tmp_path, f"CREATE TABLE t (v {declared}); INSERT INTO t VALUES (1700000000)")
 
     assert refusal(tmp_path, declare(tmp_path)) == (
-        f"'t', row 1: the value of 'v' is none that the declared type of the column accepts ({accepted}); "
+        f"'t', row 1: the value of 'v' does not match the declared type of the column ({accepted}); "
         "sqlite_types: text reads every value."
     )
 
@@ -263,7 +267,7 @@ def test_invalid_dates_and_invalid_utf_8_are_reported(tmp_path: Path) -> None:
         "text reads every value."
     )
     assert refusal(tmp_path, declare(tmp_path, name="u.db")) == (
-        "The source sent damaged data in the column 'v': a text is not UTF-8."
+        "The source sent damaged data in the column 'v': a string is not UTF-8."
     )
 
 
@@ -330,7 +334,7 @@ def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
 
     for table, name, said in (
         ("x", "s.db", "'s.db' has no table or view 'x'."),
-        ("broken", "s.db", "names a table, column or function that is not there."),
+        ("broken", "s.db", "references a table, column or function that does not exist."),
         ("t", "absent.db", "'absent.db' does not exist."),
         ("t", "text.db", "'text.db': it is not an SQLite database, or it is encrypted."),
         ("t", "cut.db", "'cut.db' was cut short, or is being written to."),
@@ -367,7 +371,7 @@ def test_a_locked_database_is_read_when_it_is_free(tmp_path: Path, monkeypatch: 
 
     with held(path, "BEGIN EXCLUSIVE", by="sqlite3"):
         assert refusal(tmp_path, declare(tmp_path)) == (
-            "'s.db': another program is writing to it; the next refresh reads it again."
+            "'s.db': another program is writing to it; the next refresh will read it again."
         )
 
     assert load(tmp_path, declare(tmp_path)) == [(1,)]

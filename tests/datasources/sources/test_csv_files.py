@@ -232,19 +232,19 @@ LATE_FIELD = b"a,b\n" + b"x,y\n" * 3000 + b"x,y,z\n"
         pytest.param(b"a\n\x81\n", {"encoding": "windows-1252"}, f", line 2: it is not windows-1252{SET}"),
         pytest.param(UMLAUTS.encode(), {"encoding": "utf-16"}, f", line 1: it is not utf-16{SET}"),
         pytest.param(UMLAUTS.encode("utf-16")[:-1], {}, f", line 3: it is not utf-16{SET}", id="cut"),
-        pytest.param(UMLAUTS.encode("utf-16"), {"encoding": "utf-8"}, f"line 1: it is not text, or in UTF-16{SET}"),
-        pytest.param(UMLAUTS.encode("utf-16-le"), {}, f"line 1: it is not text, or in UTF-16{SET}"),
+        pytest.param(UMLAUTS.encode("utf-16"), {"encoding": "utf-8"}, f"line 1: it is not text, or is in UTF-16{SET}"),
+        pytest.param(UMLAUTS.encode("utf-16-le"), {}, f"line 1: it is not text, or is in UTF-16{SET}"),
         pytest.param(b"x\n", {"skip_rows": 2}, "has fewer lines than params.skip_rows"),
         pytest.param(b"x\r\ny\r\n", {"skip_rows": 2}, "has no data in it"),
         pytest.param(b"x\r\na,b\r\n1\r\n", {"skip_rows": 1}, ", line 3: it has more or fewer fields than the header"),
-        pytest.param(b"1,1\n2,2\n", {}, "without a header line, set params.csv_has_header to false"),
+        pytest.param(b"1,1\n2,2\n", {}, "if the file has no header line, set params.csv_has_header to false"),
         pytest.param(b"1,2\n3\n", {"csv_has_header": "false"}, ", line 2: it has more or fewer fields"),
-        pytest.param(b"a;b\n1;2\n", {"null_values": ["x;y"]}, ": one of params.null_values holds the delimiter."),
+        pytest.param(b"a;b\n1;2\n", {"null_values": ["x;y"]}, ": one of params.null_values contains the delimiter."),
         pytest.param(b'a\n"x\\"\n', {"csv_escape": "\\"}, "a quote is not closed"),
         pytest.param(LATE_FIELD, {"csv_quote": ""}, ", line 3002: it has more or fewer fields"),
         pytest.param(LATE_FIELD, {"csv_quote": "", "csv_escape": "\\"}, "a row has more fields than the first line."),
-        pytest.param(b'"a\nb",c\r\n1,2\r\n', {}, ", line 1: it has a line end in quotes that differs from"),
-        pytest.param(b"sep=;\na;b\n1;2\n", {}, "it names the delimiter, as Excel has it: set params.skip_rows."),
+        pytest.param(b'"a\nb",c\r\n1,2\r\n', {}, ", line 1: it has a quoted line ending that differs from"),
+        pytest.param(b"sep=;\na;b\n1;2\n", {}, "it is an Excel delimiter line (sep=): set params.skip_rows."),
     ],
 )  # fmt: skip
 def test_what_a_description_does_not_fit_is_refused(
@@ -393,7 +393,7 @@ def test_a_parameter_of_another_format_is_refused_when_the_format_is_known(tmp_p
 
     said = refusal_of(tmp_path, declared(tmp_path, "file:d", {"csv_delimiter": ";"}))
 
-    assert said == "'d': params.csv_delimiter is a parameter of csv files, and not of json."
+    assert said == "'d': params.csv_delimiter is a parameter of csv files, not of json."
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_a_first_line_that_looks_like_data_is_warned_of(
     with caplog.at_level(logging.WARNING):
         read(tmp_path, declared(tmp_path, "file:t.csv", params))
 
-    said = "The first row of 't.csv' names the columns, but looks like data: set params.csv_has_header to false"
+    said = "The first row of 't.csv' is used as the header, but looks like data: set params.csv_has_header to false"
     assert [said in message for message in caplog.messages] == [True] * is_warned_of
 
 

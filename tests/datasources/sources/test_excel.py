@@ -190,7 +190,7 @@ def test_a_first_row_that_looks_like_data_is_warned_of(tmp_path: Path, caplog: p
         found(tmp_path, by_openpyxl(("id", 2026), (2, 3)))
 
     assert [message.partition(":")[0] for message in caplog.messages] == [
-        "The first row of 't.xlsx' names the columns, but looks like data"
+        "The first row of 't.xlsx' is used as the header, but looks like data"
     ]
 
 
@@ -241,12 +241,12 @@ REFUSED: Mapping[str, tuple[Callable[[], bytes], dict[str, Any], str]] = {
     "row beyond the last": (
         lambda: with_sheet(lambda text: text.replace(b'<row r="2"', b'<row r="2000000000"')),
         {},
-        "has more than 1,048,576 rows, the most of a sheet",
+        "has more than 1,048,576 rows, the maximum for a sheet",
     ),
     "sheet beyond the scratch space": (
         lambda: with_sheet(lambda text: text + b" " * 20 * 2**20),
         {},
-        "has more bytes than query.temp_directory_limit allows",
+        "is larger than query.temp_directory_limit allows",
     ),
     "empty": (by_openpyxl, {}, "has no data in it"),
     "no visible sheet": (
@@ -254,7 +254,7 @@ REFUSED: Mapping[str, tuple[Callable[[], bytes], dict[str, Any], str]] = {
         "has no visible sheet: set params.sheet"),
     "no such sheet": (sheets, {"sheet": "report 1"}, "has no sheet 'report 1', but 'Hidden', 'Report 1'"),
     "title first": (sheets, {}, "row 4: it has more cells than the first one: set params.range, or params.skip_rows"),
-    "equal names": (lambda: by_openpyxl(("a", "A")), {}, "has the columns 'a' and 'A', alike but for case"),
+    "equal names": (lambda: by_openpyxl(("a", "A")), {}, "has the columns 'a' and 'A', which differ only in case"),
     "no columns": (lambda: by_openpyxl((1,)), {"csv_has_header": "false", "null_values": "1"}, ""),
     "long row": (
         lambda: by_openpyxl(*[tuple(range(100)), ("x" * 32_000,) * 100]), {}, ": a row is longer than 2 MB."
@@ -287,7 +287,7 @@ def test_texts_that_would_fill_the_memory_are_refused_unread(tmp_path: Path) -> 
     with (
         source_of(dataset).open(load) as scan,
         duckdb.connect() as connection,
-        pytest.raises(SourceError, match=r"^'t.xlsx' has more than 128 MiB of texts and styles\.$"),
+        pytest.raises(SourceError, match=r"^'t.xlsx' has more than 128 MiB of strings and styles\.$"),
     ):
         scan.bind(connection)
 
@@ -300,7 +300,7 @@ def test_a_missing_library_is_named_when_a_directory_holds_workbooks(
 
     said = refusal_of(tmp_path, declared(tmp_path, "file:d", {}))
 
-    assert said == "'d/t.xlsx' needs a library (the extra sources has it): python -m pip install 'openpyxl~=3.1'."
+    assert said == "'d/t.xlsx' needs a library from the extra sources: python -m pip install 'openpyxl~=3.1'."
 
 
 # --- exact values -----------------------------------------------------------------------------------------------------
@@ -382,5 +382,5 @@ def test_days_around_one_that_never_was_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [60, 60.25, 2_958_466, 1e300])
 def test_a_number_without_a_day_is_refused_with_its_row(tmp_path: Path, number: float) -> None:
     assert refusal(tmp_path, dates(1, number)).startswith(
-        f"'t.xlsx', row 3: the column 'v' has the date number {number:.15g}, which is no day of the calendar"
+        f"'t.xlsx', row 3: the column 'v' has the date number {number:.15g}, which is not a date"
     )

@@ -122,18 +122,20 @@ def test_csv_files_of_a_directory_may_order_and_type_their_columns_as_they_like(
         pytest.param(b"a,b\n1,\xff\n", "line 2: it is not UTF-8", id="R06 not UTF-8"),
         pytest.param(b"a,b\n" + b"1,2\n" * 30_000 + b"1,\xe9\n", "it is not UTF-8", id="R06 not UTF-8, late"),
         pytest.param(b"a,\xe9\n1,2\n", "line 1: it is not UTF-8", id="R06 header not UTF-8"),
-        pytest.param("a,b\n1,2\n".encode("utf-16-le"), "line 1: it is not text, or in UTF-16: set", id="UTF-16"),
+        pytest.param("a,b\n1,2\n".encode("utf-16-le"), "line 1: it is not text, or is in UTF-16: set", id="UTF-16"),
         pytest.param("\n\n", "has no data in it", id="only line ends"),
         pytest.param(" \n \t", "has no data in it", id="only white space"),
         pytest.param("\na,b\n1,2\n", "has no columns: its first line must name them", id="blank first line"),
         pytest.param("a,a\n1,2\n", "has the column 'a' twice", id="repeated column"),
-        pytest.param("a,A\n1,2\n", "has the columns 'a' and 'A', alike but for case", id="repeated but for case"),
         pytest.param(
-            "a,,column1\n1,2,3\n", "'column1' twice; a column without a name is called", id="repeated made-up name"
+            "a,A\n1,2\n", "has the columns 'a' and 'A', which differ only in case", id="repeated but for case"
+        ),
+        pytest.param(
+            "a,,column1\n1,2,3\n", "'column1' twice; a column without a name gets", id="repeated made-up name"
         ),
         pytest.param("a,b\n1," + "x" * 3_000_000 + "\n", "longer than 2 MB", id="long line"),
         pytest.param("a" * 3_000_000, "the line is longer than 2 MB", id="long header"),
-        pytest.param('"' + "a" * 200_000 + '",b\n1,2\n', "line 1: it does not name columns", id="long name"),
+        pytest.param('"' + "a" * 200_000 + '",b\n1,2\n', "line 1: it is not a list of column names", id="long name"),
     ],
 )
 def test_csv_is_refused(tmp_path: Path, content: str | bytes, said: str) -> None:
@@ -145,10 +147,12 @@ def test_csv_is_refused(tmp_path: Path, content: str | bytes, said: str) -> None
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        pytest.param("a,c\n1,2\n", "'d/2.csv' has other columns than 'd/1.csv': it lacks 'b', adds 'c'.", id="other"),
+        pytest.param(
+            "a,c\n1,2\n", "'d/2.csv' has different columns than 'd/1.csv': it lacks 'b', adds 'c'.", id="other"
+        ),
         pytest.param("a\n1\n", "it lacks 'b'.", id="fewer"),
         pytest.param("a,b,c,d,e,f\n1,2,3,4,5,6\n", "it adds 'c', adds 'd', adds 'e' and 1 more.", id="more"),
-        pytest.param("a;b\n1;2\n", "'d/2.csv' has another delimiter than 'd/1.csv'.", id="delimiter"),
+        pytest.param("a;b\n1;2\n", "'d/2.csv' has a different delimiter than 'd/1.csv'.", id="delimiter"),
         pytest.param("a,b\n1\n", "'d/2.csv', line 2: it has more or fewer fields", id="the second is damaged"),
     ],
 )
@@ -198,11 +202,13 @@ def test_r06_json_cut_short_anywhere_is_refused(tmp_path: Path, cut: int) -> Non
         pytest.param('{"a":1,"a":2}\n', "an object has the same key twice", id="repeated key"),
         pytest.param(
             '[{"a":1,"A":2}]',
-            "has the columns 'A' and 'a', alike but for case; rename one of the keys",
+            "has the columns 'A' and 'a', which differ only in case; rename one of the keys",
             id="repeated but for case",
         ),
-        pytest.param('{"a":1}\n{"":2}', "an object has a key without characters, which cannot name a", id="empty key"),
-        pytest.param('{"o":{"x":1,"X":2}}', "objects in a column have the key 'X' twice, alike but", id="inner keys"),
+        pytest.param('{"a":1}\n{"":2}', "an object has an empty key, which cannot be a", id="empty key"),
+        pytest.param(
+            '{"o":{"x":1,"X":2}}', "objects in a column have the key 'X' twice in different case", id="inner keys"
+        ),
         pytest.param(b'{"a":"\xff"}\n', "it is not UTF-8", id="R06 not UTF-8"),
         pytest.param("[]", "it has no columns", id="empty array"),
         pytest.param("[1,2]", "it has no columns", id="no objects"),
@@ -294,7 +300,7 @@ def test_parquet_files_of_a_directory_get_the_widest_type_if_they_fit_together(t
     assert load(tmp_path, "d") == [(1.0, 1), (1.5, 2)]
 
     put_parquet(tmp_path, "d/3.parquet", a=[1])
-    assert "'d/3.parquet' has other columns than 'd/1.parquet': it lacks 'b'." in refusal(tmp_path, "d")
+    assert "'d/3.parquet' has different columns than 'd/1.parquet': it lacks 'b'." in refusal(tmp_path, "d")
 
 
 def test_parquet_files_whose_values_would_change_in_a_common_type_are_refused(tmp_path: Path) -> None:
@@ -381,10 +387,10 @@ def test_parquet_is_refused(tmp_path: Path) -> None:
         "footer": (bytes(footer), "the engine cannot read it as Parquet"),
         "none": (parquet_bytes(tmp_path, pa.table({})), "it has no columns"),
         "twice": (parquet_bytes(tmp_path, pa.table([[1], [2]], names=["a", "a"])), "has the column 'a' twice"),
-        "case": (parquet_bytes(tmp_path, pa.table([[1], [2]], names=["a", "A"])), "alike but for case"),
+        "case": (parquet_bytes(tmp_path, pa.table([[1], [2]], names=["a", "A"])), "which differ only in case"),
         "wide": (
             parquet_bytes(tmp_path, pa.table({"a": pa.array([1], pa.decimal256(60, 2))})),
-            "the column 'a' has decimals of 60 digits; the engine keeps at most 38 exactly",
+            "the column 'a' has decimals of 60 digits; the engine supports at most 38",
         ),
     }
     for name, (content, said) in cases.items():
@@ -484,5 +490,5 @@ def test_names_that_the_engine_made_up_are_refused(tmp_path: Path) -> None:
     with duckdb.connect() as connection, source_of(declare(tmp_path, "t.csv")).open(new_load(tmp_path)) as scan:
         scan.bind(connection)
         scan.accept(connection, [Column(name=name, type="VARCHAR") for name in ("B", "a")])
-        with pytest.raises(SourceError, match=r"^'t\.csv': its first line does not name its columns\.$"):
+        with pytest.raises(SourceError, match=r"^'t\.csv': its first line is not a header\.$"):
             scan.accept(connection, [Column(name=name, type="VARCHAR") for name in ("a", "column1")])

@@ -32,15 +32,20 @@ def test_values_that_fit(taken: tuple[str, ...], given: Any, bound: Any) -> None
         pytest.param(("1", "2"), [1], "takes 2 parameters, and 1 is given", id="S29 too few"),
         pytest.param((), [1], "takes 0 parameters, and 1 is given", id="S29 unasked"),
         pytest.param(("2",), [1, 2], "takes 1 parameter, and 2 are given", id="S29 a gap in the numbers"),
-        pytest.param(("a", "b"), [1, 2], r"names its parameters \(\$a, \$b\): give an object", id="S29 list for names"),
+        pytest.param(
+            ("a", "b"),
+            [1, 2],
+            r"uses named parameters \(\$a, \$b\): send the values as an object",
+            id="S29 list for names",
+        ),
         pytest.param(("a", "b"), {"a": 1}, r"takes \$b, and no value", id="S29 missing name"),
         pytest.param(("a",), {}, r"takes \$a, and no value", id="S29 no names"),
         pytest.param(("1", "2"), {}, r"takes \$1, \$2, and no value", id="S29 no numbers as names"),
         pytest.param(("a",), {"a": 1, "b": 2}, r"has no parameter \$b", id="S29 extra name"),
         pytest.param((), {"b": 2}, r"has no parameter \$b", id="S29 name unasked"),
-        pytest.param(("a",), {"a": 1, "A": 2}, "given twice", id="S29 name twice"),
+        pytest.param(("a",), {"a": 1, "A": 2}, "set twice", id="S29 name twice"),
         pytest.param((), {"x" * 1000: 2}, r"no parameter \$x{40}\.", id="S29 long name"),
-        pytest.param((), [0] * (MAX_PARAMETERS + 1), "10,000 parameters at most, and 10,001", id="S29 too many"),
+        pytest.param((), [0] * (MAX_PARAMETERS + 1), "10,000 parameters at most, but 10,001", id="S29 too many"),
         pytest.param(
             (), dict.fromkeys(range(MAX_PARAMETERS + 1)), "10,000 parameters at most", id="S29 too many names"
         ),
@@ -72,5 +77,5 @@ def test_s29_values_may_be_nested_up_to_a_depth(mapping: bool) -> None:
 def test_values_for_a_description_are_bounded() -> None:
     assert nulls({"2"}) == [None, None]
     assert nulls({"b", "a"}) == {"a": None, "b": None}
-    with pytest.raises(ParameterError, match=r"10,000 parameters at most, and \$4000000000 is one of them"):
+    with pytest.raises(ParameterError, match=r"10,000 parameters at most, but this one uses \$4000000000"):
         nulls({"4000000000"})
