@@ -139,7 +139,7 @@ def test_an_unreadable_history_is_dropped_with_a_warning(
     history = History(tmp_path, ["a"])
 
     assert history.runs("a") == ()
-    assert "it is reset" in caplog.text
+    assert "was reset" in caplog.text
 
 
 def test_a_history_that_cannot_be_saved_is_not_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -76,11 +76,11 @@ def test_what_a_view_reads_is_known_before_it_is_loaded(tmp_path: Path) -> None:
     ("sql", "reason"),
     [
         ("FROM nowhere", "does not exist"),
-        ("FROM v", "circle"),
-        ("SHOW TABLES", "one query"),
-        ("SELECT table_name FROM information_schema.tables", "one query"),
-        ("FROM lists", "one query"),
-        ("SELECT ? AS a", "no parameters"),
+        ("FROM v", "Circular view references"),
+        ("SHOW TABLES", "a single row-returning query"),
+        ("SELECT table_name FROM information_schema.tables", "a single row-returning query"),
+        ("FROM lists", "a single row-returning query"),
+        ("SELECT ? AS a", "cannot have parameters"),
         ("DELETE FROM a", "not allowed"),
     ],
 )

@@ -321,7 +321,7 @@ def test_loading_once_locks_the_state_directory(tmp_path: Path, monkeypatch: pyt
     lock = StateLock(config.state_dir)
     assert lock.acquire()
 
-    with pytest.raises(StateDirectoryError, match=rf"in use by process {os.getpid()}: ask .*command `refresh`"):
+    with pytest.raises(StateDirectoryError, match=rf"in use by process {os.getpid()}: use .*command `refresh`"):
         module.load_once(config, ["d"], [])
     with pytest.raises(UnknownDatasetError):
         module.load_once(config, ["nope"], [])

@@ -393,7 +393,7 @@ def test_a_parameter_of_another_format_is_refused_when_the_format_is_known(tmp_p
 
     said = refusal_of(tmp_path, declared(tmp_path, "file:d", {"csv_delimiter": ";"}))
 
-    assert said == "'d': params.csv_delimiter is a parameter of csv files, not of json."
+    assert said == "'d': params.csv_delimiter is a parameter of csv files, not of json files."
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_few_cursors_are_kept_and_none_after_close(open_session: OpenSession) ->
 def test_a_text_that_is_not_one_query_shares_no_cursor(open_session: OpenSession, sql: str) -> None:
     session = open_session()
 
-    with pytest.raises(StatementNotAllowedError, match="not one query"):
+    with pytest.raises(StatementNotAllowedError, match="not a single query"):
         run_ungated(session, sql)
 
     assert idle(session) == 0
