@@ -69,8 +69,13 @@ MACROS: Final = (
 )
 
 
-#: A statement in the catalog of a key sees the name of the one that it stands for.
-_IN_KEY_CATALOGS: Final = ("current_catalog() AS 'runtime'", "current_database() AS 'runtime'")
+#: A statement in the catalog of a key sees the name of the one that it stands for, and one schema less: that of these
+#: macros.
+IN_KEY_CATALOGS: Final = (
+    "current_catalog() AS 'runtime'",
+    "current_database() AS 'runtime'",
+    "current_schemas(i) AS CASE i WHEN true THEN system.main.current_schemas(true)[2:] WHEN false THEN ['main'] END",
+)
 
 
 class SnapshotGoneError(Exception):
@@ -193,7 +198,7 @@ class Definitions:
         with self._defining, self._connection.cursor() as cursor:
             known = self._macros.get(database, frozenset())
             new = [macro for macro in macros.needed(names) if macro.name not in known]
-            always = [] if database in self._macros else [*MACROS, *_IN_KEY_CATALOGS]
+            always = [] if database in self._macros else [*MACROS, *IN_KEY_CATALOGS]
             texts = [*always, *(macro.definition for macro in new)]
             definitions = [f"CREATE MACRO {database}.main.{text}" for text in texts]
             cursor.execute("; ".join(["BEGIN", *definitions, "COMMIT"]))

@@ -397,17 +397,19 @@ def _outside_definitions(scope: _Scope) -> _Scope:
 
 
 def _judge_expression(node: dict[str, Any], class_: str, part: str, *, with_macros: bool, variant_casts: bool) -> None:
-    if class_ in ("FUNCTION", "WINDOW") and any(_HIDDEN_NAME.fullmatch(lower(name)) for name in _path(node)[:-1]):
+    before = [lower(name) for name in _path(node)[:-1]]
+    if class_ in ("FUNCTION", "WINDOW") and any(map(_HIDDEN_NAME.fullmatch, before)):
         raise StatementNotAllowedError(f"Function {_shown(_path(node))} is not allowed: it belongs to the engine.")
     if class_ == "FUNCTION":
         name = lower(node["function_name"])
-        functions.check(name, Place.TABLE if part == "function" else Place.EXPRESSION, with_macros=with_macros)
+        place = Place.TABLE if part == "function" else Place.EXPRESSION
+        functions.check(name, place, before=before, with_macros=with_macros)
         if name in _TAKE_AN_AGGREGATE | _TAKE_A_STRUCTURE:
             _judge_named(node, name)
         elif name == "strftime":
             _judge_format(node)
     elif class_ == "WINDOW":
-        functions.check(lower(node["function_name"]), Place.WINDOW, with_macros=with_macros)
+        functions.check(lower(node["function_name"]), Place.WINDOW, before=before, with_macros=with_macros)
     elif class_ == "COLUMN_REF" and len(node.get("column_names", ())) > MAX_NAME_PARTS:
         raise SqlSyntaxError(f"A name has more than {MAX_NAME_PARTS} parts.")
     elif class_ == "TYPE":

@@ -4,6 +4,7 @@ What a rule of a key leaves out is not to be learned, by whatever statement.
 An engine with the rule gives the same answers, errors included, as one that has only what the rule leaves.
 """
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -109,6 +110,16 @@ def test_the_number_of_hidden_rows_decides_nothing(engine: QueryEngine) -> None:
     join = "SELECT id, range FROM orders JOIN range({}) ON id % 10 = range % 10 LIMIT 1"
     firsts = {size: answer(engine, join.format(size), SCOPES["constant"]) for size in (1000, 2000, 5000, 9000)}
     assert len({(b'"id":1,' in first) for first in firsts.values()}) == 1
+
+
+def test_a_plan_tells_nothing_of_the_engine(engine: QueryEngine) -> None:
+    """The memory of the instance, and the bytes and rows that were read, depend on what is hidden."""
+    sql = "EXPLAIN (ANALYZE, FORMAT json) SELECT max(email) AS m FROM orders WHERE id % 2 = 0"
+    for form in ("constant", "columns and masks"):
+        (row,) = json.loads(answer(engine, sql, SCOPES[form]))
+        plan = json.loads(row["explain_value"])
+        assert plan.keys() == {"operator", "optimizer", "physical_planner", "planner", "query"}
+        assert plan["query"].keys() == {"cpu_time", "sql", "total_time"}
 
 
 FILTERED = [form for form in SCOPES if form not in {"view", "columns and masks"}]
