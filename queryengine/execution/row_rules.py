@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -88,6 +89,9 @@ def _expression(
         raise SqlSyntaxError("write one expression, without a semicolon.")
     if volatile := sorted({token.name for token in tokens.tokens if token.name} & _VOLATILE):
         raise StatementNotAllowedError(f"'{volatile[0]}' gives another value each time.")
+    words = [token.word for token in tokens.tokens]
+    if "tablesample" in words or ("using", "sample") in pairwise(words):
+        raise StatementNotAllowedError("a sample has other rows each time.")
     before, after = "SELECT (\n", f"\n) FROM {qualified(rule.dataset)}"
     statement = admit(f"{before}{sql}{after}", relations)
     if statement.kind != "select" or statement.catalog is not None:

@@ -396,7 +396,9 @@ def test_columns_have_the_names_that_the_engine_tells_apart(tmp_path: Path) -> N
 
 
 def test_a_rule_that_the_gate_refuses_makes_its_dataset_unavailable(engine: QueryEngine) -> None:
-    for sql in ("true) OR (true", "read_csv('/etc/passwd') IS NULL", "id = $1", "random() < 2", "true; SELECT 1"):
+    samples = ("id IN (SELECT id FROM orders TABLESAMPLE 9%)", "id IN (SELECT id FROM orders USING SAMPLE 9 ROWS)")
+    refused = ("true) OR (true", "read_csv('/etc/passwd') IS NULL", "id = $1", "random() < 2", "true; SELECT 1")
+    for sql in (*refused, *samples):
         scope = Scope(relations=frozenset({"orders"}), rules=(DatasetRule(dataset="orders", row_filter=sql),))
 
         assert answer(engine, "FROM orders", scope).startswith(b"DatasetNotLoadedError: 'orders' is not available")
