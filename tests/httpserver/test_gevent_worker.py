@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.httpserver.web_tier import WebTier
+from tests.httpserver.web_tier import Client, WebTier
 from tests.system.harness import K1, PATIENCE_S, wait_for
 
 KEY = f"X-API-Key: {K1}"
@@ -282,12 +282,13 @@ def test_a_full_worker_ends_the_request_that_has_waited_longest_for_its_client(t
             # The second answer comes after the worker has read what was there before the first one.
             assert [idle.get("/pid").status for _ in range(2)] == [200, 200]
 
+        others: list[Client] = []
         for number, ended in enumerate((idle, *slow)):
-            another = stack.enter_context(server.connection())
-            another.send(b"GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            others.append(stack.enter_context(server.connection()))
+            others[-1].send(b"GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n")
             answer = ended.rest()
             assert (b"request_timeout" in answer) is (ended is not idle), answer
-            wait_for(lambda number=number: server.output().count("holding") > number, "room for another")
+            wait_for(lambda: server.output().count("holding") == len(others), "room for another")
             assert select.select([client.connection for client in slow[number:]], [], [], 0)[0] == []
         server.release()
     assert "Traceback" not in server.output()
