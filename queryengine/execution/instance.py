@@ -109,6 +109,11 @@ class EngineInstance:
             raise EngineUnavailableError("The engine cannot start.") from exc
 
     @property
+    def cached_bytes(self) -> int:
+        """The memory of the copies for keys, and the size of the snapshots, which DuckDB's cache can grow to."""
+        return self._snapshot_bytes + self._key_catalogs.kept_bytes
+
+    @property
     def is_broken(self) -> bool:
         """Whether DuckDB has reported a state that no further statement should trust."""
         return self.cursors.broken
@@ -279,6 +284,7 @@ class EngineInstance:
         execute(f"SET max_temp_directory_size = '{self._config.query.temp_directory_limit_bytes}B'")
         self._definitions = Definitions(self._connection, self._config, manifest.snapshots, views, tolerant=tolerant)
         self._definitions.renew_cursors = self.cursors.renew
+        self._snapshot_bytes = sum(snapshot.size_bytes for snapshot in manifest.snapshots)
         memory_bytes = self._config.query.memory_limit_bytes
         self._key_catalogs = KeyCatalogs(self._connection, self._definitions, memory_bytes, self.cursors.failure)
         self.unfit_views: Mapping[str, UnfitView] = self._definitions.unfit_views

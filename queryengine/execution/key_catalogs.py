@@ -36,8 +36,9 @@ logger = logging.getLogger(__name__)
 #: The hidden database of the copies.
 _COPIES: Final = "_copies"
 
-#: As many catalogs are kept, the most recently used ones. Each takes about 100 KiB.
+#: As many catalogs are kept, the most recently used ones, and about so many bytes each takes.
 _MOST_CATALOGS: Final = 1024
+_CATALOG_BYTES: Final = 100 * 1024
 
 #: Copies are emptied, the least recently used first, while all take more than this part of the memory limit.
 _PART_OF_MEMORY: Final = 3
@@ -109,6 +110,11 @@ class KeyCatalogs:
         self._copies: OrderedDict[_Source, _Copy] = OrderedDict()
         self._filled_bytes = 0
         self._has_database = False
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory of the catalogs and copies, in bytes, about."""
+        return self._filled_bytes + len(self._catalogs) * _CATALOG_BYTES
 
     @contextmanager
     def ready(self, statement: GatedStatement, interruption: Interruption, *, rows: bool) -> Iterator[None]:

@@ -56,6 +56,10 @@ class Session(Protocol):
     unfit_views: Mapping[str, UnfitView]
 
     @property
+    def cached_bytes(self) -> int:
+        """The memory that it may keep for later statements, in bytes."""
+
+    @property
     def is_broken(self) -> bool:
         """Whether it must be replaced by a new one."""
 

@@ -54,8 +54,7 @@ class StatementRunner:
     """
     Runs statements over the data that is published now. Create it after any fork, not before.
 
-    It spills to its `scratch` directory. `snapshot_bytes` is the size of the files that the newest session reads:
-    DuckDB's cache of them can grow to that size.
+    It spills to its `scratch` directory.
     """
 
     def __init__(self, config: RuntimeConfig, backend: Backend | None = None) -> None:
@@ -68,7 +67,7 @@ class StatementRunner:
         """
         process_limits.set_stack_size()  # for DuckDB's threads, and for the threads that will run statements
         self.closed = False
-        self.snapshot_bytes = 0
+        self._newest: Session | None = None
         self._config = config
         self._serial = itertools.count(1)
         datasets = frozenset(dataset.name.lower() for dataset in config.datasets)
@@ -221,6 +220,11 @@ class StatementRunner:
         start = partial(run, statement, query, watchdog=self._watchdog)
         return statement, lease, start
 
+    @property
+    def cached_bytes(self) -> int:
+        """The memory that the newest session may keep for later statements, in bytes."""
+        return 0 if self._newest is None else self._newest.cached_bytes
+
     def _within(self, visible: KeyCatalog, sql: str) -> GatedStatement:
         """Gate *sql* for what is *visible*."""
         if not visible.name:
@@ -250,9 +254,8 @@ class StatementRunner:
 
     def _open(self, manifest: Manifest, tolerant: bool) -> Session:
         scratch = self.scratch.path / str(next(self._serial))  # The engine creates it when a statement spills.
-        if self._config.engine is None:
-            self.snapshot_bytes = sum(snapshot.size_bytes for snapshot in manifest.snapshots)
-        return self._backend.open(manifest, self._views, scratch, tolerant=tolerant)
+        self._newest = self._backend.open(manifest, self._views, scratch, tolerant=tolerant)
+        return self._newest
 
 
 @contextmanager

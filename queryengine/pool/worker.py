@@ -68,7 +68,7 @@ _SETTLE_AFTER_S = 0.005
 #: The worker gives private memory back to the system when it has grown by `KEPT_BYTES`, or by `SLACK_BYTES` once no
 #: statement follows: the next one would take the memory again. `KEPT_PART` limits `KEPT_BYTES` to a sixteenth of
 #: `memory_limit`, because the next statement cannot use what is kept. A worker that keeps more than `WORN_BYTES` beyond
-#: an idle one, snapshots in DuckDB's cache not counted, is worn out.
+#: an idle one, snapshots in DuckDB's cache and the copies for keys not counted, is worn out.
 KEPT_BYTES = 64 * MIB
 KEPT_PART = 1 / 16
 SLACK_BYTES = 4 * MIB
@@ -338,7 +338,7 @@ class StatementServer:
         process_limits.give_memory_back()
         use = self._memory.use()
         self._left_bytes = use.resident
-        cached = min(self._runner.snapshot_bytes, self._config.query.memory_limit_bytes)
+        cached = min(self._runner.cached_bytes, self._config.query.memory_limit_bytes)
         if (
             use.resident > self._base.resident + cached + WORN_BYTES
             or use.data > self._base.data + cached + self._allowance // 2
