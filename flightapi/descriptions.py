@@ -75,7 +75,7 @@ class Descriptions:
 
     def of(self, sql: str, scope: Scope | None, describe: Callable[[], Description]) -> Description:
         """
-        Return the cached description of *sql* within *scope*, or call *describe* and cache its result (not the answer).
+        Return the cached description of *sql* within *scope*, or call *describe* and cache its result without the rows.
 
         Errors of *describe* propagate and are not cached.
         """
