@@ -168,7 +168,7 @@ class Runtime:
         from queryengine.cache.cached_engine import remembering  # noqa: PLC0415
         from queryengine.pool.inprocess import InProcessEngine  # noqa: PLC0415
 
-        raise_soft_limit()  # Each snapshot is opened, and more than once while one session replaces another.
+        raise_soft_limit()  # Each snapshot needs a descriptor, and more than one while a session replaces another.
         self._shutdown_timeout_s = config.shutdown_timeout_s
         if config.metrics.enabled:
             logger.warning("runtime.metrics: a single process has no metrics endpoint: use the command `serve`")
