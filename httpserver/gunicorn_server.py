@@ -80,7 +80,7 @@ def addresses(bound: Iterable[Any], environ: Mapping[str, str]) -> Iterator[Addr
 
     Args:
         bound: The `bind` settings, parsed by gunicorn: pairs, paths of Unix sockets and descriptors.
-        environ: Its environment, which may contain sockets that systemd or a previous gunicorn passes instead.
+        environ: gunicorn's environment, which may contain sockets that systemd or a previous gunicorn passes instead.
     """
     passed = [int(one) for one in environ.get("GUNICORN_FD", "").split(",") if one.isdecimal()]
     if environ.get("LISTEN_PID") == str(os.getpid()):
@@ -140,7 +140,7 @@ class WebArbiter(Arbiter):
         super().__init__(app)
 
     def handle_hup(self) -> None:
-        """Do nothing: the YAML is read at startup only."""
+        """Do nothing, because the configuration file is read only at startup."""
 
     handle_ttin = handle_ttou = handle_usr2 = handle_hup
 
