@@ -129,7 +129,7 @@ class Sender:
         self.link = put if isinstance(put, SocketLink) else None
         self.send: Callable[[Event], None] = put.put if isinstance(put, SocketLink) else put
         self.keeps_sql = keeps_sql
-        self._lock = _thread.allocate_lock()  # as above
+        self._lock = _thread.allocate_lock()  # the real lock; see `SocketLink`
         self._requests: dict[tuple[str, int], tuple[list[float], list[int]]] = {}
         self._failures: dict[str, int] = {}
         self._stopped = threading.Event()
