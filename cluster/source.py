@@ -28,7 +28,7 @@ from runtimeconf.model import DatasetConfig
 from runtimeconf.network import pem_problem
 from runtimeconf.tables import table_parts
 
-#: The values that the cluster compares as the engine does, by Spark Connect type name.
+#: The kinds of values that the cluster compares as the engine does, by Spark Connect type name.
 _COMPARED = {**dict.fromkeys(("byte", "short", "integer", "long"), INTEGERS), "date": frozenset({"date"})}
 
 

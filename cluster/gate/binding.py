@@ -42,7 +42,7 @@ def bound(statement: GatedStatement, relations: Mapping[str, Relation]) -> str:
     """
     Return the text of *statement* for a session with these *relations*, by lower-case name.
 
-    They include all names that the statement reads or lists.
+    *relations* must include all names that the statement reads or lists.
     """
     visible = [relations[name] for name in sorted(statement.catalog or ())]
     schemas = sorted({"main", *(split_relation(one.name)[0] for one in visible)})
