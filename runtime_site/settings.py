@@ -1,7 +1,7 @@
 """
-Django settings. Users configure the runtime in its YAML, not here.
+Django settings. Users configure the runtime in its configuration file, not here.
 
-They enable only the features needed by an API without database, sessions, templates and static files.
+The settings enable only the features that an API without database, sessions, templates and static files needs.
 """
 
 import os

@@ -117,7 +117,7 @@ def check_runtime(*_: Any, **__: Any) -> list[checks.CheckMessage]:
     try:
         config = runtimeconf.state.get_config()
     except ConfigError:
-        return []  # runtimeconf's own check says why.
+        return []  # runtimeconf's own check reports the reason.
     messages: list[checks.CheckMessage] = [
         *(checks.Error(text, id="runtime_site.E003") for text in _start_problems(config)),
         *(checks.Warning(text, id="runtime_site.W002") for text in startup.machine_warnings(config)),

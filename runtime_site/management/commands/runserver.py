@@ -74,7 +74,7 @@ def guard(application: Any) -> Any:
 
 
 class Command(runserver.Command):
-    """Serve for development, on the address of the runtime YAML unless another is given."""
+    """Serve for development, on the configured address unless another is given."""
 
     help = "Starts the runtime on Django's development server (one process, reloads on code changes, no TLS)."
     server_cls = Server
