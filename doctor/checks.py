@@ -43,7 +43,7 @@ _LENIENT = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(0x20_0000
 
 @dataclass(slots=True)
 class Configuration:
-    """The readable part of the YAML *file*: the whole configuration, or at least the state directory."""
+    """The readable part of the configuration file *file*: the whole configuration, or at least the state directory."""
 
     file: Path
     config: RuntimeConfig | None = None

@@ -18,7 +18,8 @@ from system.lock import SUPERVISOR_LOCK_NAME, StateLock
 from system.process_usage import STARTED, STATE, TICKS_PER_S, arguments, family, stat_fields
 
 _TIMEOUT_S = 4.0
-#: A process's start time is known to a hundredth of a second, and a YAML may be written just before.
+#: A process's start time is known to a hundredth of a second, and the configuration file may have been written just
+#: before.
 _TOLERANCE_S = 1.0
 #: A dataset is outdated if this many refreshes were missed.
 _MISSED = 3

@@ -197,7 +197,7 @@ class Call:
         return message
 
     def end(self) -> None:
-        """End the RPC because its client is silent. Safe from any thread."""
+        """End the RPC because its client is silent. Thread-safe."""
         self._is_ended = True
         self.context.cancel()
 

@@ -60,7 +60,7 @@ class CountsRequests(Protocol):
 
 
 class RequestCounts:
-    """The credits of all keys. Safe from any thread. *engine* counts for all processes."""
+    """The credits of all keys. Thread-safe. *engine* counts for all processes."""
 
     def __init__(self, engine: CountsRequests, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine

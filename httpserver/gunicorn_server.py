@@ -1,5 +1,5 @@
 """
-gunicorn as the HTTP server: its settings from the runtime YAML, its threaded worker class and its logging.
+gunicorn as the HTTP server: its settings from the configuration file, its threaded worker class and its logging.
 
 The worker differs from gunicorn's threaded one in four ways: requests that gunicorn itself refuses get a problem body
 like any other refusal, a truncated response never looks complete, a connection with an unread body is closed, and a

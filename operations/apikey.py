@@ -1,7 +1,7 @@
 """
 `apikey`: create an API key, list a configuration's keys, or identify a given key among them.
 
-It reads the YAML and the state directory with the runtime's own code.
+It reads the configuration file and the state directory with the runtime's own code.
 """
 
 import argparse

@@ -35,7 +35,7 @@ def load(path: Path, environ: Mapping[str, str], *, needs_libraries: bool = True
     Read, check and resolve the configuration in *path*.
 
     Args:
-        path: The YAML file. Relative paths in it are relative to its directory.
+        path: The configuration file. Relative paths in it are relative to its directory.
         environ: The environment variables for the `env` secret store.
         needs_libraries: Whether the libraries of the configured connectors must be installed.
 

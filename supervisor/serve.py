@@ -40,7 +40,7 @@ def inherited() -> dict[str, Any]:
     Return the descriptors and the address that this process passes to itself when it is executed again.
 
     Raises:
-        ConfigError: The socket that systemd passed is open to other machines, and the YAML does not allow that.
+        ConfigError: Other machines can reach the socket that systemd passed, and the configuration does not allow it.
     """
     environment = preparation.keep_environment()
     os.set_inheritable(environment, True)

@@ -27,7 +27,7 @@ _Value = str | int | bool | None
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
     """
-    A dataset or view of the YAML in one session. `view` is the temporary view with the version to read.
+    A configured dataset or view in one session. `view` is the temporary view with the version to read.
 
     `columns` are names and types in the cluster's terms. The name of the view does not begin with `_cte_`.
     """

@@ -150,7 +150,7 @@ class StatementSplitter:
         return self._line + breaks, len(text) - text.rfind("\n") if breaks else self._column + len(text)
 
     def _end_of_inside(self, text: str, at: int) -> int:
-        """Return the end of the literal or comment; the end of *text* if it continues after it."""
+        """Return the end of the literal or comment, or the end of *text* if it does not end there."""
         if self._inside == "*/":
             while edge := _COMMENT_EDGE.search(text, at):
                 at = edge.end()

@@ -1,4 +1,4 @@
-"""`manage.py check`: Django's checks, and checks of the YAML, the data and the machine."""
+"""`manage.py check`: Django's checks, and checks of the configuration file, the data and the machine."""
 
 import io
 import os
@@ -44,7 +44,7 @@ class Command(check.Command):
         add_config_option(parser)
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run on the command line, where a missing YAML is an error. `manage.py test` calls `handle`."""
+        """Run on the command line, where a missing configuration file is an error. `manage.py test` calls `handle`."""
         os.environ[runtimeconf.state.ENVIRONMENT_VARIABLE] = str(config_path(os.environ))
         super().run_from_argv(argv)
 
