@@ -48,8 +48,8 @@ class AuthKeysConfig(AppConfig):
         then gets the error. Any other process exits.
 
         Raises:
-            RuntimeConfError, AuthKeysError, StateDirectoryError, OSError: The key set cannot be built. SystemExit: The
-            same, for a management command. `runweb`, which can have a supervisor, exits with EX_CONFIG.
+            RuntimeConfError, AuthKeysError, StateDirectoryError, OSError: The key set cannot be built.
+            SystemExit: The same, for a management command. `runweb`, which can have a supervisor, exits with EX_CONFIG.
         """
         if handover.received() is not None:
             state.ensure_built()

@@ -32,7 +32,8 @@ from system.process_limits import connection_limit
 #: Seconds within which a new connection must send its first bytes, in addition to the time that a thread waits for
 #: them.
 HEAD_TIMEOUT_S = 15.0
-#: Threads in addition to those that run or await a statement, for health checks, status, refusals and incoming bodies.
+#: Threads for health checks, status, refusals and incoming bodies, in addition to threads that run or await a
+#: statement.
 SPARE_THREADS = 32
 #: Connections of a threaded worker, unless it has many threads.
 MAX_CONNECTIONS = 1000

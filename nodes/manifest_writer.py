@@ -96,7 +96,7 @@ class ManifestWriter:
             return
         path = parquet_path(self._state_dir, snapshot)
         try:
-            if not path.exists():  # loaded before there was a cluster, or deleted by somebody
+            if not path.exists():  # loaded before there was a cluster, or deleted by someone
                 self._exporter(snapshot, deadline)
             self._storage.upload(f"{SNAPSHOTS}/{parquet_file(snapshot.file)}", path, deadline)
         finally:

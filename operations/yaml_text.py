@@ -8,7 +8,7 @@ import yaml
 
 
 class NotEditableError(Exception):
-    """The list cannot be extended in place. `str()` says why."""
+    """The list cannot be extended in place. `str()` is the reason."""
 
 
 def append_items(text: str, name: str, items: str) -> str:

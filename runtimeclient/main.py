@@ -74,9 +74,9 @@ def run_on(streams: Streams, environ: Mapping[str, str], prog: str, arguments: S
 
 def _flush_or_discard(stream: TextIO) -> None:
     """
-    Flush a stream.
+    Flush a stream, and discard its buffer if that fails.
 
-    If that fails, discard the buffer; otherwise Python would retry at exit and change the exit status.
+    Otherwise Python would retry at exit and change the exit status.
     """
     try:
         stream.flush()

@@ -270,7 +270,7 @@ _UNAVAILABLE_IN_VIEWS = {
     "refresh_timeout": "Remove it: a view has the default time-out of datasets.",
 }
 
-#: `views[].acceleration`, which only says whether the view is materialized.
+#: `views[].acceleration`, which only determines whether the view is materialized.
 VIEW_ACCELERATION = Section[bool](
     lambda values, _node, _path: values.get("enabled", True),
     *_STORAGE,

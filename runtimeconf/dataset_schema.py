@@ -178,9 +178,9 @@ _PARAMS = _all_params()
 
 class _DatasetSection(Section[DatasetConfig]):
     """
-    A dataset.
+    A dataset, whose connector declares its `params`.
 
-    The connector named in `from` declares its `params`. For an unknown connector, all known parameters are valid.
+    If `from` names an unknown connector, all known parameters are valid.
     """
 
     def field_in(self, node: Mapping, setting: Setting) -> Field[Any]:

@@ -1,7 +1,7 @@
 """
 The schema of `runtime.engine`, which runs statements instead of DuckDB.
 
-The text before the colon in `from` names it.
+The text before the colon in `from` names the engine.
 """
 
 from collections.abc import Iterator

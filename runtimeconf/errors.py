@@ -46,7 +46,7 @@ class ConfigError(RuntimeConfError):
         super().__init__("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """Return one line for each of the first MAX_SHOWN_FAULTS errors. A last line counts the omitted errors."""
+        """Return at most MAX_SHOWN_FAULTS lines, one per error. If errors are omitted, the last line counts them."""
         shown = [str(fault) for fault in self.faults[:MAX_SHOWN_FAULTS]]
         if len(self.faults) > MAX_SHOWN_FAULTS:
             left_out = len(self.faults) - (MAX_SHOWN_FAULTS - 1)

@@ -1,5 +1,5 @@
 """
-Enforces that other machines are served without a key only if the configuration says so.
+Enforces the rule that other machines are served without a key only if the configuration allows it.
 
 The schema applies the rule to configured addresses, and `check_listener` applies it to all other addresses of a server.
 """

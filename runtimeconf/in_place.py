@@ -26,7 +26,7 @@ _PARAMS = frozenset({"file_format", *CSV_OPTIONS})
 def format_of(connector: str, location: str, params: Mapping[str, Any]) -> str | None:
     """Return the cluster's name for the format of a dataset; None if the format is unknown or unsupported there."""
     formats = CONNECTORS[connector].formats_in_place
-    # Some connectors have a single format, whatever the files are called.
+    # Some connectors have a single format, regardless of file names.
     found = formats[0] if len(formats) == 1 else kind_of(location, params.get("file_format"))
     return found if found in formats else None
 

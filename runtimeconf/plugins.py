@@ -94,7 +94,7 @@ VIEW: Final = "view"
 #: Spice.ai's name for the connector of a dataset that is derived from another dataset.
 LOCALPOD: Final = "localpod"
 
-#: By the text before the colon of `from:`.
+#: Connectors, by the text before the colon in `from:`.
 CONNECTORS: Final = Plugins(
     "querykeep.connectors",
     Connector,
@@ -120,7 +120,7 @@ CONNECTORS: Final = Plugins(
     reserved=frozenset({VIEW, LOCALPOD}),
 )
 
-#: By the text before the colon of `from:` of a secret store.
+#: Secret stores, by the text before the colon in a store's `from:`.
 SECRET_STORES: Final = Plugins(
     "querykeep.secret_stores",
     StoreKind,
@@ -134,7 +134,7 @@ SECRET_STORES: Final = Plugins(
     },
 )
 
-#: By the text before the colon of `from:` of `runtime.engine`.
+#: Engines, by the text before the colon in the `from:` of `runtime.engine`.
 ENGINES: Final = Plugins(
     "querykeep.engines",
     Engine,
@@ -143,7 +143,7 @@ ENGINES: Final = Plugins(
     },
 )
 
-#: By the text before the colon of `runtime.snapshots.location`.
+#: Snapshot stores, by the text before the colon in `runtime.snapshots.location`.
 SNAPSHOT_STORES: Final = Plugins(
     "querykeep.snapshot_stores",
     SnapshotStore,

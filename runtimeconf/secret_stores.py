@@ -137,7 +137,7 @@ class EnvStore:
 
 
 def _names(name: str) -> tuple[tuple[str, str], ...]:
-    """Return the variables for the secret *name*: first those without the prefix, then those with it."""
+    """Return the variables for the secret *name*: first the names without the prefix, then with it."""
     return (name, name.upper()), (f"{SPICE_PREFIX}{name}", f"{SPICE_PREFIX}{name.upper()}")
 
 

@@ -79,9 +79,9 @@ def _params(fields: dict[str, Field[Any]]) -> Section[dict[str, Any]]:
 
 class _StoreSection(Section[SecretStore]):
     """
-    A store.
+    A store, whose kind declares its `params`.
 
-    Its kind declares the valid `params`. Parameters of other built-in kinds have their own error messages.
+    Parameters of other built-in kinds have their own error messages.
     """
 
     def field_in(self, node: Mapping, setting: Setting) -> Field[Any]:

@@ -139,8 +139,8 @@ def _check_sender(request: Request, access: Access) -> None:
     Refuse a wrong Host and, while authentication is off, requests from other sites.
 
     Raises:
-        InvalidHostError, CrossSiteRequestError: See `sqlapi.hosts`. ConfigError: Other machines can reach this process
-        without a key, and the configuration does not allow it.
+        InvalidHostError, CrossSiteRequestError: See `sqlapi.hosts`.
+        ConfigError: Other machines can reach this process without a key, and the configuration does not allow it.
     """
     auth_on = access.key_set is not None
     environ = request.META

@@ -104,9 +104,9 @@ def choose(accept: str | None, format_: str | None = None) -> Offer:
     """
     Return the best offer for an `Accept` header, or the first offer if there is no well-formed range.
 
-    *format_*, the value of `?format=`, overrides the header.
-    The quality of an offer is that of the most specific range that covers it; parameters other than `q` are ignored.
-    Among offers of equal quality the one with the more specific range wins, then the one named first, then our order.
+    *format_*, the value of `?format=`, overrides the header. An offer has the quality of the most specific range that
+    covers it. Parameters other than `q` are ignored. Among offers of equal quality the one with the more specific range
+    wins, then the one named first, then our order.
 
     Raises:
         NotAcceptableError: No range covers an offer with a quality above 0.

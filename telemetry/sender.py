@@ -119,7 +119,7 @@ class Sender:
     Passes events to *put*, a function or a connection. Requests and failed authentications are added up first.
 
     There may be very many of these two kinds of event. `flush` passes the sums on. If *has_thread* is true, a thread
-    calls it every `FLUSH_S` seconds. All other events are passed on immediately. *keeps_sql* says whether statement
+    calls it every `FLUSH_S` seconds. All other events are passed on immediately. *keeps_sql* is true if statement
     events should contain the SQL text.
     """
 

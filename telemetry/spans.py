@@ -21,7 +21,7 @@ from telemetry.trace_context import Trace, is_sampled, new_span_id, new_trace_id
 
 #: OpenTelemetry attribute values.
 Value = str | int | float | bool
-#: A "server" span is the span of a request, a "root" span that of a refresh, and an "internal" span a child of either.
+#: A "server" span represents a request, a "root" span a refresh, and an "internal" span is a child of either.
 SpanKind = Literal["server", "root", "internal"]
 
 #: The phases of a span: name and milliseconds, in order.

@@ -140,7 +140,7 @@ def tls_context(root_certificate_file: Path | None) -> ssl.SSLContext:
         with _usage_errors(f"The root certificate file {file}, named by {_ROOT_FILE},"):
             return ssl.create_default_context(cafile=file)
     if directories := os.environ.get(_ROOT_DIRECTORIES):
-        # OpenSSL ignores a missing directory, and without any directory it would trust nobody.
+        # OpenSSL ignores a missing directory. Without any directory, it would trust no server.
         if not any(map(os.path.isdir, directories.split(os.pathsep))):
             raise UsageError(f"{_ROOT_DIRECTORIES} cannot be used: {directories} is not a directory.")
         with _usage_errors(f"The directory {directories}, named by {_ROOT_DIRECTORIES},"):

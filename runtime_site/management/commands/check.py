@@ -99,7 +99,7 @@ def _place(line: str) -> tuple[bool, str, int]:
 
 
 def _table(uses: Sequence[Use]) -> Iterator[str]:
-    """Yield the compatibility report: the fields of a Spicepod, those that need attention first."""
+    """Yield the compatibility report: the fields of a Spicepod, with fields that need attention first."""
     for verdict in ("unsupported", "supported, different meaning"):
         those = sorted((use.path, use.remark, use.lines) for use in uses if use.verdict == verdict)
         yield from [f"{verdict.capitalize()}:"] if those else []

@@ -118,7 +118,7 @@ class Command(runserver.Command):
         super().handle(*args, **options)
 
     def run(self, **options: Any) -> None:
-        """Serve on the address from the command line or the YAML, unless it exposes the server unintentionally."""
+        """Serve on the address from the command line or configuration, unless it exposes the server unintentionally."""
         config = runtimeconf.state.get_config()
         try:
             check_listener(Address(self.addr.lower(), int(self.port)), config.auth, config.file)
