@@ -93,7 +93,7 @@ class CatalogsView(ApiView):
     """`/v1/catalogs`: the only catalog that statements can see."""
 
     def get(self, request: Request) -> HttpResponse:
-        """List it."""
+        """List the catalog."""
         return table(request, [CATALOG], tuple(CATALOG))
 
 

@@ -33,7 +33,7 @@ class RequestIdMiddleware:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer one request."""
+        """Handle one request."""
         environ = request.META
         environ.setdefault(REQUEST_ID, accepted_id(environ.get("HTTP_X_REQUEST_ID")) or new_id())
         # Servers join repeated headers with a comma, so a repeated header is malformed.
@@ -67,7 +67,7 @@ class AccessLogMiddleware:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer one request."""
+        """Handle one request."""
         began = time.monotonic()
         if forwarded_for := request.META.get("HTTP_X_FORWARDED_FOR"):
             trusted_proxies = get_config().http.trusted_proxies
