@@ -374,7 +374,7 @@ def _pivots(tree: Any) -> tuple[set[int], set[str]]:
 
 
 def _finds_columns(pivot: dict[str, Any]) -> bool:
-    """Say whether a query over the source of *pivot* may find columns: `rewriting` has then written `IN (0)`."""
+    """Return whether a query over the source of *pivot* may find columns: `rewriting` has then written `IN (0)`."""
     if "unpivot_names" in pivot:
         return False
     lists = [

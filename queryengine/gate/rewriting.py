@@ -31,7 +31,7 @@ _QUERY = frozenset(
 
 
 def is_query_with_pivot(scan: Scan) -> bool:
-    """Say whether the statement begins like a query and contains the word PIVOT."""
+    """Return whether the statement begins like a query and contains the word PIVOT."""
     begins = scan[0].text == "(" or scan[0].word in _QUERY | _PIVOT
     return begins and any(token.word in _PIVOT for token in scan.tokens)
 
@@ -54,7 +54,7 @@ def with_pivot_values(scan: Scan) -> str:
 
 
 def has_nested_with(scan: Scan) -> bool:
-    """Say whether the query after a WITH clause begins, in brackets, with another one."""
+    """Return whether the query after a WITH clause begins, in brackets, with another one."""
     after_definition = False
     for before, token in pairwise(scan.tokens):
         if token.text == "(":
@@ -65,7 +65,7 @@ def has_nested_with(scan: Scan) -> bool:
 
 
 def has_windows(scan: Scan) -> bool:
-    """Say whether the statement may name windows."""
+    """Return whether the statement may name windows."""
     return "window" in lower(scan.text) and any(token.word == "window" for token in scan.tokens)
 
 
@@ -209,7 +209,7 @@ def _values(item: tuple[Token, ...]) -> list[tuple[int, str]]:
 
 
 def _is_column(head: tuple[Token, ...]) -> bool:
-    """Say whether *head* is a column or in brackets: after anything else, IN is part of an expression."""
+    """Return whether *head* is a column or in brackets: after anything else, IN is part of an expression."""
     if head and head[0].kind is Kind.OPENING:
         return all(token.depth > head[0].depth for token in head[1:-1])
     return all(token.name or token.text == "." for token in head) and (len(head) < 2 or head[-1].word != "not")
