@@ -1,4 +1,4 @@
-"""The deadline of a load: it passes when the time is up or the runtime stops."""
+"""The deadline of a load, which passes when the time is up or the runtime stops."""
 
 import os
 import socket

@@ -141,5 +141,5 @@ NOT_WRITTEN = "cannot be written to the state directory"
 
 
 def not_written(what: str, reason: str | None) -> SnapshotError:
-    """Return the error that *what* cannot be written. *reason* is the system's message, without a path."""
+    """Return the error for *what*, which cannot be written. *reason* is the system's message, without a path."""
     return SnapshotError(f"{what} {NOT_WRITTEN}: {reason or 'it failed'}.")

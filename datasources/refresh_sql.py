@@ -8,7 +8,7 @@ from runtimeconf.model import DatasetConfig
 
 def admit_refresh_sql(gate: StatementGate | QueryEngine, dataset: DatasetConfig, sql: str) -> AdmittedSql:
     """
-    Return the SQL to run for *sql*, which must be one query over the rows of its own dataset.
+    Return the SQL to run for *sql*, which must be a single query over the rows of *dataset*.
 
     Raises:
         StatementError: The SQL cannot be parsed, or is not such a query.

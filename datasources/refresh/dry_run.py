@@ -128,10 +128,10 @@ def inspect(dataset: DatasetConfig, engine: LoadingEngine, load: Load) -> Inspec
 
 def dry_run(config: RuntimeConfig, known: Mapping[str, tuple[Column, ...]] | None = None) -> Findings:
     """
-    Inspect the sources of *config* and create its views, whose SQL is already checked. Never write the state directory.
+    Inspect the sources of *config*, and create its views, whose SQL is already checked.
 
-    If *known* is given (columns by lower-case dataset name), no source is opened. Datasets that a cluster reads in
-    place are not inspected, nor are views that run on a cluster.
+    The state directory is only read. If *known* is given (columns by lower-case dataset name), no source is opened.
+    Datasets that a cluster reads in place, and views that run on a cluster, are not inspected.
 
     Raises:
         EngineUnavailableError: The engine cannot start.

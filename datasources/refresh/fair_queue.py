@@ -149,7 +149,7 @@ class FairQueue:
 
 
 def joined(queued: QueueEntry, caller: str | None, *, skips: bool) -> str | None:
-    """Return the caller of *queued* after *caller* joined it. *skips*: the request may skip an unchanged source."""
+    """Return the caller of *queued* after *caller* joined it. With *skips*, an unchanged source may be skipped."""
     if not skips:
         return caller  # the caller whose SQL runs
     return None if queued.skips and caller is None else queued.caller

@@ -36,7 +36,7 @@ _FILE_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A file of a dataset: its absolute path, and its path as shown in errors, based on the configured path."""
+    """A file of a dataset. `path` is absolute, and `shown` is the path in errors, in the form of the configuration."""
 
     path: str
     shown: str

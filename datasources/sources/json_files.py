@@ -23,8 +23,8 @@ from datasources.sql import identifier, literal, literals
 #: Types that the engine reads from JSON strings in the same way as `exact_types`.
 _READ_BY_THE_ENGINE = frozenset({*CHECKED - {"BIGNUM"}, "TIMESTAMP_NS", "TIMESTAMPTZ_NS", "TIME_NS", TEXT})
 
-#: Numbers that a double might not keep because of many digits or a large exponent, with the preceding character. In a
-#: string, the text is not preceded by one of these characters.
+#: Numbers that a double might not keep because of many digits or a large exponent, with the preceding character. The
+#: text of a string is preceded by a quote instead.
 _LONG_NUMBER = r"[:,\[\s]-?\d[\d.]{15,}(?:[eE][-+]?\d+)?|[:,\[\s]-?\d[\d.]*[eE][-+]?\d{3,}"
 
 #: A string or a number, and a possible beginning of either at the end of a block.

@@ -33,7 +33,7 @@ _CACHED_CHARACTERS: Final = 2000
 _ALIKE_FROM: Final = 1e-4
 _ALIKE_UNTIL: Final = 1e10
 
-#: The bounds of Python's calendar also stand for DuckDB's infinities.
+#: The bounds of Python's calendar. DuckDB's infinities are converted to these values too.
 _BOUNDS: Final = frozenset({dt.date.min, dt.date.max, dt.datetime.min, dt.datetime.max})  # noqa: DTZ901 - without a zone
 
 _FLOATS: Final = FloatRenderer()

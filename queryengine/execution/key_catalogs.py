@@ -2,7 +2,7 @@
 The catalogs of keys that may see only part of the data, in one DuckDB instance.
 
 Statements of such a key run in a separate database. Whole datasets are views there, as they are in `runtime`. Rows that
-a key may not see must not affect its statements in any way: no errors, plans, estimates or row order. Therefore a
+a key may not see must not affect its statements, not even their errors, plans, estimates or row order. Therefore a
 dataset with a row filter, and a declared view, is a copy that contains only visible rows. The copy is made when a
 statement first reads it, and all keys with the same rule share it. A dataset with hidden columns or masks but without a
 row filter has all its rows, and is a secure view.

@@ -99,7 +99,7 @@ class Hurry(_Asked):
 
 
 class Leave(_Asked):
-    """Removes a statement from the queue, or frees a slot. Before that, the worker that runs *kill* is killed."""
+    """Removes a statement from the queue, or frees a slot. If *kill* names a statement, its worker is killed first."""
 
     id: str = ""
     slot: int | None = None

@@ -159,7 +159,7 @@ class SlotPool:
 
     def enter(self, statement: Statement) -> None:
         """
-        Request a slot. Until *statement* leaves, the pool calls it with the decision, which may be immediate, and more.
+        Request a slot for *statement*. The decision may be immediate. Until *statement* leaves, the pool calls it.
 
         If another statement of this process has the same `query_id`, the id of *statement* is replaced.
 
