@@ -111,7 +111,7 @@ HTTP_REQUEST_SECONDS = _histogram(
 )
 STATEMENTS = _counter(
     "querykeep_statements",
-    "Statements that have ended, by protocol and verdict: ok, or the code of the error.",
+    "Statements that have ended, by protocol and outcome: ok, or the code of the error.",
     "protocol code",
 )
 STATEMENT_SECONDS = _histogram(

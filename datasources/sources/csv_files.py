@@ -75,7 +75,6 @@ _TRIED = {
     "HUGEINT": "HUGEINT",
 }
 _AS_TEXT = Found(TEXT)
-
 #: Characters that count as the same thousands separator: several spaces, and several apostrophes.
 _ALIKE = {" ": " \u00a0\u202f", "'": "'\u2019"}
 
@@ -476,8 +475,8 @@ class Csv(FileFormat):
         found = {}
         for name in numbers:
             digits = f"regexp_replace(ltrim(trim({identifier(name)}), '+'), {literal(group)}, '', 'g')"
-            place = Place(f"replace({digits}, {literal(decimal)}, '.')")
-            found[name] = (place, "BIGINT" if name in integers else "DOUBLE")
+            type_ = "BIGINT" if name in integers else "DOUBLE"
+            found[name] = Place(f"replace({digits}, {literal(decimal)}, '.')"), type_
         return found
 
 

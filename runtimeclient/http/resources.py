@@ -132,14 +132,14 @@ class ActiveQuery(_Resource):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedQuery(_Resource):
-    """One row of `GET /v1/sql/history`. `verdict` is ok or an error code. `sql` is None unless the history keeps it."""
+    """One row of `GET /v1/sql/history`. `outcome` is ok or an error code. `sql` is None unless the history keeps it."""
 
     id: str
     request_id: str | None
     trace_id: str | None
     started: str
     protocol: str
-    verdict: str
+    outcome: str
     queued_ms: float
     parse_ms: float
     run_ms: float
