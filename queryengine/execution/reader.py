@@ -44,6 +44,9 @@ _MAX_BOUND = 16
 #: The gate's form of an EXPLAIN that would run its statement.
 _EXPLAIN_ANALYZE = re.compile(r"\AEXPLAIN \(ANALYZE(?:, FORMAT \w+)?\)\n")
 
+#: What EXPLAIN ANALYZE measures. The other figures are those of the whole instance, or tell the size of hidden columns.
+_METRICS = "SET tracked_metrics = ['operator.*', 'optimizer.*', 'p*.*', 'query.*time', 'query.sql']"
+
 
 class Reader:
     """
@@ -134,6 +137,8 @@ class Reader:
         sizes = self._statistics.batch_sizes
         self._lines_before = -statement.lines_before
         try:
+            if statement.kind == "explain":
+                self._cursor.connection.execute(_METRICS)
             self._cursor.begin()
             is_repeatable = self._shared and not statement.parameters
             bound = self._cursor.bound.get(statement.sql) if is_repeatable else None
