@@ -62,7 +62,7 @@ def means(config: RuntimeConfig) -> Iterable[str]:
     for key in config.auth.named_keys:
         rules = {rule.dataset: rule for rule in key.scope.rules} if key.scope is not None else {}
         for name in sorted(rules.keys() | (views & key.scope.relations)) if key.scope is not None else ():
-            is_copy = name in views or rules[name].row_filter is not None
+            is_copy = name in views or rules[name].needs_copy
             yield f"{key.name}: {name} is {'a copy of what the key sees' if is_copy else 'a secure view'}"
 
 
