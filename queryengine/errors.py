@@ -6,7 +6,7 @@ The errors of a statement.
     QueryError
     ├── StatementError                 the statement is wrong (the caller can correct it)
     │   ├── EmptyStatementError        only white space and comments
-    │   ├── SqlSyntaxError             cannot be parsed, or is nested too deep
+    │   ├── SqlSyntaxError             cannot be parsed, or is nested too deeply
     │   ├── SqlError                   parsed, but refers to something unknown or fails on the data
     │   ├── ParameterError             the parameters do not fit the statement
     │   └── StatementNotAllowedError   parsed, but not on the allowlist

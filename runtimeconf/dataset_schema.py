@@ -314,7 +314,7 @@ def _check_time_column(values: dict[str, Any], node: Mapping, path: YamlPath) ->
         )
 
 
-_DESCRIPTION = TextField("a text", max_length=10_000, may_have_lines=True)
+_DESCRIPTION = TextField("a string", max_length=10_000, may_have_lines=True)
 
 _COLUMN = Section[tuple[str, str | None]](
     lambda values, _node, _path: (values["name"], values.get("description")),

@@ -131,7 +131,7 @@ class YamlPath:
             return shown(node.text)
         if node.is_plain and node.text in _BOOLEANS:
             return "true or false"
-        return "a number" if node.is_plain and _NUMBER.fullmatch(node.text) else "a text"
+        return "a number" if node.is_plain and _NUMBER.fullmatch(node.text) else "a string"
 
 
 def shown(text: str) -> str:

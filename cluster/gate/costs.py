@@ -52,15 +52,15 @@ class Depth(NamedTuple):
         )
         if found.nodes > MAX_DEPTH:
             raise SqlSyntaxError(
-                f"The statement is nested too deep: {MAX_DEPTH} nested operators, functions and UNION branches at "
-                "most. Write a long list of conditions with IN."
+                f"The statement is nested too deeply: the limit is {MAX_DEPTH} nested operators, functions and UNION "
+                "branches. Write a long list of conditions with IN."
             )
         for count, limit, what in (
             (found.queries, MAX_QUERIES, "queries"),
             (found.lambdas, MAX_LAMBDAS, "lambda functions"),
         ):
             if count > limit:
-                raise SqlSyntaxError(f"The statement is nested too deep: {limit} nested {what} at most.")
+                raise SqlSyntaxError(f"The statement is nested too deeply: the limit is {limit} nested {what}.")
         return found
 
 

@@ -134,7 +134,7 @@ def _admit(sql: str, visible: frozenset[str]) -> GatedStatement:
             raise EmptyStatementError
         return _judge(sql, tokens, visible)
     except RecursionError:
-        raise SqlSyntaxError("The statement is nested too deep.") from None
+        raise SqlSyntaxError("The statement is nested too deeply.") from None
 
 
 def _judge(sql: str, tokens: Sequence[Token], visible: frozenset[str]) -> GatedStatement:

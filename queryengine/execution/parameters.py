@@ -70,7 +70,7 @@ def check_values(given: JsonParameters | None) -> None:
     Check each value separately.
 
     Raises:
-        ParameterError: A value is nested too deep, contains too large an integer, or contains text that is not Unicode.
+        ParameterError: A value is nested too deeply, or contains too large an integer or text that is not Unicode.
     """
     if isinstance(given, Mapping):
         named = [(str(name).casefold(), value) for name, value in given.items()]

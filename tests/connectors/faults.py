@@ -29,8 +29,8 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ({"http_headers": f"Host: {TOKEN}"}, "(Host is set by the runtime itself)"),
         ({"http_headers": f"X-A: é{TOKEN}"}, "a name, a colon and a value in printable ASCII"),
         ({"http_headers": f"X-A: {TOKEN}" + "x" * 8192}, "it is longer than 8,192 characters"),
-        ({"http_bearer_token": f"é{TOKEN}"}, ".http_bearer_token: must be a bearer token; found a text (print"),
-        ({"http_bearer_token": ""}, ".http_bearer_token: must be a bearer token; found a text (it is empty)"),
+        ({"http_bearer_token": f"é{TOKEN}"}, ".http_bearer_token: must be a bearer token; found a string (print"),
+        ({"http_bearer_token": ""}, ".http_bearer_token: must be a bearer token; found a string (it is empty)"),
         ({"client_timeout": "0s"}, ".client_timeout: must be a duration"),
         ({"max_download_size": "much"}, ".max_download_size: must be a size in bytes"),
     ),
@@ -137,7 +137,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ({"s3_endpoint": "minio:9000"}, "a URL begins with http:// or https://"),
         ({"s3_region": "eu.central"}, ".s3_region: must be the region of the bucket, such as eu-central-1"),
         ({"s3_auth": "iam-role"}, ".s3_auth: must be public, key or iam_role"),
-        ({"s3_key": f"é{TOKEN}", "s3_secret": TOKEN}, ".s3_key: must be an access key id; found a text"),
+        ({"s3_key": f"é{TOKEN}", "s3_secret": TOKEN}, ".s3_key: must be an access key id; found a string"),
     ),
     "delta:t": tuple(
         ({"s3_endpoint": url}, ".s3_endpoint: must be a URL such as https://minio.example.org:9000")
@@ -161,8 +161,8 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ({**POSTGRES, "pg_port": "65536"}, ".pg_port: must be a port from 1 to 65535; found '65536'"),
         ({**POSTGRES, "pg_host": "a b"}, ".pg_host: must be a host name, an IP address, or the absolute"),
         ({**POSTGRES, "pg_host": "/a,b"}, "(a comma would add a second host)"),
-        ({**POSTGRES, "pg_host": f"postgresql://u:{SECRET}@host/db"}, "found a text"),
-        ({**POSTGRES, "pg_host": f"u:{SECRET}@host"}, "found a text"),
+        ({**POSTGRES, "pg_host": f"postgresql://u:{SECRET}@host/db"}, "found a string"),
+        ({**POSTGRES, "pg_host": f"u:{SECRET}@host"}, "found a string"),
         ({**POSTGRES, "pg_sslmode": "allow"}, ".pg_sslmode: must be disable, prefer, require, verify-ca"),
         ({**POSTGRES, "duckdb_open": "a"}, ".duckdb_open: is not a parameter of the connector postgres"),
         ({**POSTGRES, "pg_password": "x"}, ".pg_password: unknown field; did you mean pg_pass?"),
@@ -172,7 +172,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
     "mysql:t": (
         ({**MYSQL, "mysql_tcp_port": "0"}, ".mysql_tcp_port: must be a port from 1 to 65535; found '0'"),
         ({**MYSQL, "mysql_host": "/run/mysqld/mysqld.sock"}, ".mysql_host: must be a host name or an IP address"),
-        ({**MYSQL, "mysql_host": f"u:{SECRET}@host"}, "found a text"),
+        ({**MYSQL, "mysql_host": f"u:{SECRET}@host"}, "found a string"),
         ({**MYSQL, "mysql_sslmode": "verify_ca"}, ".mysql_sslmode: must be disabled, preferred or required"),
         ({**MYSQL, "mysql_port": "1"}, ".mysql_port: unknown field; did you mean mysql_tcp_port?"),
         ({"mysql_host": "a", "mysql_db": "a"}, ": lacks the field mysql_user: a user name"),
@@ -187,7 +187,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
     ),
     "mssql:t": (
         ({**MSSQL, "mssql_port": "0"}, ".mssql_port: must be a port from 1 to 65535; found '0'"),
-        ({**MSSQL, "mssql_host": f"u:{SECRET}@host"}, "found a text"),
+        ({**MSSQL, "mssql_host": f"u:{SECRET}@host"}, "found a string"),
         ({**MSSQL, "mssql_encrypt": "strict"}, ".mssql_encrypt: must be true or false"),
         ({**MSSQL, "mssql_user": "x"}, ".mssql_user: unknown field; did you mean mssql_username?"),
         ({"mssql_username": "u"}, ": lacks the field mssql_host, or mssql_connection_string, which can contain it"),
@@ -294,7 +294,7 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
         ),
         (
             {"flightsql_endpoint": f"grpc://u:{TOKEN}@host:1"},
-            "found a text (put the user and password in flightsql_username and flightsql_password)",
+            "found a string (put the user and password in flightsql_username and flightsql_password)",
         ),
         (
             {"flightsql_endpoint": "grpc://host:1", "flightsql_username": "u"},
@@ -308,6 +308,6 @@ FAULTS: dict[str, tuple[tuple[dict[str, str], str], ...]] = {
             {**FLIGHTSQL, "flightsql_token": TOKEN, "flightsql_username": "u", "flightsql_password": TOKEN},
             ": has both flightsql_token and flightsql_username or flightsql_password: remove one",
         ),
-        ({**FLIGHTSQL, "flightsql_token": f"{TOKEN}-é"}, "found a text (printable ASCII)"),
+        ({**FLIGHTSQL, "flightsql_token": f"{TOKEN}-é"}, "found a string (printable ASCII)"),
     ),
 }

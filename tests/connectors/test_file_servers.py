@@ -260,7 +260,9 @@ def test_only_the_server_with_the_key_of_the_yaml_is_asked(ssh: SshFiles, tmp_pa
     shown = loads.refused(tmp_path, url, **unknown)
     assert f"The server presented the key '{kind} {key}'" in shown
     other = f"{kind} {key[:-8]}{'A' * 8}"
-    assert "another key than params.sftp_host_key" in loads.refused(tmp_path, url, **unknown, sftp_host_key=other)
+    assert "the server's key is not in params.sftp_host_key" in loads.refused(
+        tmp_path, url, **unknown, sftp_host_key=other
+    )
     assert loads.loaded(tmp_path, url, **unknown, sftp_host_key=f"{other}\n{kind} {key}") == ROWS
 
 
@@ -273,5 +275,5 @@ def test_refusals_of_a_server_over_ssh(ssh: SshFiles, tmp_path: Path) -> None:
 
     for params in ({"sftp_pass": PASSWORD}, {"sftp_private_key_file": str(ssh.root.parent / "host")}):
         assert "rejected the user, password or key" in loads.refused(tmp_path, url, **known, **params)
-    for file, reason in ((ssh.root / "a.csv", "it is no key"), (tmp_path / "none", "No such file")):
+    for file, reason in ((ssh.root / "a.csv", "it is not a key"), (tmp_path / "none", "No such file")):
         assert reason in loads.refused(tmp_path, url, **known, sftp_private_key_file=str(file))

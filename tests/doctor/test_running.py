@@ -115,7 +115,7 @@ def test_a_runtime_that_waits_for_a_dataset(tmp_path: Path) -> None:
 
         errors = shown(doctor(server), level="error")
 
-    assert errors[0].endswith("returns 503. It waits for orders: see these datasets.")
+    assert errors[0].endswith("returns 503. It is waiting for orders: see these datasets.")
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_documents_of_something_else_are_a_fault_and_the_data_stays(fleet: Fleet
     fleet.kill("a")
     fleet.shared.put(MANIFEST, b"{}")
 
-    wait_for(lambda: "something else writes there" in str(follower.sharing().error), "the fault")
+    wait_for(lambda: "something else is writing there" in str(follower.sharing().error), "the fault")
 
     assert fleet.rows("b") == [(1, "x")]
 
@@ -108,7 +108,7 @@ def test_a_lease_that_something_else_wrote_is_a_fault(fleet: Fleet) -> None:
     node = fleet.loaded("a")
     fleet.shared.put(LEASE, b"{}")
 
-    wait_for(lambda: "something else writes there" in str(node.sharing().error), "the fault")
+    wait_for(lambda: "something else is writing there" in str(node.sharing().error), "the fault")
 
 
 @pytest.mark.parametrize("name", [LEASE, STATE])

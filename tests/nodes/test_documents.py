@@ -45,7 +45,7 @@ def test_a_document_is_read_as_it_was_written(document: Any) -> None:
     ],
 )
 def test_what_something_else_wrote_is_refused(document: Any, damage: Callable[[dict[str, Any]], bytes]) -> None:
-    with pytest.raises(SharedStorageError, match="something else writes there"):
+    with pytest.raises(SharedStorageError, match="something else is writing there"):
         type(document).decode(damage(json.loads(document.encode())))
 
 

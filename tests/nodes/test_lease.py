@@ -138,7 +138,7 @@ def test_a_lease_that_something_else_wrote_is_lost_and_free_once_it_does_not_cha
     shared.put(LEASE, b"{")
 
     for call in (first.renew, second.acquire):
-        with pytest.raises(SharedStorageError, match="something else writes there"):
+        with pytest.raises(SharedStorageError, match="something else is writing there"):
             call()
     assert (first.epoch, second.epoch) == (None, None)
     clock.time += EXPIRY_S - 0.1

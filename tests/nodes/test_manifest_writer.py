@@ -59,7 +59,7 @@ def test_an_earlier_holder_of_the_lease_cannot_publish(
         lambda: begin(storage, tmp_path, "a", 1),
         lambda: begin(storage, tmp_path, "c", 2),  # the lease was deleted, and somebody else has the same epoch
     ):
-        with pytest.raises(SharedStorageError, match="Another node publishes now"):
+        with pytest.raises(SharedStorageError, match="Another node is now the publisher"):
             call()
 
     assert (first.fenced_by, second.fenced_by) == (2, None)

@@ -140,7 +140,7 @@ def test_another_node_publishes_when_the_publisher_dies_and_a_dead_one_cannot_an
 
     (snapshot,) = read_manifest(fleet.directory / "a" / "state").snapshots
     assert isinstance(dead._role, Publisher)
-    with pytest.raises(SharedStorageError, match="Another node publishes now"):
+    with pytest.raises(SharedStorageError, match="Another node is now the publisher"):
         dead._role.manifest.publish(snapshot, deadline())
     assert SharedManifest.decode(fleet.shared.document(MANIFEST)).epoch == 2
     assert {run.id for run in former} <= {run.id for run in fleet.nodes["b"].history("d")}
@@ -347,7 +347,7 @@ def test_a_second_publisher_warns_and_waits(fleet: Fleet, caplog: pytest.LogCapt
     fleet.loaded("a", "publisher")
     fleet.loaded("b", "publisher")
 
-    wait_for(lambda: "though its role is publisher" in caplog.text, "the warning")
+    wait_for(lambda: "although its role is publisher" in caplog.text, "the warning")
     assert fleet.publisher() == "a"
 
 

@@ -81,9 +81,9 @@ print(activated({"LISTEN_PID": str(os.getpid()) if kind != "other" else "1", "LI
         ("TCP", "1", "3"),
         ("other", "1", "None"),
         ("TCP", "2", "systemd passed 2 sockets"),
-        ("idle", "1", "no listening TCP socket"),
-        ("UDP", "1", "no listening TCP socket"),
-        ("pair", "1", "no listening TCP socket"),
+        ("idle", "1", "not a listening TCP socket"),
+        ("UDP", "1", "not a listening TCP socket"),
+        ("pair", "1", "not a listening TCP socket"),
     ],
 )
 def test_a_socket_from_systemd_is_that_of_http(kind: str, count: str, said: str) -> None:

@@ -49,10 +49,12 @@ NULL_LIST = "is empty: it must be a list, with one item per line after a dash, o
         pytest.param("{enabled: true, keys: }", f".keys: {NULL_LIST}", id="C05 null list"),
         pytest.param("{enabled: true, keys: ~}", f".keys: {NULL_LIST}", id="C05 ~ list"),
         pytest.param("{enabled: true, keys: null}", f".keys: {NULL_LIST}", id="C05 null by name"),
-        pytest.param("{enabled: true, keys: canary}", f".keys: {NO_LIST} a text", id="C11 a text"),
+        pytest.param("{enabled: true, keys: canary}", f".keys: {NO_LIST} a string", id="C11 a text"),
         pytest.param("{enabled: true, keys: 12345}", f".keys: {NO_LIST} a number", id="C11 a number"),
         pytest.param("{enabled: true, keys: true}", f".keys: {NO_LIST} true or false", id="C11 a boolean"),
-        pytest.param("{enabled: true, keys: '${ secrets:canary }'}", f".keys: {NO_LIST} a text", id="C11 a reference"),
+        pytest.param(
+            "{enabled: true, keys: '${ secrets:canary }'}", f".keys: {NO_LIST} a string", id="C11 a reference"
+        ),
         pytest.param("{enabled: true, keys: {canary: canary}}", f".keys: {NO_LIST} a mapping", id="C11 a mapping"),
         pytest.param(f"{{keys: [{KEY}]}}", ": lacks the field enabled: true or false", id="C22 no enabled"),
         pytest.param(
@@ -195,7 +197,9 @@ def test_all_keys_at_fault_are_named_at_once(faults: Faults) -> None:
         pytest.param("runtime:\n  auth: {}\n", "2: runtime.auth: is empty", id="auth {}"),
         pytest.param("runtime:\n  auth: ~\n", "2: runtime.auth: is empty", id="auth ~"),
         pytest.param("runtime:\n  auth: []\n", "2: runtime.auth: must be a mapping; found a list", id="auth []"),
-        pytest.param("runtime:\n  auth: canary\n", "2: runtime.auth: must be a mapping; found a text", id="auth text"),
+        pytest.param(
+            "runtime:\n  auth: canary\n", "2: runtime.auth: must be a mapping; found a string", id="auth text"
+        ),
         pytest.param("runtime:\n  auth:\n    api-key:\n", "3: runtime.auth.api-key: is empty", id="api-key null"),
         pytest.param("runtime:\n  auth:\n    api-key: {}\n", "3: runtime.auth.api-key: is empty", id="api-key {}"),
         pytest.param("runtime:\n  auth:\n    api_key:\n", "3: runtime.auth.api_key: is empty", id="api_key null"),

@@ -111,7 +111,7 @@ params: {file_format: '${ env:absent }'}
 => .params.file_format: secret 'absent' was not found; stores searched: env (tried: PLACES)
 # a secret is not shown
 params: {file_format: '${ env:canary }'}
-=> .params.file_format: must be FORMAT; found a text
+=> .params.file_format: must be FORMAT; found a string
 params: ~
 => .params: is empty: fill it in, or omit it
 acceleration: ~
@@ -177,11 +177,11 @@ acceleration: {retention_sql: DELETE FROM a}
 access: read_write
 => .access: must be read; found 'read_write'
 description: ' '
-=> .description: must be a text; found ' ' (it is blank)
+=> .description: must be a string; found ' ' (it is blank)
 metadata: [a]
 => .metadata: must be a mapping of names to strings; found a list
 metadata: {a: [b]}
-=> .metadata.a: must be a text; found a list
+=> .metadata.a: must be a string; found a list
 columns: [{name: a, description: b}, {name: A}]
 => .columns: lists a column twice; found 'A' again
 columns: [{name: a, embeddings: [{from: m}]}]

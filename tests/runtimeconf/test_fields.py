@@ -127,7 +127,7 @@ def test_c19_c22_invalid_values(field: Field[Any], hint: str, text: str) -> None
         pytest.param(Mapping(1, ()), "must be true or false; found a mapping", id="a mapping"),
         pytest.param(
             Scalar(1, "canary", is_plain=True, may_be_shown=False),
-            "must be true or false; found a text",
+            "must be true or false; found a string",
             id="a value with an anchor",
         ),
         pytest.param(
@@ -149,9 +149,9 @@ def test_a_fault_shows_the_value_found(node: Node, found: str) -> None:
     [
         (plain("12"), "a number"),
         (plain("1_000.5"), "a number"),
-        (quoted("12"), "a text"),
-        (plain("canary"), "a text"),
-        (quoted("true"), "a text"),
+        (quoted("12"), "a string"),
+        (plain("canary"), "a string"),
+        (quoted("true"), "a string"),
         (plain("true"), "true or false"),
         (Sequence(1, ()), "a list"),
     ],

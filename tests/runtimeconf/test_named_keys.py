@@ -88,10 +88,10 @@ FAULTS = f"""
 => named_keys[0]: has both key and sha256: write one of them
 # digest too short
 {{name: a, sha256: {DIGEST[:-1]}}}
-=> named_keys[0].sha256: {SHA256}; found a text
+=> named_keys[0].sha256: {SHA256}; found a string
 # the digest of an empty text
 {{name: a, sha256: {sha256().hexdigest()}}}
-=> named_keys[0].sha256: {SHA256}; found a text (this is the digest of an empty string, which no client can send)
+=> named_keys[0].sha256: {SHA256}; found a string (this is the digest of an empty string, which no client can send)
 # a name twice
 {{name: a, key: {KEY}}}, {{name: a, sha256: {"0" * 64}}}
 => named_keys[1].name: is also the name of the key on line 2: names must be unique
@@ -100,10 +100,10 @@ FAULTS = f"""
 => named_keys[1]: is the same key as the one on line 2: each entry needs its own key
 # an expiry that is no date
 {{name: a, key: {KEY}, expires: 2027-02-30}}
-=> named_keys[0].expires: {EXPIRES}; found a text (no such date or time)
+=> named_keys[0].expires: {EXPIRES}; found a string (no such date or time)
 # an expiry that is out of range
 {{name: a, key: {KEY}, expires: 9999-12-31}}
-=> named_keys[0].expires: {EXPIRES}; found a text (it is too far in the future: omit it for a key that never expires)
+=> named_keys[0].expires: {EXPIRES}; found a string (it is too far in the future: omit it for a key that never expires)
 # a mapping without a rule
 {{name: a, key: {KEY}, datasets: [{{name: flights}}]}}
 => named_keys[0].datasets[0]: has no row_filter, columns or masks: to allow a whole dataset, list only its name

@@ -295,7 +295,7 @@ views:
     ]
     assert [str(fault).partition("runtime.yaml:")[2] for fault in found if refused not in fault.message] == [
         "16: runtime.cors.enabled: must be false; found 'true'",
-        f"20: datasets[0].from: must be {SOURCE}; found a text ({NO_SNOWFLAKE})",
+        f"20: datasets[0].from: must be {SOURCE}; found a string ({NO_SNOWFLAKE})",
         "26: views[0]: lacks the field sql: one SELECT statement",
     ]
 

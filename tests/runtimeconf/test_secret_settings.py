@@ -13,30 +13,30 @@ from tests.runtimeconf.configurations import KEY, Fault, Load, fault_cases, with
 
 FAULTS = """
 {from: enf, name: a}
-=> secrets[0].from: must be KIND; found a text (did you mean env?)
+=> secrets[0].from: must be KIND; found a string (did you mean env?)
 {from: canary, name: a}
-=> secrets[0].from: must be KIND; found a text (no such store is installed)
+=> secrets[0].from: must be KIND; found a string (no such store is installed)
 {from: ':canary', name: a}
-=> secrets[0].from: must be KIND; found a text (no such store is installed)
+=> secrets[0].from: must be KIND; found a string (no such store is installed)
 {from: '', name: a}
-=> secrets[0].from: must be KIND; found a text (no such store is installed)
+=> secrets[0].from: must be KIND; found a string (no such store is installed)
 {from: 'canary:b/c', name: a}
-=> secrets[0].from: must be KIND; found a text (no such store is installed)
+=> secrets[0].from: must be KIND; found a string (no such store is installed)
 # store of Spice.ai
 {from: azure_keyvault, name: a}
-=> secrets[0].from: must be KIND; found a text (ABSENT)
+=> secrets[0].from: must be KIND; found a string (ABSENT)
 # a selector
 {from: 'env:canary', name: a}
-=> secrets[0].from: must be KIND; found a text (did you mean env?)
+=> secrets[0].from: must be KIND; found a string (did you mean env?)
 {from: env}
 => secrets[0]: lacks the field name: NAME
 {name: a}
 => secrets[0]: lacks the field from: KIND
 # reserved name
 {from: env, name: secrets}
-=> secrets[0].name: must be NAME; found a text (the name secrets searches all stores)
+=> secrets[0].name: must be NAME; found a string (the name secrets searches all stores)
 {from: env, name: 'can ary'}
-=> secrets[0].name: must be NAME; found a text
+=> secrets[0].name: must be NAME; found a string
 {from: env, name: 1}
 => secrets[0].name: must be NAME; found a number
 # parameter of another store
@@ -55,7 +55,7 @@ FAULTS = """
 {from: env, name: a, params: ~}
 => secrets[0].params: is empty: fill it in, or omit it
 canary
-=> secrets[0]: must be a mapping; found a text
+=> secrets[0]: must be a mapping; found a string
 {from: env, name: a, canary: x}
 => secrets[0]: unknown field; the fields here are: from, name, params
 """.replace("NAME", "a store name of letters, digits, _ and -, starting with a letter")

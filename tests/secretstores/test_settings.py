@@ -4,7 +4,7 @@ from tests.corpus import each
 from tests.runtimeconf.configurations import Faults
 
 KINDS = "env, file, keyring, kubernetes:NAME, vault:PATH or aws_secrets_manager:NAME"
-FROM = f"secrets[0].from: must be {KINDS}; found a text "
+FROM = f"secrets[0].from: must be {KINDS}; found a string "
 PARAMS = "secrets[0].params"
 
 
@@ -47,18 +47,18 @@ def test_from_names_the_secret(faults: Faults, source: str, meant: str) -> None:
         ),
         (
             "vault_addr: 'https://a'",
-            [": lacks vault_token_file, or VAULT_TOKEN in the environment, which the login token needs"],
+            [": lacks vault_token_file, or VAULT_TOKEN in the environment, which token authentication requires"],
         ),
         (
             "vault_addr: 'https://a', vault_auth: approle",
             [
-                ": lacks vault_role_id, which the login approle needs",
-                ": lacks vault_secret_id_file, or VAULT_SECRET_ID in the environment, which the login approle needs",
+                ": lacks vault_role_id, which approle authentication requires",
+                ": lacks vault_secret_id_file, or VAULT_SECRET_ID in the environment, which approle",
             ],
         ),
         (
             "vault_addr: 'https://a', vault_auth: kubernetes",
-            [": lacks vault_role, which the login kubernetes needs"],
+            [": lacks vault_role, which kubernetes authentication requires"],
         ),
         (
             "vault_addr: 'https://a', vault_token_file: t, directory: canary",
@@ -66,7 +66,7 @@ def test_from_names_the_secret(faults: Faults, source: str, meant: str) -> None:
         ),
         (
             "vault_addr: 'https://a', vault_token_file: t, vault_mount: ../canary",
-            [".vault_mount: must be the path of an auth method; found a text"],
+            [".vault_mount: must be the path of an auth method; found a string"],
         ),
     ],
 )

@@ -203,5 +203,5 @@ def test_a_server_that_answers_in_drops_is_waited_for_once(vault: VaultServer) -
 def test_half_of_a_character_is_no_text() -> None:
     store = RemoteStore("vault", "secret/prod", lambda: {"api_key": "\ud800"})
 
-    with pytest.raises(SecretError, match="not a text"):
+    with pytest.raises(SecretError, match="not a string"):
         store.get("api_key")

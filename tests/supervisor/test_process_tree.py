@@ -294,11 +294,11 @@ def test_a_part_that_exits_during_a_stop_is_not_restarted(start: Start, tmp_path
     supervised.signal(signal.SIGTERM)
     supervised.wait_for("a drains")
     os.kill(b, signal.SIGKILL)
-    wait_for(lambda: "ended by itself" in supervised.output(), "the end to be noticed")
+    wait_for(lambda: "ended unexpectedly" in supervised.output(), "the end to be noticed")
     (tmp_path / "go").touch()
 
     assert supervised.ends() == 0
-    assert "ended by itself part=b" in supervised.output()
+    assert "ended unexpectedly part=b" in supervised.output()
     assert supervised.said().count("b starts") == 1
 
 

@@ -133,7 +133,7 @@ def test_a_yaml_that_cannot_be_used_stops_the_tests_before_the_first(project: Pa
 
     assert done.returncode == 1
     assert "passed" not in done.stdout
-    assert done.stderr.endswith("runtime.auth.api-key.enabled: must be true or false; found a text\n"), done.stderr
+    assert done.stderr.endswith("runtime.auth.api-key.enabled: must be true or false; found a string\n"), done.stderr
 
 
 def test_a_project_with_a_database_tests_its_users_and_its_queries(project: Path) -> None:

@@ -78,7 +78,7 @@ def test_statements_are_counted_by_all_that_they_are() -> None:
     assert found["querykeep_statement_seconds_bucket", "30.0", "total"] == 2
     assert found["querykeep_statement_seconds_bucket", "+Inf", "total"] == 3
     for phase, milliseconds in (("queue", 1), ("gate", 2), ("run", 3), ("encode", 0.5), ("send", 3.5)):
-        assert found["querykeep_statement_seconds_count", phase] == 2, "one did not begin to run"
+        assert found["querykeep_statement_seconds_count", phase] == 2, "one did not start to run"
         assert found["querykeep_statement_seconds_sum", phase] == pytest.approx(2 * milliseconds / 1000)
 
 

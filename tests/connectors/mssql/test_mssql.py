@@ -196,7 +196,7 @@ def test_reasons_of_a_refused_connection_are_told_apart_each_time(
         mssql.refusals = {"login": Refusal(40615)}
         assert refusal(tmp_path, mssql_table("dbo.t")) == f"{REACHED}its firewall accepts no connection from this host."
         mssql.refusals = {"login": Refusal(12345)}
-        assert refusal(tmp_path, mssql_table("dbo.t")) == f"{REACHED}it says error 12345."
+        assert refusal(tmp_path, mssql_table("dbo.t")) == f"{REACHED}error 12345."
         assert refusal(tmp_path, mssql_table("dbo.t", mssql_port="1")) == f"{REACHED}nothing is listening there."
         mssql.refusals = {}
         assert load(tmp_path, mssql_table("dbo.t")) == [(1,)]
