@@ -81,4 +81,4 @@ def _value(name: str, column: pa.Array) -> Any:
             return None if text is None else duckdb.Value(text, duckdb.type("TIME_NS" if is_time else "TIMESTAMP_NS"))
         return column[0].as_py()
     except (pa.ArrowException, ValueError, ArithmeticError, NotImplementedError, TypeError) as exc:
-        raise ParameterError(f"The value of ${name[:40]}, has the type {column.type}, which is not supported.") from exc
+        raise ParameterError(f"The value of ${name[:40]} has the type {column.type}, which is not supported.") from exc

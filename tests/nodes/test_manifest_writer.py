@@ -195,7 +195,7 @@ def test_a_server_that_ignores_conditions_is_not_used(
 ) -> None:
     shared.fault("unconditional")
 
-    with pytest.raises(SharedStorageError, match="ignores conditions"):
+    with pytest.raises(SharedStorageError, match="ignores conditional writes"):
         begin(storage, tmp_path)
 
 

@@ -100,15 +100,15 @@ def test_empty_batches_do_not_count() -> None:
 @each(
     ("data", "named", "message"),
     [
-        pytest.param(b"", False, "can be read", id="nothing"),
-        pytest.param(b"nonsense" * 10, False, "can be read", id="nonsense"),
-        pytest.param(stream(row(a=1))[:-100], False, "can be read", id="cut"),
-        pytest.param(stream(row(a=1), row(a=1)), False, "One row", id="two batches"),
-        pytest.param(stream(row(a=pa.array([1, 2]))), False, "One row", id="two rows"),
+        pytest.param(b"", False, "readable", id="nothing"),
+        pytest.param(b"nonsense" * 10, False, "readable", id="nonsense"),
+        pytest.param(stream(row(a=1))[:-100], False, "readable", id="cut"),
+        pytest.param(stream(row(a=1), row(a=1)), False, "Only one row", id="two batches"),
+        pytest.param(stream(row(a=pa.array([1, 2]))), False, "Only one row", id="two rows"),
         pytest.param(stream(row(a=1).slice(0, 0)), False, "no row", id="no row"),
-        pytest.param(stream(row(**{"a": 1, "$a": 2})), True, "given twice", id="a name twice"),
+        pytest.param(stream(row(**{"a": 1, "$a": 2})), True, "set twice", id="a name twice"),
         pytest.param(
-            stream(row(a=pa.array([2**62], pa.timestamp("s")))), False, r"value of \$a, of the type", id="a far year"
+            stream(row(a=pa.array([2**62], pa.timestamp("s")))), False, r"value of \$a has the type", id="a far year"
         ),
     ],
 )
