@@ -96,7 +96,7 @@ def read_body(environ: Environ, max_bytes: int, key: str = "") -> bytes:
         BodyTooLargeError: The body is longer than *max_bytes*. Reading stops as soon as Content-Length or a chunk size
             shows this.
         LengthRequiredError: The body is chunked, which this server does not decode.
-        BodyError: The length is malformed, or the body ends early or is badly framed.
+        BodyError: The length is malformed, or the body ends early or has invalid framing.
         RequestTimeoutError: The body did not arrive within the server's time limit.
     """
     coding = environ.get("HTTP_TRANSFER_ENCODING")
