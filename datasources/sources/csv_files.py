@@ -113,7 +113,7 @@ class Csv(FileFormat):
         "Invalid unicode": "it is not UTF-8: set params.encoding",
         "unterminated quote": "a quote is not closed, or is followed by other characters",
         "Expected Number of Columns": "it has more or fewer fields than the header",
-        "state machine reached an invalid state": "the line ends are mixed, or a quote is misplaced",
+        "state machine reached an invalid state": "the line endings are mixed, or a quote is misplaced",
         "Maximum line size": "it is longer than 2 MB",
         # Types come from all rows, so only a refresh_sql can request a type that does not fit.
         "converting column": "a value does not fit the type of its column",

@@ -118,7 +118,7 @@ def test_csv_files_of_a_directory_may_order_and_type_their_columns_as_they_like(
         pytest.param('a,b\n1,2\n1,"abc', "line 3: a quote is not closed", id="R06 quote not closed"),
         pytest.param('a,b\n1,2\n1,"a"b\n', "line 3: a quote is not closed", id="text after a quote"),
         pytest.param('a,"b\n1,2\n', "line 1: a quote is not closed", id="quote in the header not closed"),
-        pytest.param("a,b\r\n1,2\n3,4\r\n", "the line ends are mixed", id="mixed line ends"),
+        pytest.param("a,b\r\n1,2\n3,4\r\n", "the line endings are mixed", id="mixed line ends"),
         pytest.param(b"a,b\n1,\xff\n", "line 2: it is not UTF-8", id="R06 not UTF-8"),
         pytest.param(b"a,b\n" + b"1,2\n" * 30_000 + b"1,\xe9\n", "it is not UTF-8", id="R06 not UTF-8, late"),
         pytest.param(b"a,\xe9\n1,2\n", "line 1: it is not UTF-8", id="R06 header not UTF-8"),
