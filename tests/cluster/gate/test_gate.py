@@ -173,7 +173,7 @@ def test_blank_text_is_an_empty_statement(gate: SparkGate, sql: str) -> None:
         ("SELECT :`a b`", SqlSyntaxError, "A parameter is"),
         ("SELECT CAST(1 AS JSONB)", SqlError, "^Type 'JSONB' does not exist"),
         ("SELECT X'0'", SqlSyntaxError, "hexadecimal"),
-        ("SELECT 1 AS `a``b`", SqlSyntaxError, "back-tick"),
+        ("SELECT 1 AS `a``b`", SqlSyntaxError, "backtick"),
         ("SELECT a FROM flights AS f TABLESAMPLE (1 ROWS)", StatementNotAllowedError, "not allowed here"),
     ],
 )

@@ -41,7 +41,7 @@ def test_the_cluster_reads_a_quoted_name_as_it_is(engine: ClusterEngine, name: s
 
 @pytest.mark.parametrize("name", ["", "a`", "${a}", "\n", "\0", "\x7f"])
 def test_names_that_cannot_be_quoted_safely_are_refused(name: str) -> None:
-    with pytest.raises(SqlSyntaxError, match="back-tick"):
+    with pytest.raises(SqlSyntaxError, match="backtick"):
         quoted_name(name)
 
 
