@@ -69,7 +69,7 @@ TASK = (
         ("x" * 900, {"classes": ANALYSIS}, SqlError, "xxx…"),
         (TASK, {"classes": '["org.apache.spark.SparkException"]'}, QueryError, "The statement failed on the cluster."),
         ("[OPERATION_CANCELED] It is canceled. SQLSTATE: HY008", {}, QueryError, "before its result was complete"),
-        ("java.lang.OutOfMemoryError: Java heap space", {}, ResourceLimitError, "too little memory"),
+        ("java.lang.OutOfMemoryError: Java heap space", {}, ResourceLimitError, "not have enough memory"),
         ("[PATH_NOT_FOUND] No file:/x. SQLSTATE: 42K03", {}, DatasetNotLoadedError, "cannot read the data"),
         ("", {}, QueryError, "The statement failed on the cluster."),
     ],

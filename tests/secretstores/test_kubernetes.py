@@ -87,7 +87,7 @@ def answering(status: int, content: object, **headers: str) -> Callable[[Handler
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (answering(302, {}, Location="https://127.0.0.2:1/"), "another address: set KUBERNETES_SERVICE_HOST to that"),
+        (answering(302, {}, Location="https://127.0.0.2:1/"), "address: set KUBERNETES_SERVICE_HOST to that address"),
         (answering(500, TOKEN.encode()), "the server responded with status 500"),
         (answering(200, TOKEN.encode()), "the response is not in the expected format (JSONDecodeError)"),
         (answering(200, [TOKEN]), "the response is not in the expected format (AttributeError)"),
