@@ -63,7 +63,7 @@ def test_the_page_lists_every_status_and_code_and_each_program_has_its_output() 
         for kind, status in STATUSES.items()
         if issubclass(kind, FlightApiError)
     }
-    assert len(SNIPPETS) == len(re.findall(r"^```(?:python|js)$", PAGES, re.MULTILINE)) >= 11
+    assert len(SNIPPETS) == len(re.findall(r"^```(?:python|js)$", PAGES, re.MULTILINE)) >= 9
 
 
 def test_the_page_states_the_limits() -> None:
