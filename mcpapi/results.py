@@ -1,0 +1,237 @@
+"""The result of a statement for a model: as many rows as are useful to it, exact, as text and as JSON."""
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Protocol, TypeAlias
+
+from mcpapi.errors import ToolError
+
+DEFAULT_ROWS = 200
+MAX_ROWS = 1000
+#: The size of the rows' text, and of the header with the columns. A model pays for each byte, twice with JSON.
+MAX_BYTES = 48 * 1024
+MAX_HEADER_BYTES = 128 * 1024
+#: The longest schema or row that is read. A longer one is an error, not a reason to buffer without limit.
+_MAX_VALUE_CHARACTERS = 4 << 20
+
+#: Integers beyond are rounded by JavaScript, in which most MCP clients are written.
+_MAX_SAFE_INTEGER = 2**53 - 1
+
+_PLAIN_NAME = re.compile(r"\w+")
+
+
+class Chunks(Protocol):
+    """A running statement: its result as `application/vnd.spiceai.sql.v1+json`, in chunks. The holder closes it."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Give the chunks. Raises ToolError if the statement fails."""
+
+    def close(self) -> None:
+        """Stop the statement if it still runs."""
+
+
+class Number(str):
+    """A JSON number exactly as the engine wrote it."""
+
+    __slots__ = ()
+
+
+Value: TypeAlias = "bool | str | Number | list[Value] | dict[str, Value] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The columns as pairs of name and SQL type, and the rows that fit. `is_cut` if the statement has more."""
+
+    columns: list[tuple[str, str]]
+    rows: list[list[Value]]
+    is_cut: bool
+
+    @property
+    def header(self) -> str:
+        """The columns on one line."""
+        return ", ".join(f"{_quoted(name)} {kind}" for name, kind in self.columns)
+
+    def lines(self) -> list[str]:
+        """Return each row as a JSON array, in which no value can look like another line."""
+        return [_text(row) for row in self.rows]
+
+    def structured(self) -> dict[str, Any]:
+        """Return the JSON for `structuredContent`. Numbers that a double would change are strings."""
+        return {
+            "columns": [{"name": name, "type": kind} for name, kind in self.columns],
+            "rows": [_plain(row) for row in self.rows],
+            "row_count": len(self.rows),
+            "is_cut": self.is_cut,
+        }
+
+
+def read_rows(chunks: Chunks, max_rows: int = DEFAULT_ROWS, max_bytes: int = MAX_BYTES) -> Rows:
+    """
+    Read up to *max_rows* rows whose text takes up to *max_bytes*. The caller closes *chunks*.
+
+    Raises:
+        ToolError: The statement failed, or its columns or its first row are too large.
+    """
+    reader = _Reader(iter(chunks))
+    reader.skip('{"schema":')
+    fields = reader.value()["fields"]
+    columns = [(str(field["name"]), kind) for field, kind in zip(fields, _types(fields), strict=True)]
+    rows = Rows(columns, [], is_cut=False)
+    if len(rows.header.encode()) > MAX_HEADER_BYTES:
+        raise ToolError("result_too_wide", f"The result has {len(columns):,} columns, too many to show: name fewer.")
+    reader.skip(',"data":[')
+    size = 0
+    while not reader.skips("]"):
+        row = list(reader.value().values())
+        size += len(_text(row).encode())
+        if size > max_bytes and not rows.rows:
+            raise ToolError(
+                "row_too_large",
+                f"The first row has more than {max_bytes // 1024} KiB: name fewer columns, or shorten values with"
+                " left(column, 200).",
+            )
+        if size > max_bytes or len(rows.rows) == max_rows:
+            return Rows(columns, rows.rows, is_cut=True)
+        rows.rows.append(row)
+        reader.skips(",")
+    for _ in reader.chunks:  # The statement ends only when all of its result has been read.
+        pass
+    return rows
+
+
+class _Reader:
+    """A cursor in a JSON text without white space, which arrives in chunks."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self.chunks = chunks
+        self._utf8 = codecs.getincrementaldecoder("utf-8")()
+        self._text, self._at = "", 0
+
+    def value(self) -> Any:
+        """Read an object."""
+        while True:
+            try:
+                found, self._at = _DECODER.raw_decode(self._text, self._at)
+            except json.JSONDecodeError:
+                self._read()
+            else:
+                return found
+
+    def skip(self, token: str) -> None:
+        """Move behind *token*."""
+        if not self.skips(token):
+            raise _unreadable()
+
+    def skips(self, token: str) -> bool:
+        """Move behind *token* if it comes next."""
+        while len(self._text) - self._at < len(token):
+            self._read()
+        found = self._text.startswith(token, self._at)
+        self._at += len(token) if found else 0
+        return found
+
+    def _read(self) -> None:
+        chunk = next(self.chunks, None)
+        if chunk is None:
+            raise _unreadable()
+        self._text, self._at = self._text[self._at :] + self._utf8.decode(chunk), 0
+        if len(self._text) > _MAX_VALUE_CHARACTERS:
+            raise ToolError("row_too_large", "A row is too large to show: name fewer columns, or shorten values.")
+
+
+_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number)
+
+
+def _unreadable() -> ToolError:
+    return ToolError("incomplete_result", "The result is incomplete, or not from a runtime: run the statement again.")
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, list):
+        return f"[{','.join(map(_text, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_text(name)}:{_text(item)}' for name, item in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _plain(value: Value) -> Any:
+    if isinstance(value, Number):
+        return _exact(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value
+
+
+def _exact(number: Number) -> int | float | str:
+    """Return a number that a double holds exactly, otherwise the text."""
+    if number.lstrip("-").isdigit():
+        integer = int(number)
+        return integer if abs(integer) <= _MAX_SAFE_INTEGER else str(number)
+    double = float(number)
+    return double if Decimal(repr(double)) == Decimal(number) else str(number)
+
+
+_SIMPLE = {
+    "Null": "NULL",
+    "Boolean": "BOOLEAN",
+    "Int8": "TINYINT",
+    "Int16": "SMALLINT",
+    "Int32": "INTEGER",
+    "Int64": "BIGINT",
+    "UInt8": "UTINYINT",
+    "UInt16": "USMALLINT",
+    "UInt32": "UINTEGER",
+    "UInt64": "UBIGINT",
+    "Float32": "FLOAT",
+    "Float64": "DOUBLE",
+    "Utf8": "VARCHAR",
+    "LargeUtf8": "VARCHAR",
+    "Binary": "BLOB",
+    "LargeBinary": "BLOB",
+    "Date32": "DATE",
+}
+
+
+_PARAMETRISED: Mapping[str, Callable[[Any], str]] = {
+    "Decimal128": lambda details: f"DECIMAL({details[0]},{details[1]})",
+    "Timestamp": lambda details: "TIMESTAMP WITH TIME ZONE" if details[1] else "TIMESTAMP",
+    "Time64": lambda _: "TIME",
+    "Dictionary": lambda details: _sql_type(details[1]),
+    "List": lambda details: f"{_sql_type(details['data_type'])}[]",
+    "LargeList": lambda details: f"{_sql_type(details['data_type'])}[]",
+    "FixedSizeList": lambda details: f"{_sql_type(details[0]['data_type'])}[{details[1]}]",
+    "Struct": lambda details: f"STRUCT({_fields(details)})",
+    "Map": lambda details: f"MAP({', '.join(_types(details[0]['data_type']['Struct']))})",
+    "Union": lambda details: f"UNION({_fields([field for _, field in details[0]])})",
+}
+
+
+def _sql_type(arrow: Any) -> str:
+    """Return the SQL name of a type that the engine names as Arrow's Rust implementation does."""
+    if isinstance(arrow, str):
+        return _SIMPLE.get(arrow, arrow)
+    ((name, details),) = arrow.items()
+    return _PARAMETRISED[name](details) if name in _PARAMETRISED else str(name)
+
+
+def _fields(fields: list[dict[str, Any]]) -> str:
+    return ", ".join(
+        f"{_quoted(str(field['name']))} {kind}" for field, kind in zip(fields, _types(fields), strict=True)
+    )
+
+
+def _types(fields: list[dict[str, Any]]) -> list[str]:
+    return [_sql_type(field["data_type"]) for field in fields]

@@ -1,0 +1,330 @@
+"""The tools of the server: what they are, and what they return for models (text) and programs (structured content)."""
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+from mcpapi.errors import ToolError
+from mcpapi.results import DEFAULT_ROWS, MAX_BYTES, MAX_ROWS, Chunks, Rows, read_rows
+
+#: How many columns of each dataset `list_datasets` shows, and how much text it returns in all.
+LISTED_COLUMNS = 40
+_SAMPLE_ROWS = 3
+_SAMPLE_BYTES = 8 * 1024
+#: For statements of ours, whose rows are names.
+_CATALOG_ROWS = 100_000
+_CATALOG_BYTES = 16 << 20
+
+_COLUMNS = (
+    "SELECT c.table_name, c.column_name, c.data_type, c.COLUMN_COMMENT, t.TABLE_COMMENT"
+    " FROM information_schema.columns c JOIN information_schema.tables t USING (table_name)"
+    " ORDER BY c.table_name, c.ordinal_position"
+)
+
+
+class Runtime(Protocol):
+    """A runtime, as the key of the caller sees it."""
+
+    def run(self, sql: str) -> Chunks:
+        """Start a statement. Raises ToolError if the runtime refuses it, or it fails before its first rows."""
+
+    def datasets(self) -> list[dict[str, Any]]:
+        """Return the items of `GET /v1/datasets`. Raises ToolError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The result of a tool."""
+
+    text: str
+    structured: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A tool. `arguments` and `output` are JSON schemas of the properties, of which `required` must be there."""
+
+    name: str
+    title: str
+    description: str
+    run: Callable[[Runtime, Mapping[str, Any]], Content]
+    output: dict[str, Any]
+    arguments: Mapping[str, Any]
+    required: tuple[str, ...] = ()
+
+    def described(self) -> dict[str, Any]:
+        """Return the tool as `tools/list` shows it."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "inputSchema": _object(self.arguments, self.required) | {"additionalProperties": False},
+            "outputSchema": self.output,
+            "annotations": {
+                "title": self.title,
+                "readOnlyHint": True,
+                "destructiveHint": False,
+                "idempotentHint": True,
+                "openWorldHint": False,
+            },
+        }
+
+
+def call(runtime: Runtime, tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of a call. A failure is a result as well, so that the model can correct itself."""
+    try:
+        _check(tool, arguments)
+        content = tool.run(runtime, arguments)
+    except ToolError as error:
+        hint = _HINTS.get(error.code)
+        text = f"{error.code}: {error}" + (f"\n{hint}" if hint else "")
+        return {"content": [{"type": "text", "text": text}], "isError": True}
+    return {
+        "content": [{"type": "text", "text": content.text}],
+        "structuredContent": content.structured,
+        "isError": False,
+    }
+
+
+#: What to do about an error whose own sentence does not say it.
+_HINTS = {
+    "sql_error": "list_datasets names the tables and columns that exist for this key.",
+    "sql_syntax_error": "The dialect is DuckDB's. Send one statement.",
+    "statement_not_allowed": "Only SELECT, WITH, VALUES, FROM, EXPLAIN, DESCRIBE, SHOW, SUMMARIZE and PIVOT may run, on"
+    " the datasets that list_datasets shows. Files, settings and other databases cannot be reached.",
+    "query_timeout": "Filter by the columns that narrow the data most, aggregate, or ask for less at once.",
+    "resource_limit": "Sort, group or join fewer rows: filter first, or select fewer columns.",
+}
+
+
+def _check(tool: Tool, arguments: Mapping[str, Any]) -> None:
+    for name in tool.required:
+        if name not in arguments:
+            raise ToolError("invalid_arguments", f"{tool.name} needs the argument {name}.")
+    for name, value in arguments.items():
+        schema = tool.arguments.get(name)
+        if schema is None:
+            names = ", ".join(tool.arguments) or "none"
+            raise ToolError("invalid_arguments", f"{tool.name} has no argument of this name: it has {names}.")
+        if schema["type"] == "string" and not isinstance(value, str):
+            raise ToolError("invalid_arguments", f"{name} must be a string.")
+        if schema["type"] == "integer" and (
+            not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= schema["maximum"]
+        ):
+            raise ToolError("invalid_arguments", f"{name} must be a whole number from 1 to {schema['maximum']}.")
+
+
+def _rows(runtime: Runtime, sql: str, max_rows: int, max_bytes: int) -> Rows:
+    with closing(runtime.run(sql)) as chunks:
+        return read_rows(chunks, max_rows, max_bytes)
+
+
+def _query(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
+    rows = _rows(runtime, arguments["sql"], arguments.get("max_rows", DEFAULT_ROWS), MAX_BYTES)
+    count = len(rows.rows)
+    end = f"{count} row{'' if count == 1 else 's'}."
+    if rows.is_cut:
+        end = (
+            f"Cut after {count} rows; there are more. Aggregate (count, sum, GROUP BY), filter, or page with ORDER BY,"
+            " LIMIT and OFFSET instead of reading all rows."
+        )
+    return Content("\n".join([f"columns: {rows.header}", *rows.lines(), end]), rows.structured())
+
+
+def datasets(runtime: Runtime) -> list[dict[str, Any]]:
+    """
+    Return each dataset and view with its columns, in order of name. Figures of views and of hidden rows are None.
+
+    Raises:
+        ToolError: The runtime refused to list them.
+    """
+    states = {one["name"].lower(): one for one in runtime.datasets()}
+    found: dict[str, dict[str, Any]] = {}
+    for row in _rows(runtime, _COLUMNS, _CATALOG_ROWS, _CATALOG_BYTES).rows:
+        name, column, kind, about_column, about_table = (None if cell is None else str(cell) for cell in row)
+        state = states.get(str(name).lower(), {})
+        one = found.setdefault(
+            str(name),
+            {
+                "name": name,
+                "description": about_table,
+                "status": state.get("status"),
+                "rows": state.get("rows"),
+                "refreshed_at": state.get("refreshed_at"),
+                "columns": [],
+            },
+        )
+        one["columns"].append({"name": column, "type": kind, "description": about_column})
+    for state in states.values():
+        if state["name"].lower() not in {name.lower() for name in found}:  # It has no data yet, so no columns.
+            found[state["name"]] = {
+                "name": state["name"],
+                "description": None,
+                "status": state.get("status"),
+                "rows": None,
+                "refreshed_at": None,
+                "columns": [],
+            }
+    return [found[name] for name in sorted(found)]
+
+
+def _list(runtime: Runtime, _: Mapping[str, Any]) -> Content:
+    shown: list[dict[str, Any]] = []
+    lines: list[str] = []
+    size = 0
+    found = datasets(runtime)
+    for one in found:
+        columns = one["columns"][:LISTED_COLUMNS]
+        more = len(one["columns"]) - len(columns)
+        text = f"{_heading(one)}\n  {', '.join(_column(column) for column in columns)}"
+        text += f", and {more:,} more: see describe_dataset" if more else ""
+        size += len(text.encode())
+        if size > MAX_BYTES:
+            lines.append(f"Cut after {len(shown)} of {len(found)}: query information_schema.tables for all names.")
+            break
+        lines.append(text)
+        shown.append(one | {"columns": columns, "column_count": len(one["columns"])})
+    lines.append(f"{len(found)} dataset{'' if len(found) == 1 else 's'}.")
+    return Content("\n".join(lines), {"datasets": shown, "dataset_count": len(found)})
+
+
+def _described(runtime: Runtime, name: str) -> tuple[dict[str, Any], Rows | None]:
+    found = datasets(runtime)
+    one = next((one for one in found if one["name"].lower() == name.lower()), None)
+    if one is None:
+        near = get_close_matches(name.lower(), [one["name"].lower() for one in found], n=3)
+        names = [one["name"] for one in found if one["name"].lower() in near] or [one["name"] for one in found[:20]]
+        known = f" Nearest names: {', '.join(names)}." if names else " This key can see no datasets."
+        raise ToolError("dataset_not_found", f"There is no such dataset or view.{known}")
+    try:
+        quoted = one["name"].replace('"', '""')
+        sample = _rows(runtime, f'FROM "{quoted}" LIMIT {_SAMPLE_ROWS}', _SAMPLE_ROWS, _SAMPLE_BYTES)
+    except ToolError as error:
+        if error.code not in _WITHOUT_SAMPLE:
+            raise
+        return one, None
+    return one, sample
+
+
+#: The columns are worth showing even if the first rows are too large, or not there yet.
+_WITHOUT_SAMPLE = frozenset({"row_too_large", "result_too_wide", "dataset_not_loaded", "sql_error"})
+
+
+def _describe(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
+    one, sample = _described(runtime, arguments["name"])
+    lines = [_heading(one)]
+    lines += [f"  {_column(column)}" for column in one["columns"]]
+    rows = [] if sample is None else sample.lines()
+    lines += ["first rows:", *rows] if rows else []
+    return Content("\n".join(lines), one | {"sample": None if sample is None else sample.structured()})
+
+
+def resource(runtime: Runtime, name: str) -> str:
+    """Return the dataset *name* as JSON. Raises ToolError."""
+    return json.dumps(_describe(runtime, {"name": name}).structured, ensure_ascii=False)
+
+
+def _heading(one: Mapping[str, Any]) -> str:
+    facts = [
+        f"{one['rows']:,} rows" if isinstance(one["rows"], int) else "",
+        f"refreshed {one['refreshed_at']}" if one["refreshed_at"] else "",
+        str(one["status"]) if one["status"] not in {None, "Ready"} else "",
+    ]
+    shown = ", ".join(filter(None, facts))
+    about = f": {_line(one['description'])}" if one["description"] else ""
+    return f"{_line(one['name'])}{f' ({shown})' if shown else ''}{about}"
+
+
+def _column(column: Mapping[str, Any]) -> str:
+    about = f" ({_line(column['description'])})" if column["description"] else ""
+    return f"{_line(column['name'])} {column['type']}{about}"
+
+
+def _line(text: str) -> str:
+    """Return *text*, on one line: a name or a description must not look like more lines."""
+    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
+
+
+def _object(properties: Mapping[str, Any], required: tuple[str, ...] | None = None) -> dict[str, Any]:
+    names = list(properties if required is None else required)
+    return {"type": "object", "properties": dict(properties)} | ({"required": names} if names else {})
+
+
+_TEXT = {"type": "string"}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+_COUNT = {"type": "integer"}
+_ROWS = _object(
+    {
+        "columns": {"type": "array", "items": _object({"name": _TEXT, "type": _TEXT})},
+        "rows": {
+            "type": "array",
+            "description": "One array a row. Numbers that a double cannot hold exactly are strings.",
+            "items": {"type": "array"},
+        },
+        "row_count": _COUNT,
+        "is_cut": {"type": "boolean", "description": "Whether the statement has more rows than these."},
+    }
+)
+_DATASET = {
+    "name": _TEXT,
+    "description": _TEXT_OR_NULL,
+    "status": _TEXT_OR_NULL,
+    "rows": {"type": ["integer", "null"]},
+    "refreshed_at": _TEXT_OR_NULL,
+    "columns": {
+        "type": "array",
+        "items": _object({"name": _TEXT, "type": _TEXT, "description": _TEXT_OR_NULL}),
+    },
+}
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool(
+            name="list_datasets",
+            title="List datasets",
+            description="List the datasets and views that can be queried, with their columns, types, descriptions,"
+            " number of rows and age. Call it first.",
+            run=_list,
+            arguments={},
+            output=_object(
+                {
+                    "datasets": {"type": "array", "items": _object(_DATASET | {"column_count": _COUNT})},
+                    "dataset_count": _COUNT,
+                }
+            ),
+        ),
+        Tool(
+            name="describe_dataset",
+            title="Describe a dataset",
+            description="Show all columns of a dataset or view with types and descriptions, its age, and its first"
+            f" {_SAMPLE_ROWS} rows, which show how values are written.",
+            run=_describe,
+            arguments={"name": {"type": "string", "description": "The name, as list_datasets shows it."}},
+            required=("name",),
+            output=_object(_DATASET | {"sample": {"anyOf": [_ROWS, {"type": "null"}]}}),
+        ),
+        Tool(
+            name="query",
+            title="Query with SQL",
+            description="Run one read-only SQL statement in DuckDB's dialect. Each row is a JSON array. The result is"
+            f" cut after max_rows rows or {MAX_BYTES // 1024} KiB: aggregate in SQL rather than reading many rows.",
+            run=_query,
+            arguments={
+                "sql": {"type": "string", "description": "One statement, such as SELECT count(*) FROM orders."},
+                "max_rows": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": MAX_ROWS,
+                    "default": DEFAULT_ROWS,
+                    "description": "How many rows to return at most.",
+                },
+            },
+            required=("sql",),
+            output=_ROWS,
+        ),
+    )
+}
