@@ -176,8 +176,11 @@ class _Statement:
         self._result = result
 
     def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
         try:
-            yield from self._result
+            return next(self._result)
         except AnswerCutError as error:
             raise _tool_error(error.__cause__ if isinstance(error.__cause__, Exception) else error) from error
 
