@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("runtime")
 
 SLOW = "SELECT count(*) FROM range(100_000_000) a, range(10_000) b WHERE a.range + b.range = 7"
 META = "io.modelcontextprotocol/"
-FIXED, SOME, LIMITED, REFRESHER = (f"mcp-key-{number}-Zq8vT3mN6bX9cL2pR5sW7y" for number in range(4))
+FIXED, SOME, LIMITED, REFRESHER, SHORT = (f"mcp-key-{number}-Zq8vT3mN6bX9cL2pR5sW7y" for number in range(5))
 
 
 @pytest.fixture
@@ -43,6 +43,7 @@ def keyed(runtime: RuntimeConfig, service: DatasetService, engine: InProcessEngi
             ),
         ),
         named("limited", LIMITED, limits=KeyLimits(requests_per_minute=3)),
+        named("short", SHORT, limits=KeyLimits(timeout_s=0.2)),
         named("ops", REFRESHER, rights=frozenset({"refresh"})),
     )
     with running_on(replace(runtime, auth=replace(runtime.auth, named_keys=keys))):
@@ -275,6 +276,13 @@ def test_what_is_outside_the_scope_of_a_key_does_not_exist() -> None:
     assert ruled["sample"]["rows"] == [[0], [1]]
     for name, arguments in (("query", {"sql": "SELECT 1"}), ("list_datasets", {})):
         assert text_of(tool(name, REFRESHER, **arguments)).startswith("not_permitted: ")
+
+
+@pytest.mark.usefixtures("keyed")
+def test_a_call_that_runs_too_long_is_stopped() -> None:
+    found = text_of(tool("query", SHORT, sql=SLOW))
+
+    assert found.startswith("query_timeout: The query was cancelled after 0.2 s, its time limit.")
 
 
 @pytest.mark.usefixtures("memory")
