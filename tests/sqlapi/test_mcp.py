@@ -291,7 +291,7 @@ def test_each_call_is_in_the_history() -> None:
 
     newest = call("GET", "/v1/sql/history?limit=1", WITH_KEY).json()[0]
 
-    assert (newest["protocol"], newest["verdict"], newest["rows"]) == ("mcp", "ok", 1)
+    assert (newest["protocol"], newest["outcome"], newest["rows"]) == ("mcp", "ok", 1)
 
 
 def test_a_call_is_cancelled_by_its_caller_only(caplog: pytest.LogCaptureFixture) -> None:
