@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from mcpapi.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, RpcError
+from mcpapi.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
 
 RequestId = str | int | None
 
@@ -71,7 +71,7 @@ def message_of(value: Any) -> Message | None:
     if not is_notification and (not isinstance(request_id, str | int) or isinstance(request_id, bool)):
         raise RpcError(INVALID_REQUEST, 'The "id" of a request is a string or an integer.')
     if not isinstance(params, dict):
-        raise RpcError(INVALID_PARAMS, 'The "params" of a message are an object.')
+        raise RpcError(INVALID_REQUEST, 'The "params" of a message are an object.')
     return Message(method, params, request_id, is_notification)
 
 

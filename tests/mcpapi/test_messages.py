@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcpapi.messages as rpc
-from mcpapi.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, RpcError
+from mcpapi.errors import INVALID_REQUEST, PARSE_ERROR, RpcError
 from mcpapi.messages import Message
 from mcpapi.server import Server
 
@@ -98,7 +98,7 @@ def test_no_message_breaks_the_server(value: Any) -> None:
         pytest.param(b'{"jsonrpc":"2.0","id":null,"method":"ping"}', INVALID_REQUEST, id="null as an id"),
         pytest.param(b'{"jsonrpc":"2.0","id":true,"method":"ping"}', INVALID_REQUEST, id="a boolean as an id"),
         pytest.param(b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', INVALID_REQUEST, id="a fraction as an id"),
-        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}', INVALID_PARAMS, id="a list of params"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}', INVALID_REQUEST, id="a list of params"),
     ],
 )
 def test_what_is_no_message_is_refused(body: bytes, code: int) -> None:

@@ -1,6 +1,5 @@
 """A fake runtime on a real socket; tests set its replies."""
 
-import io
 import json
 import ssl
 import threading
