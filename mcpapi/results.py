@@ -119,6 +119,8 @@ class _Reader:
                 found, self._at = _DECODER.raw_decode(self._text, self._at)
             except json.JSONDecodeError:
                 self._read()
+            except RecursionError as error:
+                raise ToolError("row_too_large", "A value is nested too deep to show: select parts of it.") from error
             else:
                 return found
 

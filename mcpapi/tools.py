@@ -10,8 +10,10 @@ from typing import Any, Protocol
 from mcpapi.errors import ToolError
 from mcpapi.results import DEFAULT_ROWS, MAX_BYTES, MAX_ROWS, Chunks, Rows, read_rows
 
-#: How many columns of each dataset `list_datasets` shows, and how much text it returns in all.
+#: How many columns of each dataset `list_datasets` shows, and of one `describe_dataset`.
 LISTED_COLUMNS = 40
+DESCRIBED_COLUMNS = 1000
+_TYPE_CHARACTERS = 200
 _SAMPLE_ROWS = 3
 _SAMPLE_BYTES = 8 * 1024
 #: For statements of ours, whose rows are names.
@@ -143,32 +145,29 @@ def datasets(runtime: Runtime) -> list[dict[str, Any]]:
     """
     states = {one["name"].lower(): one for one in runtime.datasets()}
     found: dict[str, dict[str, Any]] = {}
-    for row in _rows(runtime, _COLUMNS, _CATALOG_ROWS, _CATALOG_BYTES).rows:
-        name, column, kind, about_column, about_table = (None if cell is None else str(cell) for cell in row)
-        state = states.get(str(name).lower(), {})
-        one = found.setdefault(
-            str(name),
-            {
-                "name": name,
-                "description": about_table,
-                "status": state.get("status"),
-                "rows": state.get("rows"),
-                "refreshed_at": state.get("refreshed_at"),
-                "columns": [],
-            },
-        )
-        one["columns"].append({"name": column, "type": kind, "description": about_column})
+    try:
+        catalog = _rows(runtime, _COLUMNS, _CATALOG_ROWS, _CATALOG_BYTES).rows
+    except ToolError as error:
+        if error.code not in _WITHOUT_CATALOG:
+            raise
+        catalog = []
+    for row in catalog:
+        name, column, kind, about_column, about = (None if cell is None else str(cell) for cell in row)
+        one = found.setdefault(str(name), {"name": name, "description": about, "columns": []})
+        one["columns"].append({"name": column, "type": _short(str(kind)), "description": about_column})
+    known = {name.lower() for name in found}
     for state in states.values():
-        if state["name"].lower() not in {name.lower() for name in found}:  # It has no data yet, so no columns.
-            found[state["name"]] = {
-                "name": state["name"],
-                "description": None,
-                "status": state.get("status"),
-                "rows": None,
-                "refreshed_at": None,
-                "columns": [],
-            }
+        if state["name"].lower() not in known:  # Without data it has no columns.
+            found[state["name"]] = {"name": state["name"], "description": None, "columns": []}
+    for name, one in found.items():
+        state = states.get(name.lower(), {})
+        one |= {figure: state.get(figure) for figure in ("status", "rows", "refreshed_at")}
+        one["column_count"] = len(one["columns"])
     return [found[name] for name in sorted(found)]
+
+
+#: On a cluster there may be no catalog to read.
+_WITHOUT_CATALOG = frozenset({"sql_error", "statement_not_allowed"})
 
 
 def _list(runtime: Runtime, _: Mapping[str, Any]) -> Content:
@@ -178,15 +177,15 @@ def _list(runtime: Runtime, _: Mapping[str, Any]) -> Content:
     found = datasets(runtime)
     for one in found:
         columns = one["columns"][:LISTED_COLUMNS]
-        more = len(one["columns"]) - len(columns)
-        text = f"{_heading(one)}\n  {', '.join(_column(column) for column in columns)}"
+        more = one["column_count"] - len(columns)
+        text = f"{_heading(one)}\n  {', '.join(map(_column, columns))}"
         text += f", and {more:,} more: see describe_dataset" if more else ""
         size += len(text.encode())
         if size > MAX_BYTES:
             lines.append(f"Cut after {len(shown)} of {len(found)}: query information_schema.tables for all names.")
             break
         lines.append(text)
-        shown.append(one | {"columns": columns, "column_count": len(one["columns"])})
+        shown.append(one | {"columns": columns})
     lines.append(f"{len(found)} dataset{'' if len(found) == 1 else 's'}.")
     return Content("\n".join(lines), {"datasets": shown, "dataset_count": len(found)})
 
@@ -215,8 +214,10 @@ _WITHOUT_SAMPLE = frozenset({"row_too_large", "result_too_wide", "dataset_not_lo
 
 def _describe(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
     one, sample = _described(runtime, arguments["name"])
-    lines = [_heading(one)]
-    lines += [f"  {_column(column)}" for column in one["columns"]]
+    one["columns"] = one["columns"][:DESCRIBED_COLUMNS]
+    more = one["column_count"] - len(one["columns"])
+    lines = [_heading(one), *(f"  {_column(column)}" for column in one["columns"])]
+    lines += [f"  and {more:,} more: query information_schema.columns"] if more else []
     rows = [] if sample is None else sample.lines()
     lines += ["first rows:", *rows] if rows else []
     return Content("\n".join(lines), one | {"sample": None if sample is None else sample.structured()})
@@ -241,6 +242,11 @@ def _heading(one: Mapping[str, Any]) -> str:
 def _column(column: Mapping[str, Any]) -> str:
     about = f" ({_line(column['description'])})" if column["description"] else ""
     return f"{_line(column['name'])} {column['type']}{about}"
+
+
+def _short(kind: str) -> str:
+    """Return a type, whose values, names and fields may be many, on one line."""
+    return _line(kind if len(kind) <= _TYPE_CHARACTERS else f"{kind[:_TYPE_CHARACTERS]}...")
 
 
 def _line(text: str) -> str:
@@ -274,6 +280,7 @@ _DATASET = {
     "status": _TEXT_OR_NULL,
     "rows": {"type": ["integer", "null"]},
     "refreshed_at": _TEXT_OR_NULL,
+    "column_count": _COUNT,
     "columns": {
         "type": "array",
         "items": _object({"name": _TEXT, "type": _TEXT, "description": _TEXT_OR_NULL}),
@@ -292,7 +299,7 @@ TOOLS = {
             arguments={},
             output=_object(
                 {
-                    "datasets": {"type": "array", "items": _object(_DATASET | {"column_count": _COUNT})},
+                    "datasets": {"type": "array", "items": _object(_DATASET)},
                     "dataset_count": _COUNT,
                 }
             ),

@@ -325,3 +325,14 @@ def test_five_thousand_columns_are_answered() -> None:
     found = tool("query", sql=f"SELECT {', '.join(f'{number} AS c{number}' for number in range(5000))}")
 
     assert len(found["structuredContent"]["rows"][0]) == len(found["structuredContent"]["columns"]) == 5000
+
+
+@pytest.mark.parametrize("depth", [50, 200, 600])
+def test_a_value_that_is_nested_deep_is_answered_or_refused(depth: int) -> None:
+    statement = f"SELECT {'[' * depth}1{']' * depth} AS a"
+    http, found = sql(statement), tool("query", sql=statement)
+
+    assert found["isError"] == (http.status != 200)
+    if http.status == 200:
+        value = http.body.decode().removeprefix('[{"a":').removesuffix("}]")
+        assert text_of(found).splitlines()[1] == f"[{value}]"
