@@ -154,7 +154,7 @@ def _unreadable() -> ToolError:
 
 
 def _quoted(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+    return name if _PLAIN_NAME.fullmatch(name) else _text(name)
 
 
 def _text(value: Value) -> str:
@@ -164,7 +164,11 @@ def _text(value: Value) -> str:
         return f"[{','.join(map(_text, value))}]"
     if isinstance(value, dict):
         return f"{{{','.join(f'{_text(name)}:{_text(item)}' for name, item in value.items())}}}"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).translate(_LINE_BREAKS)
+
+
+#: JSON need not escape these, but a value must not look like another line.
+_LINE_BREAKS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
 
 
 def _plain(value: Value) -> Any:

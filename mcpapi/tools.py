@@ -251,7 +251,7 @@ def _short(kind: str) -> str:
 
 def _line(text: str) -> str:
     """Return *text*, on one line: a name or a description must not look like more lines."""
-    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(text)
 
 
 def _object(properties: Mapping[str, Any], required: tuple[str, ...] | None = None) -> dict[str, Any]:

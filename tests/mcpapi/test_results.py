@@ -76,7 +76,7 @@ def test_any_pieces_give_the_same_rows(values: list[tuple[str, int]], size: int)
     assert [json.loads(line) for line in found.lines()] == [list(value) for value in values]
     assert answer.is_read
     assert not found.is_cut
-    assert all("\n" not in line for line in found.lines())
+    assert all(line.splitlines() == [line] for line in found.lines())
 
 
 def test_rows_are_cut_by_their_number_and_by_their_size() -> None:
