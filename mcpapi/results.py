@@ -16,7 +16,7 @@ MAX_ROWS = 1000
 MAX_BYTES = 48 * 1024
 MAX_HEADER_BYTES = 128 * 1024
 #: The longest schema or row that is read. A longer one is an error, not a reason to buffer without limit.
-_MAX_VALUE_CHARACTERS = 4 << 20
+_MAX_VALUE_CHARACTERS = 1 << 20
 
 #: Integers beyond are rounded by JavaScript, in which most MCP clients are written.
 _MAX_SAFE_INTEGER = 2**53 - 1
@@ -118,7 +118,8 @@ class _Reader:
             try:
                 found, self._at = _DECODER.raw_decode(self._text, self._at)
             except json.JSONDecodeError:
-                self._read()
+                # As much again each time: the work stays linear in the length of the value.
+                self._read(len(self._text) - self._at)
             except RecursionError as error:
                 raise ToolError("row_too_large", "A value is nested too deep to show: select parts of it.") from error
             else:
@@ -137,11 +138,16 @@ class _Reader:
         self._at += len(token) if found else 0
         return found
 
-    def _read(self) -> None:
-        chunk = next(self.chunks, None)
-        if chunk is None:
+    def _read(self, characters: int = 1) -> None:
+        """Read that many more characters, or fewer at the end. Raises ToolError if there are none."""
+        pieces = [self._text[self._at :]]
+        missing = characters = max(characters, 1)
+        while missing > 0 and (chunk := next(self.chunks, None)) is not None:
+            pieces.append(self._utf8.decode(chunk))
+            missing -= len(pieces[-1])
+        if missing == characters:
             raise _unreadable()
-        self._text, self._at = self._text[self._at :] + self._utf8.decode(chunk), 0
+        self._text, self._at = "".join(pieces), 0
         if len(self._text) > _MAX_VALUE_CHARACTERS:
             raise ToolError("row_too_large", "A row is too large to show: name fewer columns, or shorten values.")
 
