@@ -15,7 +15,8 @@ import runtimeconf.state
 from datasources.refresh.service import DatasetService
 from mcpapi.server import BATCH_VERSIONS, HANDSHAKE_VERSIONS, MAX_BATCH, STATELESS_VERSIONS
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import DatasetRule, KeyLimits, McpConfig, RuntimeConfig, Scope
+from runtimeconf.model import AuthConfig, DatasetRule, KeyLimits, McpConfig, RuntimeConfig, Scope
+from runtimeconf.secret import Secret
 from tests.datasources.support import wait_for
 from tests.sqlapi.conftest import running_on
 from tests.sqlapi.harness import WITH_KEY, Answer, Header, call, logged, sql
@@ -86,6 +87,19 @@ def test_without_the_setting_there_is_no_such_route(runtime: RuntimeConfig) -> N
     assert (answer.status, answer.code) == (404, "not_found")
     assert answer.without_request_id() == absent.without_request_id()
     assert call("GET", "/v1/mcp", WITH_KEY).code == "not_found"
+
+
+def test_nobody_gets_in_without_a_key_and_no_page_of_another_site_without_authentication(
+    auth_off: RuntimeConfig,
+) -> None:
+    body = json.dumps(request("ping")).encode()
+
+    assert call("POST", "/v1/mcp", ("Origin", "https://evil.test"), body=body).code == "cross_site_request"
+    assert call("POST", "/v1/mcp", ("Host", "evil.test"), body=body).code == "invalid_host"
+    assert call("POST", "/v1/mcp", body=body).json()["result"] == {}
+    with running_on(replace(auth_off, auth=AuthConfig(enabled=True, keys=(Secret(K1),)))):
+        refused = call("POST", "/v1/mcp", body=body)
+    assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, 'Bearer realm="querykeep"')
 
 
 @pytest.mark.parametrize("version", HANDSHAKE_VERSIONS)
