@@ -4,7 +4,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Protocol, TypeAlias
 
@@ -17,9 +17,12 @@ MAX_BYTES = 48 * 1024
 MAX_HEADER_BYTES = 128 * 1024
 #: The longest schema or row that is read. A longer one is an error, not a reason to buffer without limit.
 _MAX_VALUE_CHARACTERS = 1 << 20
+#: The engine's chunks have up to many megabytes, of which the first rows are enough.
+_PIECE_BYTES = 64 * 1024
 
 #: Integers beyond are rounded by JavaScript, in which most MCP clients are written.
 _MAX_SAFE_INTEGER = 2**53 - 1
+_SAFE_DIGITS = len(str(-_MAX_SAFE_INTEGER))
 
 _PLAIN_NAME = re.compile(r"\w+")
 
@@ -49,16 +52,14 @@ class Rows:
 
     columns: list[tuple[str, str]]
     rows: list[list[Value]]
+    #: Each row as a JSON array, in which no value can look like another line.
+    lines: list[str]
     is_cut: bool
 
     @property
     def header(self) -> str:
         """The columns on one line."""
         return ", ".join(f"{_quoted(name)} {kind}" for name, kind in self.columns)
-
-    def lines(self) -> list[str]:
-        """Return each row as a JSON array, in which no value can look like another line."""
-        return [_text(row) for row in self.rows]
 
     def structured(self) -> dict[str, Any]:
         """Return the JSON for `structuredContent`. Numbers that a double would change are strings."""
@@ -76,40 +77,48 @@ def read_rows(chunks: Chunks, max_rows: int = DEFAULT_ROWS, max_bytes: int = MAX
 
     Raises:
         ToolError: The statement failed, or its columns or its first row are too large.
+        RecursionError: A value is nested too deep.
     """
-    reader = _Reader(iter(chunks))
+    reader = _Reader(_pieces(chunks))
     reader.skip('{"schema":')
     fields = reader.value()["fields"]
-    columns = [(str(field["name"]), kind) for field, kind in zip(fields, _types(fields), strict=True)]
-    rows = Rows(columns, [], is_cut=False)
-    if len(rows.header.encode()) > MAX_HEADER_BYTES:
-        raise ToolError("result_too_wide", f"The result has {len(columns):,} columns, too many to show: name fewer.")
+    found = Rows([(str(field["name"]), _sql_type(field["data_type"])) for field in fields], [], [], is_cut=False)
+    if len(found.header.encode()) > MAX_HEADER_BYTES:
+        raise ToolError("result_too_wide", f"The result has {len(fields):,} columns, too many to show: name fewer.")
     reader.skip(',"data":[')
     size = 0
     while not reader.skips("]"):
         row = list(reader.value().values())
-        size += len(_text(row).encode())
-        if size > max_bytes and not rows.rows:
+        line = _text(row)
+        size += len(line.encode())
+        if size > max_bytes and not found.rows:
             raise ToolError(
                 "row_too_large",
                 f"The first row has more than {max_bytes // 1024} KiB: name fewer columns, or shorten values with"
                 " left(column, 200).",
             )
-        if size > max_bytes or len(rows.rows) == max_rows:
-            return Rows(columns, rows.rows, is_cut=True)
-        rows.rows.append(row)
+        if size > max_bytes or len(found.rows) == max_rows:
+            return replace(found, is_cut=True)
+        found.rows.append(row)
+        found.lines.append(line)
         reader.skips(",")
-    for _ in reader.chunks:  # The statement ends only when all of its result has been read.
+    for _ in reader.pieces:  # The statement ends only when all of its result has been read.
         pass
-    return rows
+    return found
+
+
+def _pieces(chunks: Chunks) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for chunk in chunks:
+        for at in range(0, len(chunk), _PIECE_BYTES):
+            yield decoder.decode(chunk[at : at + _PIECE_BYTES])
 
 
 class _Reader:
-    """A cursor in a JSON text without white space, which arrives in chunks."""
+    """A cursor in a JSON text without white space, which arrives in pieces."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self.chunks = chunks
-        self._utf8 = codecs.getincrementaldecoder("utf-8")()
+    def __init__(self, pieces: Iterator[str]) -> None:
+        self.pieces = pieces
         self._text, self._at = "", 0
 
     def value(self) -> Any:
@@ -118,10 +127,12 @@ class _Reader:
             try:
                 found, self._at = _DECODER.raw_decode(self._text, self._at)
             except json.JSONDecodeError:
-                # As much again each time: the work stays linear in the length of the value.
-                self._read(len(self._text) - self._at)
-            except RecursionError as error:
-                raise ToolError("row_too_large", "A value is nested too deep to show: select parts of it.") from error
+                length = len(self._text) - self._at
+                if length > _MAX_VALUE_CHARACTERS:
+                    raise ToolError(
+                        "row_too_large", "A row is too large: name fewer columns, or shorten values."
+                    ) from None
+                self._read(length)  # As much again each time: the work stays linear in the length of the value.
             else:
                 return found
 
@@ -140,16 +151,14 @@ class _Reader:
 
     def _read(self, characters: int = 1) -> None:
         """Read that many more characters, or fewer at the end. Raises ToolError if there are none."""
-        pieces = [self._text[self._at :]]
+        kept = [self._text[self._at :]]
         missing = characters = max(characters, 1)
-        while missing > 0 and (chunk := next(self.chunks, None)) is not None:
-            pieces.append(self._utf8.decode(chunk))
-            missing -= len(pieces[-1])
+        while missing > 0 and (piece := next(self.pieces, None)) is not None:
+            kept.append(piece)
+            missing -= len(piece)
         if missing == characters:
             raise _unreadable()
-        self._text, self._at = "".join(pieces), 0
-        if len(self._text) > _MAX_VALUE_CHARACTERS:
-            raise ToolError("row_too_large", "A row is too large to show: name fewer columns, or shorten values.")
+        self._text, self._at = "".join(kept), 0
 
 
 _DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number)
@@ -190,12 +199,14 @@ def _plain(value: Value) -> Any:
 def _exact(number: Number) -> int | float | str:
     """Return a number that a double holds exactly, otherwise the text."""
     if number.lstrip("-").isdigit():
-        integer = int(number)
-        return integer if abs(integer) <= _MAX_SAFE_INTEGER else str(number)
+        # Python converts only a limited number of digits.
+        is_safe = len(number) <= _SAFE_DIGITS and abs(int(number)) <= _MAX_SAFE_INTEGER
+        return int(number) if is_safe else str(number)
     double = float(number)
     return double if Decimal(repr(double)) == Decimal(number) else str(number)
 
 
+#: The engine names types as Arrow's Rust implementation does.
 _SIMPLE = {
     "Null": "NULL",
     "Boolean": "BOOLEAN",
@@ -215,8 +226,6 @@ _SIMPLE = {
     "LargeBinary": "BLOB",
     "Date32": "DATE",
 }
-
-
 _PARAMETRISED: Mapping[str, Callable[[Any], str]] = {
     "Decimal128": lambda details: f"DECIMAL({details[0]},{details[1]})",
     "Timestamp": lambda details: "TIMESTAMP WITH TIME ZONE" if details[1] else "TIMESTAMP",
@@ -225,25 +234,20 @@ _PARAMETRISED: Mapping[str, Callable[[Any], str]] = {
     "List": lambda details: f"{_sql_type(details['data_type'])}[]",
     "LargeList": lambda details: f"{_sql_type(details['data_type'])}[]",
     "FixedSizeList": lambda details: f"{_sql_type(details[0]['data_type'])}[{details[1]}]",
-    "Struct": lambda details: f"STRUCT({_fields(details)})",
-    "Map": lambda details: f"MAP({', '.join(_types(details[0]['data_type']['Struct']))})",
-    "Union": lambda details: f"UNION({_fields([field for _, field in details[0]])})",
+    "Struct": lambda details: f"STRUCT({_members(details)})",
+    "Map": lambda details: (
+        f"MAP({', '.join(_sql_type(one['data_type']) for one in details[0]['data_type']['Struct'])})"
+    ),
+    "Union": lambda details: f"UNION({_members([field for _, field in details[0]])})",
 }
 
 
 def _sql_type(arrow: Any) -> str:
-    """Return the SQL name of a type that the engine names as Arrow's Rust implementation does."""
     if isinstance(arrow, str):
         return _SIMPLE.get(arrow, arrow)
     ((name, details),) = arrow.items()
     return _PARAMETRISED[name](details) if name in _PARAMETRISED else str(name)
 
 
-def _fields(fields: list[dict[str, Any]]) -> str:
-    return ", ".join(
-        f"{_quoted(str(field['name']))} {kind}" for field, kind in zip(fields, _types(fields), strict=True)
-    )
-
-
-def _types(fields: list[dict[str, Any]]) -> list[str]:
-    return [_sql_type(field["data_type"]) for field in fields]
+def _members(fields: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{_quoted(str(field['name']))} {_sql_type(field['data_type'])}" for field in fields)

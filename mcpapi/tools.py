@@ -80,15 +80,21 @@ def call(runtime: Runtime, tool: Tool, arguments: Mapping[str, Any]) -> dict[str
     try:
         _check(tool, arguments)
         content = tool.run(runtime, arguments)
+    except RecursionError:
+        return _failed(ToolError("row_too_large", "A value is nested too deep to show: select parts of it."))
     except ToolError as error:
-        hint = _HINTS.get(error.code)
-        text = f"{error.code}: {error}" + (f"\n{hint}" if hint else "")
-        return {"content": [{"type": "text", "text": text}], "isError": True}
+        return _failed(error)
     return {
         "content": [{"type": "text", "text": content.text}],
         "structuredContent": content.structured,
         "isError": False,
     }
+
+
+def _failed(error: ToolError) -> dict[str, Any]:
+    hint = _HINTS.get(error.code)
+    text = f"{error.code}: {error}" + (f"\n{hint}" if hint else "")
+    return {"content": [{"type": "text", "text": text}], "isError": True}
 
 
 #: What to do about an error whose own sentence does not say it.
@@ -133,7 +139,7 @@ def _query(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
             f"Cut after {count} rows; there are more. Aggregate (count, sum, GROUP BY), filter, or page with ORDER BY,"
             " LIMIT and OFFSET instead of reading all rows."
         )
-    return Content("\n".join([f"columns: {rows.header}", *rows.lines(), end]), rows.structured())
+    return Content("\n".join([f"columns: {rows.header}", *rows.lines, end]), rows.structured())
 
 
 def datasets(runtime: Runtime) -> list[dict[str, Any]]:
@@ -218,7 +224,7 @@ def _describe(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
     more = one["column_count"] - len(one["columns"])
     lines = [_heading(one), *(f"  {_column(column)}" for column in one["columns"])]
     lines += [f"  and {more:,} more: query information_schema.columns"] if more else []
-    rows = [] if sample is None else sample.lines()
+    rows = [] if sample is None else sample.lines
     lines += ["first rows:", *rows] if rows else []
     return Content("\n".join(lines), one | {"sample": None if sample is None else sample.structured()})
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mcpapi.errors import ToolError
 from mcpapi.results import MAX_BYTES, Rows, read_rows
+from mcpapi.tools import TOOLS, call
 
 
 class Answer:
@@ -50,6 +51,7 @@ def rows_of(columns: dict[str, Any], rows: str, **limits: int) -> Rows:
         ("1e+300", 1e300),
         ("123456789012345678.5", "123456789012345678.5"),
         ("-0.0", -0.0),
+        ("9" * 5000, "9" * 5000),
         ("null", None),
         ("true", True),
         ('"9223372036854775807"', "9223372036854775807"),
@@ -59,7 +61,7 @@ def rows_of(columns: dict[str, Any], rows: str, **limits: int) -> Rows:
 def test_text_is_exact_and_structured_content_has_no_number_that_a_double_changes(sent: str, structured: Any) -> None:
     found = rows_of({"a": "Int64"}, f'{{"a":{sent}}}')
 
-    assert found.lines() == [f"[{sent}]"]
+    assert found.lines == [f"[{sent}]"]
     assert found.structured()["rows"] == [[structured]]
 
 
@@ -73,10 +75,10 @@ def test_any_pieces_give_the_same_rows(values: list[tuple[str, int]], size: int)
 
     found = read_rows(answer)
 
-    assert [json.loads(line) for line in found.lines()] == [list(value) for value in values]
+    assert [json.loads(line) for line in found.lines] == [list(value) for value in values]
     assert answer.is_read
     assert not found.is_cut
-    assert all(line.splitlines() == [line] for line in found.lines())
+    assert all(line.splitlines() == [line] for line in found.lines)
 
 
 def test_rows_are_cut_by_their_number_and_by_their_size() -> None:
@@ -88,7 +90,7 @@ def test_rows_are_cut_by_their_number_and_by_their_size() -> None:
     assert (len(cut.rows), cut.is_cut, cut.structured()["row_count"]) == (9, True, 9)
     cut = rows_of({"a": "Utf8"}, large)
     assert cut.is_cut
-    assert len("".join(cut.lines())) <= MAX_BYTES < len("".join(cut.lines())) + 1004
+    assert len("".join(cut.lines)) <= MAX_BYTES < len("".join(cut.lines)) + 1004
 
 
 def test_a_row_or_columns_that_are_too_large_are_an_error_that_says_what_to_do() -> None:
@@ -106,6 +108,31 @@ def test_an_answer_that_is_cut_off_is_never_a_result(length: int) -> None:
 
     with pytest.raises(ToolError, match="incomplete"):
         read_rows(Answer(body[:length]))
+
+
+def test_rows_are_read_from_a_chunk_of_any_size() -> None:
+    row = f'{{"a":"{"x" * 1000}"}}'
+
+    found = rows_of({"a": "Utf8"}, ",".join([row] * 5000))
+
+    assert (len(found.rows), found.is_cut) == (MAX_BYTES // 1004, True)
+
+
+@pytest.mark.parametrize("depth", [*range(100, 1100, 100), 10_000])
+def test_a_value_of_any_depth_is_answered_or_refused(depth: int) -> None:
+    for value in ("[" * depth + "1" + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+
+        class Runtime:
+            def run(self, sql: str, value: str = value) -> Answer:
+                return Answer(answer_of({"a": "Utf8"}, f'{{"a":{value}}}'))
+
+            def datasets(self) -> list[dict[str, Any]]:
+                return []
+
+        found = call(Runtime(), TOOLS["query"], {"sql": "SELECT a"})
+        text = found["content"][0]["text"]
+
+        assert text.startswith("row_too_large: ") if found["isError"] else value in text
 
 
 def test_an_endless_value_is_not_kept() -> None:

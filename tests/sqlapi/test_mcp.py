@@ -335,6 +335,12 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(runtime: RuntimeC
     assert (answer.status, answer.code) == (413, "body_too_large")
 
 
+def test_wide_rows_are_cut_like_others() -> None:
+    found = tool("query", sql="SELECT repeat('x', 1000) AS a FROM range(10_000)")
+
+    assert (found["structuredContent"]["row_count"], found["structuredContent"]["is_cut"]) == (48, True)
+
+
 def test_five_thousand_columns_are_answered() -> None:
     found = tool("query", sql=f"SELECT {', '.join(f'{number} AS c{number}' for number in range(5000))}")
 
