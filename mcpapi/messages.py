@@ -25,19 +25,27 @@ def parse(body: str | bytes) -> Any:
     Return the JSON value in *body*.
 
     Raises:
-        RpcError: It is not UTF-8 or not JSON, holds NaN, an infinite number or a lone surrogate, or is nested too deep.
+        RpcError: It is not UTF-8 or not JSON, holds a name twice, NaN, an infinite number or a lone surrogate, or is
+            nested too deep.
     """
     try:
         text = body if isinstance(body, str) else body.decode("utf-8-sig")
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
         # Only encoding finds the lone surrogates that escapes can produce.
         json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         message = f"Not valid JSON: {error.msg} at line {error.lineno} column {error.colno}."
         raise RpcError(PARSE_ERROR, message) from error
     except (ValueError, RecursionError) as error:
-        message = "Not valid JSON: not UTF-8, nested too deep, or with a number out of range."
+        message = "Not valid JSON: not UTF-8, nested too deep, or with a name twice or a number out of range."
         raise RpcError(PARSE_ERROR, message) from error
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):  # A proxy that checks the message might read the other one.
+        raise ValueError
     return value
 
 

@@ -47,6 +47,7 @@ from sqlapi.api_view import ApiView, caller_of
 from sqlapi.datasets import datasets_of
 from sqlapi.error_table import refusal_of
 from sqlapi.errors import AnswerCutError, ClientGoneError, RouteNotFoundError
+from sqlapi.hosts import check_same_site
 from sqlapi.problems import QUERY_ID
 from sqlapi.request_bodies import read_body
 from sqlapi.statements import ResultStream, query_of
@@ -68,10 +69,11 @@ class McpView(ApiView):
     http_method_names = ["post"]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Authenticate. Without `runtime.mcp` the route does not exist."""
+        """Authenticate. Without `runtime.mcp` the route does not exist; other sites are refused with a key as well."""
         super().initial(request, *args, **kwargs)
         if not get_config().mcp.enabled:
             raise RouteNotFoundError
+        check_same_site(self.host, request.META.get("HTTP_ORIGIN"), request.META.get("HTTP_SEC_FETCH_SITE"))
 
     def post(self, request: Request) -> HttpResponse:
         """Answer the message or the batch in the body."""

@@ -92,6 +92,7 @@ def test_no_message_breaks_the_server(value: Any) -> None:
         pytest.param(b"9" * 5000, PARSE_ERROR, id="a number with too many digits"),
         pytest.param(b"[" * 100_000, PARSE_ERROR, id="deep"),
         pytest.param(b'{"a":' * 100_000, PARSE_ERROR, id="deep objects"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"ping","method":"ping"}', PARSE_ERROR, id="a name twice"),
         pytest.param(b"1", INVALID_REQUEST, id="no object"),
         pytest.param(b'{"id":1,"method":"ping"}', INVALID_REQUEST, id="no version"),
         pytest.param(b'{"jsonrpc":"2.0","id":1}', INVALID_REQUEST, id="no method"),

@@ -102,6 +102,17 @@ def test_nobody_gets_in_without_a_key_and_no_page_of_another_site_without_authen
     assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, 'Bearer realm="querykeep"')
 
 
+@pytest.mark.parametrize(
+    "header",
+    [("Origin", "https://evil.test"), ("Origin", "null"), ("Origin", ""), ("Sec-Fetch-Site", "cross-site")],
+)
+def test_no_page_of_another_site_gets_in_with_a_key_either(header: Header) -> None:
+    for message in (request("ping"), {"jsonrpc": "2.0", "method": "a"}):
+        assert (post(message, header).status, post(message, header).code) == (403, "cross_site_request")
+    assert call("POST", "/v1/mcp", header, body=b"{}").status == 401
+    assert post(request("ping"), ("Host", "data.test"), ("Origin", "https://data.test")).status == 200
+
+
 @pytest.mark.parametrize("version", HANDSHAKE_VERSIONS)
 def test_a_known_version_is_agreed_on(version: str) -> None:
     answer = post(request("initialize", {"protocolVersion": version, "capabilities": {}}))
