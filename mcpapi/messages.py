@@ -89,6 +89,11 @@ def id_of(value: Any) -> RequestId:
     return found if isinstance(found, str | int) and not isinstance(found, bool) else None
 
 
+def cancelled_by(message: Message) -> RequestId:
+    """Return the id of the request that a notification cancels; None for every other notification."""
+    return id_of({"id": message.params.get("requestId")}) if message.method == "notifications/cancelled" else None
+
+
 def result(request_id: RequestId, value: Any) -> dict[str, Any]:
     """Return the response with a result."""
     return {"jsonrpc": "2.0", "id": request_id, "result": value}

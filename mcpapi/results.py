@@ -3,10 +3,10 @@
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from mcpapi.errors import ToolError
 
@@ -25,16 +25,6 @@ _MAX_SAFE_INTEGER = 2**53 - 1
 _SAFE_DIGITS = len(str(-_MAX_SAFE_INTEGER))
 
 _PLAIN_NAME = re.compile(r"\w+")
-
-
-class Chunks(Protocol):
-    """A running statement: its result as `application/vnd.spiceai.sql.v1+json`, in chunks. The holder closes it."""
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Give the chunks. Raises ToolError if the statement fails."""
-
-    def close(self) -> None:
-        """Stop the statement if it still runs."""
 
 
 class Number(str):
@@ -71,9 +61,11 @@ class Rows:
         }
 
 
-def read_rows(chunks: Chunks, max_rows: int = DEFAULT_ROWS, max_bytes: int = MAX_BYTES) -> Rows:
+def read_rows(chunks: Iterable[bytes], max_rows: int = DEFAULT_ROWS, max_bytes: int = MAX_BYTES) -> Rows:
     """
-    Read up to *max_rows* rows whose text takes up to *max_bytes*. The caller closes *chunks*.
+    Read up to *max_rows* rows whose text takes up to *max_bytes*.
+
+    *chunks* are the result of a statement as `application/vnd.spiceai.sql.v1+json`.
 
     Raises:
         ToolError: The statement failed, or its columns or its first row are too large.
@@ -107,7 +99,7 @@ def read_rows(chunks: Chunks, max_rows: int = DEFAULT_ROWS, max_bytes: int = MAX
     return found
 
 
-def _pieces(chunks: Chunks) -> Iterator[str]:
+def _pieces(chunks: Iterable[bytes]) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     for chunk in chunks:
         for at in range(0, len(chunk), _PIECE_BYTES):

@@ -24,16 +24,14 @@ from mcpapi.errors import (
 from mcpapi.messages import Message
 from mcpapi.tools import Runtime
 
-#: The version that a transport without a version means.
-DEFAULT_VERSION = "2025-03-26"
 #: The versions that `initialize` agrees on, the newest last.
-HANDSHAKE_VERSIONS = ("2024-11-05", DEFAULT_VERSION, "2025-06-18", "2025-11-25")
-#: Those whose messages may come in batches.
-BATCH_VERSIONS = HANDSHAKE_VERSIONS[:2]
-MAX_BATCH = 50
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 #: The versions that each request names.
 STATELESS_VERSIONS = ("2026-07-28",)
 VERSIONS = (*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS)
+
+#: The methods that need the runtime, and may take long.
+METHODS_OF_RUNTIME = frozenset({"tools/call", "resources/list", "resources/read"})
 
 _Handler: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 

@@ -1,14 +1,14 @@
 """The tools of the server: what they are, and what they return for models (text) and programs (structured content)."""
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Protocol
 
 from mcpapi.errors import ToolError
-from mcpapi.results import DEFAULT_ROWS, MAX_BYTES, MAX_ROWS, Chunks, Rows, read_rows
+from mcpapi.results import DEFAULT_ROWS, MAX_BYTES, MAX_ROWS, Rows, read_rows
 
 #: How many columns of each dataset `list_datasets` shows, and of one `describe_dataset`.
 LISTED_COLUMNS = 40
@@ -30,8 +30,12 @@ _COLUMNS = (
 class Runtime(Protocol):
     """A runtime, as the key of the caller sees it."""
 
-    def run(self, sql: str) -> Chunks:
-        """Start a statement. Raises ToolError if the runtime refuses it, or it fails before its first rows."""
+    def run(self, sql: str) -> AbstractContextManager[Iterable[bytes]]:
+        """
+        Run a statement in the block, which may end before its result does.
+
+        The result is `application/vnd.spiceai.sql.v1+json`. Raises ToolError if the runtime refuses it or it fails.
+        """
 
     def datasets(self) -> list[dict[str, Any]]:
         """Return the items of `GET /v1/datasets`. Raises ToolError."""
@@ -126,7 +130,7 @@ def _check(tool: Tool, arguments: Mapping[str, Any]) -> None:
 
 
 def _rows(runtime: Runtime, sql: str, max_rows: int, max_bytes: int) -> Rows:
-    with closing(runtime.run(sql)) as chunks:
+    with runtime.run(sql) as chunks:
         return read_rows(chunks, max_rows, max_bytes)
 
 

@@ -7,9 +7,10 @@ each statement takes the way of `/v1/sql`.
 
 import base64
 import json
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from hashlib import sha256
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 from django.http import HttpResponse
@@ -19,7 +20,6 @@ import mcpapi.messages as rpc
 from authkeys.principal import Principal
 from mcpapi.errors import (
     HEADER_MISMATCH,
-    INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -29,17 +29,7 @@ from mcpapi.errors import (
     ToolError,
 )
 from mcpapi.messages import Message, RequestId
-from mcpapi.server import (
-    BATCH_VERSIONS,
-    DEFAULT_VERSION,
-    HANDSHAKE_VERSIONS,
-    MAX_BATCH,
-    STATELESS_VERSIONS,
-    Server,
-    unsupported,
-    version_of,
-)
-from queryengine.errors import RateLimitError
+from mcpapi.server import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, Server, unsupported, version_of
 from queryengine.ids import accepted_id, new_id
 from queryengine.state import get_engine
 from runtimeconf.state import get_config
@@ -51,6 +41,8 @@ from sqlapi.hosts import check_same_site
 from sqlapi.problems import QUERY_ID
 from sqlapi.request_bodies import read_body
 from sqlapi.statements import ResultStream, query_of
+
+_VERSION = "HTTP_MCP_PROTOCOL_VERSION"
 
 #: How many statements one message runs at most: the catalog, and the first rows of a dataset.
 _STATEMENTS = 2
@@ -76,75 +68,38 @@ class McpView(ApiView):
         check_same_site(self.host, request.META.get("HTTP_ORIGIN"), request.META.get("HTTP_SEC_FETCH_SITE"))
 
     def post(self, request: Request) -> HttpResponse:
-        """Answer the message or the batch in the body."""
+        """Answer the message in the body."""
         environ = request.META
         body = read_body(environ, get_config().http.max_body_bytes, caller_of(request).fingerprint)
         caller = self.authenticate_again(request)
-        header = environ.get("HTTP_MCP_PROTOCOL_VERSION")
+        value = None
         try:
             value = rpc.parse(body)
-            if not isinstance(value, list):
-                return self._one(caller, environ, value)
-            return self._batch(request, caller, value)
-        except RpcError as error:
-            return _response(rpc.failure(None, error), _status(error, header))
-
-    def _one(self, caller: Principal, environ: MutableMapping[str, Any], value: Any) -> HttpResponse:
-        header = environ.get("HTTP_MCP_PROTOCOL_VERSION")
-        try:
             message = rpc.message_of(value)
             _check_headers(environ, message)
-            answer = self._answer(caller, environ, message)
+            answer = _answer(caller, environ, message)
         except RpcError as error:
-            return _response(rpc.failure(rpc.id_of(value), error), _status(error, header))
+            return _response(rpc.failure(rpc.id_of(value), error), _status(error, environ))
         response = HttpResponse(status=202) if answer is None else _response(answer)
         if message is not None and message.method == "initialize":
             # Nothing is kept under this id: it makes the ids of requests unique, so that they can be cancelled.
             response["Mcp-Session-Id"] = new_id()
         return response
 
-    def _batch(self, request: Request, caller: Principal, values: list[Any]) -> HttpResponse:
-        version = request.META.get("HTTP_MCP_PROTOCOL_VERSION", DEFAULT_VERSION)
-        if version not in BATCH_VERSIONS:
-            raise RpcError(INVALID_REQUEST, f"Only {' and '.join(BATCH_VERSIONS)} have batches.")
-        if not 0 < len(values) <= MAX_BATCH:
-            raise RpcError(INVALID_REQUEST, f"A batch has 1 to {MAX_BATCH} messages.")
-        answers = []
-        for number, value in enumerate(values):
-            try:
-                if number:
-                    self._count(request)
-                answers.append(self._answer(caller, request.META, _batched(value)))
-            except RpcError as error:
-                answers.append(rpc.failure(rpc.id_of(value), error))
-            except RateLimitError as error:
-                answers.append(rpc.failure(rpc.id_of(value), RpcError(INTERNAL_ERROR, f"{error.code}: {error}")))
-        sent = [answer for answer in answers if answer is not None]
-        return _response(sent) if sent else HttpResponse(status=202)
 
-    @staticmethod
-    def _answer(caller: Principal, environ: MutableMapping[str, Any], message: Message | None) -> dict[str, Any] | None:
-        """Return the response to a message; None for a notification or a response."""
-        if message is None:
-            return None
-        session = accepted_id(environ.get("HTTP_MCP_SESSION_ID"))
-        if not message.is_notification:
-            runtime = _Runtime(caller, environ, _query_ids(caller, session, message.id))
-            return rpc.result(message.id, Server(runtime).answer(message))
-        cancelled = message.params.get("requestId")
-        if message.method == "notifications/cancelled" and session and isinstance(cancelled, str | int):
-            ids = _query_ids(caller, session, cancelled)
-            for _ in range(_STATEMENTS):
-                get_engine().cancel(next(ids), caller.fingerprint)
+def _answer(caller: Principal, environ: MutableMapping[str, Any], message: Message | None) -> dict[str, Any] | None:
+    """Return the response to a message; None for a notification or a response."""
+    if message is None:
         return None
-
-
-def _batched(value: Any) -> Message | None:
-    """Return the message in *value*, an item of a batch. Raises RpcError if it may not be one."""
-    message = rpc.message_of(value)
-    if message is not None and (message.method == "initialize" or version_of(message) is not None):
-        raise RpcError(INVALID_REQUEST, "This message cannot be part of a batch.")
-    return message
+    session = accepted_id(environ.get("HTTP_MCP_SESSION_ID"))
+    if not message.is_notification:
+        runtime = _Runtime(caller, environ, _query_ids(caller, session, message.id))
+        return rpc.result(message.id, Server(runtime).answer(message))
+    cancelled = rpc.cancelled_by(message)
+    if session is not None and cancelled is not None:
+        for query_id in islice(_query_ids(caller, session, cancelled), _STATEMENTS):
+            get_engine().cancel(query_id, caller.fingerprint)
+    return None
 
 
 class _Runtime:
@@ -153,14 +108,21 @@ class _Runtime:
     def __init__(self, caller: Principal, environ: MutableMapping[str, Any], query_ids: Iterator[str]) -> None:
         self._caller, self._environ, self._query_ids = caller, environ, query_ids
 
-    def run(self, sql: str) -> "_Statement":
+    @contextmanager
+    def run(self, sql: str) -> Iterator[Iterable[bytes]]:
         try:
             self._caller.require("query")
             self._environ[QUERY_ID] = next(self._query_ids)
             query = query_of(self._caller, self._environ, sql, "vnd")
-            return _Statement(ResultStream(get_engine(), query, self._environ, "mcp"))
-        except ClientGoneError:
+            result = ResultStream(get_engine(), query, self._environ, "mcp")
+            try:
+                yield result
+            finally:
+                result.close("ok")  # A caller that has seen enough rows got what it asked for.
+        except (ClientGoneError, ToolError):
             raise
+        except AnswerCutError as error:
+            raise _tool_error(error.__cause__ if isinstance(error.__cause__, Exception) else error) from error
         except Exception as error:
             raise _tool_error(error) from error
 
@@ -169,26 +131,6 @@ class _Runtime:
             return datasets_of(self._caller)
         except Exception as error:
             raise _tool_error(error) from error
-
-
-class _Statement:
-    """A running statement: `mcpapi.results.Chunks`."""
-
-    def __init__(self, result: ResultStream) -> None:
-        self._result = result
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            return next(self._result)
-        except AnswerCutError as error:
-            raise _tool_error(error.__cause__ if isinstance(error.__cause__, Exception) else error) from error
-
-    def close(self) -> None:
-        # A caller that has seen enough rows got what it asked for.
-        self._result.close("ok")
 
 
 def _tool_error(error: Exception) -> Exception:
@@ -214,7 +156,7 @@ def _check_headers(environ: MutableMapping[str, Any], message: Message | None) -
     Raises:
         RpcError: They do not, or the version is unknown.
     """
-    header = environ.get("HTTP_MCP_PROTOCOL_VERSION")
+    header = environ.get(_VERSION)
     version = None if message is None else version_of(message)
     if message is None or message.is_notification or (version is None and header not in STATELESS_VERSIONS):
         if header is not None and header not in {*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS}:
@@ -241,8 +183,9 @@ def _decoded(header: str | None) -> str | None:
         return None
 
 
-def _status(error: RpcError, version: str | None) -> int:
-    return (_STATELESS_STATUSES if version in STATELESS_VERSIONS else _STATUSES).get(error.code, 200)
+def _status(error: RpcError, environ: Mapping[str, Any]) -> int:
+    is_stateless = environ.get(_VERSION) in STATELESS_VERSIONS
+    return (_STATELESS_STATUSES if is_stateless else _STATUSES).get(error.code, 200)
 
 
 def _response(value: Any, status: int = 200) -> HttpResponse:

@@ -5,84 +5,78 @@ The protocol and the tools are those of `/v1/mcp`, in `mcpapi`. Their statements
 no `runtime.mcp`.
 """
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
+from contextlib import closing, contextmanager, suppress
+from threading import Lock
 from typing import Any, TextIO
 
 import mcpapi.messages as rpc
 from mcpapi.errors import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, RpcError, ToolError
 from mcpapi.messages import Message, RequestId
-from mcpapi.server import MAX_BATCH, Server
+from mcpapi.server import METHODS_OF_RUNTIME, Server
 from runtimeclient.client import RuntimeClient
 from runtimeclient.commands.base import Command, Invocation
 from runtimeclient.connection import STANDARD_INPUT, connect
 from runtimeclient.distribution import version
 from runtimeclient.errors import ClientError, NotAuthorisedError, RequestRefusedError, UsageError
 from runtimeclient.http.endpoint import masked
-from runtimeclient.http.results import JSON_WITH_SCHEMA, SqlResult
+from runtimeclient.http.results import JSON_WITH_SCHEMA
 from runtimeclient.output.writer import TextStream
 
 #: The length of one message.
 MAX_MESSAGE_BYTES = 4 << 20
-#: How many calls run at once; more wait.
+#: How many requests to the runtime run at once; more wait.
 MAX_CALLS = 8
 
 
 class _Call:
     """One request, with a connection of its own, so that it can be cancelled: `mcpapi.tools.Runtime`."""
 
-    def __init__(self, client: RuntimeClient) -> None:
-        self._client = client
+    def __init__(self, connect: Callable[[], RuntimeClient]) -> None:
+        self._connect = connect
+        self._client: RuntimeClient | None = None
         self.is_cancelled = False
 
-    def run(self, sql: str) -> "_Statement":
-        try:
-            return _Statement(self._client.sql(sql, JSON_WITH_SCHEMA), self._client.api_key)
-        except ClientError as exc:
-            raise _tool_error(exc, self._client.api_key) from exc
+    @contextmanager
+    def run(self, sql: str) -> Iterator[Iterator[bytes]]:
+        with self._connected() as client, closing(client.sql(sql, JSON_WITH_SCHEMA)) as result:
+            yield result.chunks()
 
     def datasets(self) -> list[dict[str, Any]]:
-        try:
-            return [dict(item) for item in self._client.dataset_items()]
-        except ClientError as exc:
-            raise _tool_error(exc, self._client.api_key) from exc
+        with self._connected() as client:
+            return [dict(item) for item in client.dataset_items()]
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
 
     def cancel(self) -> None:
-        """Break the connection, which stops the statement. The request gets no response."""
+        """Break the connection, from any thread, which stops the statement. The request gets no response."""
         self.is_cancelled = True
-        self._client.break_off()
+        if self._client is not None:
+            self._client.break_off()
 
-
-class _Statement:
-    """A running statement: `mcpapi.results.Chunks`."""
-
-    def __init__(self, result: SqlResult, api_key: str | None) -> None:
-        self._result, self._api_key = result, api_key
-
-    def __iter__(self) -> Iterator[bytes]:
+    @contextmanager
+    def _connected(self) -> Iterator[RuntimeClient]:
+        """Translate the errors of the block to ToolError."""
         try:
-            yield from self._result.chunks()
+            if self._client is None:
+                self._client = self._connect()
+            if self.is_cancelled:  # Perhaps before there was a connection to break.
+                self._client.break_off()
+            yield self._client
         except ClientError as exc:
-            raise _tool_error(exc, self._api_key) from exc
-
-    def close(self) -> None:
-        self._result.close()
-
-
-def _tool_error(exc: ClientError, api_key: str | None) -> ToolError:
-    match exc:
-        case RequestRefusedError(code=code, detail=detail):
-            return ToolError(code, masked(detail, api_key))
-        case NotAuthorisedError():
-            return ToolError("not_authorised", masked(str(exc), api_key))
-    return ToolError("connection_failed", masked(str(exc), api_key))
+            match exc:
+                case RequestRefusedError():
+                    code, detail = exc.code, exc.detail
+                case NotAuthorisedError():
+                    code, detail = "not_authorised", str(exc)
+                case _:
+                    code, detail = "connection_failed", str(exc)
+            api_key = None if self._client is None else self._client.api_key
+            raise ToolError(code, masked(detail, api_key)) from exc
 
 
 class StdioServer:
@@ -91,7 +85,7 @@ class StdioServer:
     def __init__(self, connect: Callable[[], RuntimeClient], out: TextStream) -> None:
         self._connect = connect
         self._out = out
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._calls: dict[RequestId, _Call] = {}
 
     def serve(self, lines: Iterable[str | bytes | None]) -> None:
@@ -101,44 +95,33 @@ class StdioServer:
                 for line in lines:
                     self._take(line, pool)
             finally:
-                with self._lock:
-                    running = list(self._calls.values())
-                for call in running:
+                for call in list(self._calls.values()):
                     call.cancel()
 
     def _take(self, line: str | bytes | None, pool: ThreadPoolExecutor) -> None:
+        value = None
         try:
-            values, is_batch = _messages(line)
-        except RpcError as error:
-            self._write(rpc.failure(None, error))
-            return
-        jobs = [job for job in map(self._begin, values) if job is not None]
-        if jobs:
-            pool.submit(self._finish, jobs, is_batch=is_batch)
-
-    def _begin(self, value: Any) -> Callable[[], dict[str, Any] | None] | None:
-        """Return what answers the message in *value*; None if it gets no response."""
-        try:
+            value = _parsed(line)
             message = rpc.message_of(value)
-            if message is None or message.is_notification:
-                if message is not None and message.method == "notifications/cancelled":
-                    self._cancel(message.params.get("requestId"))
-                return None
-            return partial(self._answer, message, self._register(message.id))
         except RpcError as error:
-            return partial(rpc.failure, rpc.id_of(value), error)
+            self._write(rpc.failure(rpc.id_of(value), error))
+            return
+        if message is None:
+            return
+        if message.is_notification:
+            if (running := self._calls.get(rpc.cancelled_by(message))) is not None:
+                running.cancel()
+        elif message.id in self._calls:
+            refusal = RpcError(INVALID_REQUEST, "Another request with this id is running.")
+            self._write(rpc.failure(message.id, refusal))
+        else:
+            call = self._calls[message.id] = _Call(self._connect)
+            if message.method in METHODS_OF_RUNTIME:
+                pool.submit(self._answer, message, call)
+            else:  # At once, even while all threads are busy: clients use `ping` to find dead servers.
+                self._answer(message, call)
 
-    def _register(self, request_id: RequestId) -> _Call:
-        try:
-            call = _Call(self._connect())
-        except ClientError as exc:
-            raise RpcError(INTERNAL_ERROR, str(exc)) from exc
-        with self._lock:
-            if self._calls.setdefault(request_id, call) is not call:
-                raise RpcError(INVALID_REQUEST, "Another request with this id is running.")
-        return call
-
-    def _answer(self, message: Message, call: _Call) -> dict[str, Any] | None:
+    def _answer(self, message: Message, call: _Call) -> None:
         try:
             answer = rpc.result(message.id, Server(call, release=version() or "0").answer(message))
         except RpcError as error:
@@ -146,41 +129,22 @@ class StdioServer:
         except Exception:  # noqa: BLE001 (without a response, the client would wait for ever)
             answer = rpc.failure(message.id, RpcError(INTERNAL_ERROR, "The response of the runtime is unexpected."))
         finally:
-            with self._lock:
-                del self._calls[message.id]
+            del self._calls[message.id]
             call.close()
-        return None if call.is_cancelled else answer
-
-    def _finish(self, jobs: Sequence[Callable[[], dict[str, Any] | None]], *, is_batch: bool) -> None:
-        answers = [answer for job in jobs if (answer := job()) is not None]
-        if is_batch and answers:
-            self._write(answers)
-        elif answers:
-            self._write(answers[0])
-
-    def _cancel(self, request_id: object) -> None:
-        with self._lock:
-            call = self._calls.get(request_id) if isinstance(request_id, str | int) else None
-        if call is not None:
-            call.cancel()
+        if not call.is_cancelled:
+            self._write(answer)
 
     def _write(self, value: object) -> None:
         text = rpc.encode(value).decode()
-        with self._lock, suppress(BrokenPipeError, ValueError):  # The client has left.
+        with self._lock, suppress(OSError, ValueError):  # The client has left.
             self._out.write(text + "\n")
             self._out.flush()
 
 
-def _messages(line: str | bytes | None) -> tuple[list[Any], bool]:
-    """Return the values in a line that should be messages, and whether they are a batch. Raises RpcError."""
+def _parsed(line: str | bytes | None) -> Any:
     if line is None:
         raise RpcError(PARSE_ERROR, f"A message has at most {MAX_MESSAGE_BYTES:,} bytes.")
-    value = rpc.parse(line)
-    if not isinstance(value, list):
-        return [value], False
-    if not 0 < len(value) <= MAX_BATCH:
-        raise RpcError(INVALID_REQUEST, f"A batch has 1 to {MAX_BATCH} messages.")
-    return value, True
+    return rpc.parse(line)
 
 
 def _lines(stream: TextIO) -> Iterator[str | bytes | None]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -23,9 +24,6 @@ class Answer:
     def __iter__(self) -> Iterator[bytes]:
         yield from self._chunks
         self.is_read = True
-
-    def close(self) -> None:
-        pass
 
 
 def answer_of(columns: dict[str, Any], rows: str) -> bytes:
@@ -123,8 +121,8 @@ def test_a_value_of_any_depth_is_answered_or_refused(depth: int) -> None:
     for value in ("[" * depth + "1" + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
 
         class Runtime:
-            def run(self, sql: str, value: str = value) -> Answer:
-                return Answer(answer_of({"a": "Utf8"}, f'{{"a":{value}}}'))
+            def run(self, sql: str, value: str = value) -> AbstractContextManager[Answer]:
+                return nullcontext(Answer(answer_of({"a": "Utf8"}, f'{{"a":{value}}}')))
 
             def datasets(self) -> list[dict[str, Any]]:
                 return []

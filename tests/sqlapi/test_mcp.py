@@ -13,7 +13,7 @@ import datasources.state
 import queryengine.state
 import runtimeconf.state
 from datasources.refresh.service import DatasetService
-from mcpapi.server import BATCH_VERSIONS, HANDSHAKE_VERSIONS, MAX_BATCH, STATELESS_VERSIONS
+from mcpapi.server import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from queryengine.pool.inprocess import InProcessEngine
 from runtimeconf.model import AuthConfig, DatasetRule, KeyLimits, McpConfig, RuntimeConfig, Scope
 from runtimeconf.secret import Secret
@@ -188,31 +188,22 @@ def test_notifications_and_responses_are_taken_without_an_answer() -> None:
 
 
 @pytest.mark.parametrize("version", [*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS])
-def test_only_old_versions_have_batches(version: str) -> None:
-    batch = [request("ping"), {"jsonrpc": "2.0", "method": "a"}, request("nope", request_id="b"), 7]
+def test_a_batch_is_refused_as_a_whole(version: str) -> None:
+    answer = post([request("ping")], ("MCP-Protocol-Version", version))
 
-    answer = post(batch, ("MCP-Protocol-Version", version))
-
-    if version in BATCH_VERSIONS:
-        assert [one.get("error", {}).get("code") for one in answer.json()] == [None, -32601, -32600]
-    else:
-        assert (answer.status, answer.json()["error"]["code"]) == (400, -32600)
-
-
-def test_batches_are_bounded_and_cannot_begin_a_session() -> None:
-    assert [post(batch).status for batch in ([], [request("ping")] * (MAX_BATCH + 1))] == [400, 400]
-    assert post([{"jsonrpc": "2.0", "method": "a"}]).status == 202
-    (refused,) = post([request("initialize", {"protocolVersion": "2025-03-26"})]).json()
-    assert refused["error"]["code"] == -32600
+    assert (answer.status, answer.json()["error"]["code"]) == (400, -32600)
 
 
 @pytest.mark.usefixtures("keyed")
-def test_each_message_of_a_batch_counts_as_a_request() -> None:
-    answers = post([request("ping", request_id=number) for number in range(5)], key=LIMITED).json()
+def test_each_message_counts_as_a_request() -> None:
+    cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
 
-    assert ["error" in one for one in answers] == [False] * 3 + [True] * 2
-    assert "rate_limited" in answers[-1]["error"]["message"]
-    assert post(request("ping"), key=LIMITED).code == "rate_limited"
+    assert [post(message, key=LIMITED).status for message in (request("ping"), 7, cancel, cancel)] == [
+        200,
+        400,
+        202,
+        429,
+    ]
 
 
 def test_every_tool_is_read_only_and_its_results_fit_its_schema() -> None:

@@ -46,7 +46,7 @@ MESSAGES = (
     ),
     {"jsonrpc": "2.0", "id": 3, "method": "resources/read", "params": {"uri": "querykeep://datasets/orders"}},
     {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}},
-    [{"jsonrpc": "2.0", "id": 4, "method": "ping"}, {"jsonrpc": "2.0", "method": "notifications/initialized"}],
+    {"jsonrpc": "2.0", "id": 4, "method": "ping"},
 )
 
 ACCEPTED = (
