@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from operator import itemgetter
 from typing import Any, Protocol
 
 from mcpapi.errors import ToolError
@@ -14,16 +15,18 @@ from mcpapi.results import DEFAULT_ROWS, MAX_BYTES, MAX_ROWS, Rows, read_rows
 LISTED_COLUMNS = 40
 DESCRIBED_COLUMNS = 1000
 _TYPE_CHARACTERS = 200
+_COMMENT_CHARACTERS = 500
 _SAMPLE_ROWS = 3
 _SAMPLE_BYTES = 8 * 1024
-#: For statements of ours, whose rows are names.
+#: For the statement of ours, whose rows are datasets.
 _CATALOG_ROWS = 100_000
 _CATALOG_BYTES = 16 << 20
 
-_COLUMNS = (
-    "SELECT c.table_name, c.column_name, c.data_type, c.COLUMN_COMMENT, t.TABLE_COMMENT"
-    " FROM information_schema.columns c JOIN information_schema.tables t USING (table_name)"
-    " ORDER BY c.table_name, c.ordinal_position"
+_CATALOG = (
+    "SELECT c.table_name, t.TABLE_COMMENT, count(*), list([c.column_name, left(c.data_type, {type}),"
+    " left(c.COLUMN_COMMENT, {comment})] ORDER BY c.ordinal_position)[:{columns}]"
+    " FROM information_schema.columns c JOIN information_schema.tables t USING (table_name){where}"
+    " GROUP BY c.table_name, t.TABLE_COMMENT ORDER BY c.table_name"
 )
 
 
@@ -146,38 +149,57 @@ def _query(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
     return Content("\n".join([f"columns: {rows.header}", *rows.lines, end]), rows.structured())
 
 
-def datasets(runtime: Runtime) -> list[dict[str, Any]]:
+def datasets(runtime: Runtime, name: str | None = None) -> list[dict[str, Any]]:
     """
-    Return each dataset and view with its columns, in order of name. Figures of views and of hidden rows are None.
+    Return each dataset and view, or the one with this *name*, with its first columns, in order of name.
+
+    Figures of views and of hidden rows are None.
 
     Raises:
         ToolError: The runtime refused to list them.
     """
-    states = {one["name"].lower(): one for one in runtime.datasets()}
-    found: dict[str, dict[str, Any]] = {}
+    quoted = "" if name is None else name.lower().replace("'", "''")
+    statement = _CATALOG.format(
+        type=_TYPE_CHARACTERS + 1,
+        comment=_COMMENT_CHARACTERS + 1,
+        columns=LISTED_COLUMNS if name is None else DESCRIBED_COLUMNS,
+        where="" if name is None else f" WHERE lower(c.table_name) = '{quoted}'",
+    )
     try:
-        catalog = _rows(runtime, _COLUMNS, _CATALOG_ROWS, _CATALOG_BYTES).rows
+        catalog = _rows(runtime, statement, _CATALOG_ROWS, _CATALOG_BYTES).structured()["rows"]
     except ToolError as error:
         if error.code not in _WITHOUT_CATALOG:
             raise
         catalog = []
-    for row in catalog:
-        name, column, kind, about_column, about = (None if cell is None else str(cell) for cell in row)
-        one = found.setdefault(str(name), {"name": name, "description": about, "columns": []})
-        one["columns"].append({"name": column, "type": _short(str(kind)), "description": about_column})
-    known = {name.lower() for name in found}
-    for state in states.values():
-        if state["name"].lower() not in known:  # Without data it has no columns.
-            found[state["name"]] = {"name": state["name"], "description": None, "columns": []}
-    for name, one in found.items():
-        state = states.get(name.lower(), {})
-        one |= {figure: state.get(figure) for figure in ("status", "rows", "refreshed_at")}
-        one["column_count"] = len(one["columns"])
-    return [found[name] for name in sorted(found)]
+    states = {one["name"].lower(): one for one in runtime.datasets()}
+    known = {table.lower() for table, *_ in catalog}
+    # A dataset without data has no columns.
+    catalog += [
+        [one["name"], None, 0, []]
+        for lower, one in states.items()
+        if lower not in known and (name is None or lower == name.lower())
+    ]
+    return [
+        {
+            "name": table,
+            "description": about,
+            "columns": [
+                {
+                    "name": column,
+                    "type": _line(str(_cut(kind, _TYPE_CHARACTERS))),
+                    "description": _cut(comment, _COMMENT_CHARACTERS),
+                }
+                for column, kind, comment in columns
+            ],
+            "column_count": count,
+            **{figure: states.get(table.lower(), {}).get(figure) for figure in ("status", "rows", "refreshed_at")},
+        }
+        for table, about, count, columns in sorted(catalog, key=itemgetter(0))
+    ]
 
 
 #: On a cluster there may be no catalog to read.
-_WITHOUT_CATALOG = frozenset({"sql_error", "statement_not_allowed"})
+_WITHOUT_CATALOG = frozenset({"sql_error", "sql_syntax_error", "statement_not_allowed"})
 
 
 def _list(runtime: Runtime, _: Mapping[str, Any]) -> Content:
@@ -186,24 +208,23 @@ def _list(runtime: Runtime, _: Mapping[str, Any]) -> Content:
     size = 0
     found = datasets(runtime)
     for one in found:
-        columns = one["columns"][:LISTED_COLUMNS]
-        more = one["column_count"] - len(columns)
-        text = f"{_heading(one)}\n  {', '.join(map(_column, columns))}"
+        more = one["column_count"] - len(one["columns"])
+        text = f"{_heading(one)}\n  {', '.join(map(_column, one['columns']))}"
         text += f", and {more:,} more: see describe_dataset" if more else ""
         size += len(text.encode())
         if size > MAX_BYTES:
             lines.append(f"Cut after {len(shown)} of {len(found)}: query information_schema.tables for all names.")
             break
         lines.append(text)
-        shown.append(one | {"columns": columns})
+        shown.append(one)
     lines.append(f"{len(found)} dataset{'' if len(found) == 1 else 's'}.")
     return Content("\n".join(lines), {"datasets": shown, "dataset_count": len(found)})
 
 
 def _described(runtime: Runtime, name: str) -> tuple[dict[str, Any], Rows | None]:
-    found = datasets(runtime)
-    one = next((one for one in found if one["name"].lower() == name.lower()), None)
+    one = next(iter(datasets(runtime, name)), None)
     if one is None:
+        found = datasets(runtime)
         near = get_close_matches(name.lower(), [one["name"].lower() for one in found], n=3)
         names = [one["name"] for one in found if one["name"].lower() in near] or [one["name"] for one in found[:20]]
         known = f" Nearest names: {', '.join(names)}." if names else " This key can see no datasets."
@@ -224,7 +245,6 @@ _WITHOUT_SAMPLE = frozenset({"row_too_large", "result_too_wide", "dataset_not_lo
 
 def _describe(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
     one, sample = _described(runtime, arguments["name"])
-    one["columns"] = one["columns"][:DESCRIBED_COLUMNS]
     more = one["column_count"] - len(one["columns"])
     lines = [_heading(one), *(f"  {_column(column)}" for column in one["columns"])]
     lines += [f"  and {more:,} more: query information_schema.columns"] if more else []
@@ -254,9 +274,8 @@ def _column(column: Mapping[str, Any]) -> str:
     return f"{_line(column['name'])} {column['type']}{about}"
 
 
-def _short(kind: str) -> str:
-    """Return a type, whose values, names and fields may be many, on one line."""
-    return _line(kind if len(kind) <= _TYPE_CHARACTERS else f"{kind[:_TYPE_CHARACTERS]}...")
+def _cut(text: str | None, characters: int) -> str | None:
+    return text if text is None or len(text) <= characters else f"{text[:characters]}..."
 
 
 def _line(text: str) -> str:

@@ -236,6 +236,24 @@ def test_the_datasets_are_listed_described_and_read() -> None:
         assert post(request("resources/read", {"uri": uri})).json()["error"]["code"] == -32002
 
 
+@pytest.mark.parametrize("name", ["o'rders", "orders' OR 'a' = 'a", 'a"b', "\0", "x" * 100_000, "", "main.orders"])
+def test_a_name_that_is_nowhere_is_only_a_name(name: str) -> None:
+    found = tool("describe_dataset", name=name)
+
+    assert found["isError"]
+    assert text_of(found).startswith("dataset_not_found: There is no such dataset or view. Nearest names: ")
+
+
+def test_only_the_first_columns_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcpapi.tools.LISTED_COLUMNS", 1)
+    monkeypatch.setattr("mcpapi.tools.DESCRIBED_COLUMNS", 1)
+
+    assert "\n  id BIGINT, and 1 more: see describe_dataset\n" in text_of(tool("list_datasets"))
+    assert "\n  id BIGINT\n  and 1 more: query information_schema.columns\n" in text_of(
+        tool("describe_dataset", name="orders")
+    )
+
+
 def test_a_result_is_cut_with_a_hint_and_counts_as_done(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         found = tool("query", sql="SELECT * FROM range(10_000_000)", max_rows=5)
