@@ -38,11 +38,15 @@ Value: TypeAlias = "bool | str | Number | list[Value] | dict[str, Value] | None"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The columns as pairs of name and SQL type, and the rows that fit. `is_cut` if the statement has more."""
+    """
+    The columns as pairs of name and SQL type, and the rows that fit. `is_cut` if the statement has more.
+
+    In `rows`, numbers that a double would change are strings. `lines` are the rows as JSON arrays, exact, in which no
+    value can look like another line.
+    """
 
     columns: list[tuple[str, str]]
-    rows: list[list[Value]]
-    #: Each row as a JSON array, in which no value can look like another line.
+    rows: list[list[Any]]
     lines: list[str]
     is_cut: bool
 
@@ -52,10 +56,10 @@ class Rows:
         return ", ".join(f"{_quoted(name)} {kind}" for name, kind in self.columns)
 
     def structured(self) -> dict[str, Any]:
-        """Return the JSON for `structuredContent`. Numbers that a double would change are strings."""
+        """Return the JSON for `structuredContent`."""
         return {
             "columns": [{"name": name, "type": kind} for name, kind in self.columns],
-            "rows": [_plain(row) for row in self.rows],
+            "rows": self.rows,
             "row_count": len(self.rows),
             "is_cut": self.is_cut,
         }
@@ -91,7 +95,7 @@ def read_rows(chunks: Iterable[bytes], max_rows: int = DEFAULT_ROWS, max_bytes: 
             )
         if size > max_bytes or len(found.rows) == max_rows:
             return replace(found, is_cut=True)
-        found.rows.append(row)
+        found.rows.append([_plain(value) for value in row])
         found.lines.append(line)
         reader.skips(",")
     for _ in reader.pieces:  # The statement ends only when all of its result has been read.

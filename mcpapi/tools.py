@@ -87,21 +87,15 @@ def call(runtime: Runtime, tool: Tool, arguments: Mapping[str, Any]) -> dict[str
     try:
         _check(tool, arguments)
         content = tool.run(runtime, arguments)
-    except RecursionError:
-        return _failed(ToolError("row_too_large", "A value is nested too deep to show: select parts of it."))
     except ToolError as error:
-        return _failed(error)
+        hint = _HINTS.get(error.code)
+        text = f"{error.code}: {error}" + (f"\n{hint}" if hint else "")
+        return {"content": [{"type": "text", "text": text}], "isError": True}
     return {
         "content": [{"type": "text", "text": content.text}],
         "structuredContent": content.structured,
         "isError": False,
     }
-
-
-def _failed(error: ToolError) -> dict[str, Any]:
-    hint = _HINTS.get(error.code)
-    text = f"{error.code}: {error}" + (f"\n{hint}" if hint else "")
-    return {"content": [{"type": "text", "text": text}], "isError": True}
 
 
 #: What to do about an error whose own sentence does not say it.
@@ -133,8 +127,11 @@ def _check(tool: Tool, arguments: Mapping[str, Any]) -> None:
 
 
 def _rows(runtime: Runtime, sql: str, max_rows: int, max_bytes: int) -> Rows:
-    with runtime.run(sql) as chunks:
-        return read_rows(chunks, max_rows, max_bytes)
+    try:
+        with runtime.run(sql) as chunks:
+            return read_rows(chunks, max_rows, max_bytes)
+    except RecursionError as error:
+        raise ToolError("row_too_large", "A value is nested too deep to show: select parts of it.") from error
 
 
 def _query(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
@@ -158,6 +155,7 @@ def datasets(runtime: Runtime, name: str | None = None) -> list[dict[str, Any]]:
     Raises:
         ToolError: The runtime refused to list them.
     """
+    states = {one["name"].lower(): one for one in runtime.datasets()}
     quoted = "" if name is None else name.lower().replace("'", "''")
     statement = _CATALOG.format(
         type=_TYPE_CHARACTERS + 1,
@@ -166,12 +164,11 @@ def datasets(runtime: Runtime, name: str | None = None) -> list[dict[str, Any]]:
         where="" if name is None else f" WHERE lower(c.table_name) = '{quoted}'",
     )
     try:
-        catalog = _rows(runtime, statement, _CATALOG_ROWS, _CATALOG_BYTES).structured()["rows"]
+        catalog = _rows(runtime, statement, _CATALOG_ROWS, _CATALOG_BYTES).rows
     except ToolError as error:
         if error.code not in _WITHOUT_CATALOG:
             raise
         catalog = []
-    states = {one["name"].lower(): one for one in runtime.datasets()}
     known = {table.lower() for table, *_ in catalog}
     # A dataset without data has no columns.
     catalog += [

@@ -95,6 +95,7 @@ class StdioServer:
                 for line in lines:
                     self._take(line, pool)
             finally:
+                pool.shutdown(wait=False, cancel_futures=True)
                 for call in list(self._calls.values()):
                     call.cancel()
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpapi.errors import ToolError
+from mcpapi.messages import encode
 from mcpapi.results import MAX_BYTES, Rows, read_rows
 from mcpapi.tools import TOOLS, call
 
@@ -131,6 +132,7 @@ def test_a_value_of_any_depth_is_answered_or_refused(depth: int) -> None:
         text = found["content"][0]["text"]
 
         assert text.startswith("row_too_large: ") if found["isError"] else value in text
+        assert json.loads(encode(found)) == found
 
 
 def test_an_endless_value_is_not_kept() -> None:
