@@ -1,7 +1,7 @@
 """The tools of the server: what they are, and what they return for models (text) and programs (structured content)."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,6 +16,8 @@ LISTED_COLUMNS = 40
 DESCRIBED_COLUMNS = 1000
 _TYPE_CHARACTERS = 200
 _COMMENT_CHARACTERS = 500
+#: How much of a wrong name is compared with those that exist.
+_NAME_CHARACTERS = 200
 _SAMPLE_ROWS = 3
 _SAMPLE_BYTES = 8 * 1024
 #: For the statement of ours, whose rows are datasets.
@@ -136,14 +138,15 @@ def _rows(runtime: Runtime, sql: str, max_rows: int, max_bytes: int) -> Rows:
 
 def _query(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
     rows = _rows(runtime, arguments["sql"], arguments.get("max_rows", DEFAULT_ROWS), MAX_BYTES)
-    count = len(rows.rows)
-    end = f"{count} row{'' if count == 1 else 's'}."
-    if rows.is_cut:
-        end = (
-            f"Cut after {count} rows; there are more. Aggregate (count, sum, GROUP BY), filter, or page with ORDER BY,"
-            " LIMIT and OFFSET instead of reading all rows."
-        )
+    count = _counted(rows.rows, "row")
+    end = f"Cut after {count}; {_MORE}" if rows.is_cut else f"{count}."
     return Content("\n".join([f"columns: {rows.header}", *rows.lines, end]), rows.structured())
+
+
+_MORE = (
+    "there are more. Aggregate (count, sum, GROUP BY), filter, or page with ORDER BY, LIMIT and OFFSET instead of"
+    " reading all rows."
+)
 
 
 def datasets(runtime: Runtime, name: str | None = None) -> list[dict[str, Any]]:
@@ -214,7 +217,7 @@ def _list(runtime: Runtime, _: Mapping[str, Any]) -> Content:
             break
         lines.append(text)
         shown.append(one)
-    lines.append(f"{len(found)} dataset{'' if len(found) == 1 else 's'}.")
+    lines.append(f"{_counted(found, 'dataset')}.")
     return Content("\n".join(lines), {"datasets": shown, "dataset_count": len(found)})
 
 
@@ -222,7 +225,7 @@ def _described(runtime: Runtime, name: str) -> tuple[dict[str, Any], Rows | None
     one = next(iter(datasets(runtime, name)), None)
     if one is None:
         found = datasets(runtime)
-        near = get_close_matches(name.lower(), [one["name"].lower() for one in found], n=3)
+        near = get_close_matches(name.lower()[:_NAME_CHARACTERS], [one["name"].lower() for one in found], n=3)
         names = [one["name"] for one in found if one["name"].lower() in near] or [one["name"] for one in found[:20]]
         known = f" Nearest names: {', '.join(names)}." if names else " This key can see no datasets."
         raise ToolError("dataset_not_found", f"There is no such dataset or view.{known}")
@@ -253,6 +256,10 @@ def _describe(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
 def resource(runtime: Runtime, name: str) -> str:
     """Return the dataset *name* as JSON. Raises ToolError."""
     return json.dumps(_describe(runtime, {"name": name}).structured, ensure_ascii=False)
+
+
+def _counted(items: Sized, noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
 
 
 def _heading(one: Mapping[str, Any]) -> str:
