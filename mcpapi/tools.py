@@ -25,10 +25,11 @@ _CATALOG_ROWS = 100_000
 _CATALOG_BYTES = 16 << 20
 
 _CATALOG = (
-    "SELECT c.table_name, t.TABLE_COMMENT, count(*), list([c.column_name, left(c.data_type, {type}),"
-    " left(c.COLUMN_COMMENT, {comment})] ORDER BY c.ordinal_position)[:{columns}]"
-    " FROM information_schema.columns c JOIN information_schema.tables t USING (table_name){where}"
-    " GROUP BY c.table_name, t.TABLE_COMMENT ORDER BY c.table_name"
+    "SELECT if(c.table_schema = 'main', c.table_name, concat(c.table_schema, '.', c.table_name)) AS name,"
+    " t.TABLE_COMMENT, count(*), list([c.column_name, left(c.data_type, {type}), left(c.COLUMN_COMMENT, {comment})]"
+    " ORDER BY c.ordinal_position)[:{columns}]"
+    " FROM information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name)"
+    "{where} GROUP BY 1, 2 ORDER BY 1"
 )
 
 
@@ -164,7 +165,7 @@ def datasets(runtime: Runtime, name: str | None = None) -> list[dict[str, Any]]:
         type=_TYPE_CHARACTERS + 1,
         comment=_COMMENT_CHARACTERS + 1,
         columns=LISTED_COLUMNS if name is None else DESCRIBED_COLUMNS,
-        where="" if name is None else f" WHERE lower(c.table_name) = '{quoted}'",
+        where="" if name is None else f" WHERE lower(name) = '{quoted}'",
     )
     try:
         catalog = _rows(runtime, statement, _CATALOG_ROWS, _CATALOG_BYTES).rows
@@ -230,8 +231,9 @@ def _described(runtime: Runtime, name: str) -> tuple[dict[str, Any], Rows | None
         known = f" Nearest names: {', '.join(names)}." if names else " This key can see no datasets."
         raise ToolError("dataset_not_found", f"There is no such dataset or view.{known}")
     try:
-        quoted = one["name"].replace('"', '""')
-        sample = _rows(runtime, f'FROM "{quoted}" LIMIT {_SAMPLE_ROWS}', _SAMPLE_ROWS, _SAMPLE_BYTES)
+        schema, _, table = one["name"].replace('"', '""').rpartition(".")
+        relation = f'"{schema or "main"}"."{table}"'
+        sample = _rows(runtime, f"FROM {relation} LIMIT {_SAMPLE_ROWS}", _SAMPLE_ROWS, _SAMPLE_BYTES)
     except ToolError as error:
         if error.code not in _WITHOUT_SAMPLE:
             raise

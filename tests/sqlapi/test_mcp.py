@@ -4,7 +4,9 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import runtimeconf.state
 from datasources.refresh.service import DatasetService
 from mcpapi.server import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import AuthConfig, DatasetRule, KeyLimits, McpConfig, RuntimeConfig, Scope
+from runtimeconf.model import AuthConfig, DatasetRule, Documentation, KeyLimits, McpConfig, RuntimeConfig, Scope
 from runtimeconf.secret import Secret
 from tests.datasources.support import wait_for
 from tests.sqlapi.conftest import running_on
@@ -234,6 +236,31 @@ def test_the_datasets_are_listed_described_and_read() -> None:
     assert json.loads(content["text"]) == described["structuredContent"]
     for uri in ("querykeep://datasets/absent", "file:///etc/passwd", "querykeep://datasets/%FF", ""):
         assert post(request("resources/read", {"uri": uri})).json()["error"]["code"] == -32002
+
+
+def test_datasets_of_the_same_name_in_two_schemas_are_two(runtime: RuntimeConfig, tmp_path: Path) -> None:
+    (other := tmp_path / "other.csv").write_text("x\n1\n")
+    first, second = (replace(runtime.datasets[1], name=name) for name in ("fixed", "taxi.fixed"))
+    datasets = (first, replace(second, location=str(other), documentation=Documentation()))
+    config = replace(runtime, state_dir=tmp_path / "state", datasets=datasets)
+    with ExitStack() as running:
+        service = DatasetService(config, exclusive=True)
+        service.start()
+        running.callback(service.stop, 60)
+        wait_for(service.is_loaded, "the datasets", 60)
+        engine = running.enter_context(closing(InProcessEngine(config)))
+        running.enter_context(running_on(config))
+        datasources.state.set_datasets(service)
+        queryengine.state.set_engine(engine)
+
+        listed = tool("list_datasets")["structuredContent"]["datasets"]
+        described = text_of(tool("describe_dataset", name="taxi.fixed"))
+
+    assert [(one["name"], one["rows"], len(one["columns"])) for one in listed] == [
+        ("fixed", 100, 2),
+        ("taxi.fixed", 1, 1),
+    ]
+    assert described.splitlines()[1:] == ["  x BIGINT", "first rows:", "[1]"]
 
 
 @pytest.mark.parametrize("name", ["o'rders", "orders' OR 'a' = 'a", 'a"b', "\0", "x" * 100_000, "", "main.orders"])
