@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from mcpapi.errors import ToolError
 from mcpapi.results import DEFAULT_ROWS, MAX_BYTES, MAX_ROWS, Rows, read_rows
@@ -22,7 +22,7 @@ _SAMPLE_ROWS = 3
 _SAMPLE_BYTES = 8 * 1024
 #: For the statement of ours, whose rows are datasets.
 _CATALOG_ROWS = 100_000
-_CATALOG_BYTES = 16 << 20
+_CATALOG_BYTES = 4 << 20
 
 _CATALOG = (
     "SELECT if(c.table_schema = 'main', c.table_name, concat(c.table_schema, '.', c.table_name)) AS name,"
@@ -47,12 +47,8 @@ class Runtime(Protocol):
         """Return the items of `GET /v1/datasets`. Raises ToolError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """The result of a tool."""
-
-    text: str
-    structured: dict[str, Any]
+#: The result of a tool: for models, and for programs.
+Content: TypeAlias = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +85,12 @@ def call(runtime: Runtime, tool: Tool, arguments: Mapping[str, Any]) -> dict[str
     """Return the result of a call. A failure is a result as well, so that the model can correct itself."""
     try:
         _check(tool, arguments)
-        content = tool.run(runtime, arguments)
+        text, structured = tool.run(runtime, arguments)
     except ToolError as error:
         hint = _HINTS.get(error.code)
         text = f"{error.code}: {error}" + (f"\n{hint}" if hint else "")
         return {"content": [{"type": "text", "text": text}], "isError": True}
-    return {
-        "content": [{"type": "text", "text": content.text}],
-        "structuredContent": content.structured,
-        "isError": False,
-    }
+    return {"content": [{"type": "text", "text": text}], "structuredContent": structured, "isError": False}
 
 
 #: What to do about an error whose own sentence does not say it.
@@ -141,7 +133,7 @@ def _query(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
     rows = _rows(runtime, arguments["sql"], arguments.get("max_rows", DEFAULT_ROWS), MAX_BYTES)
     count = _counted(rows.rows, "row")
     end = f"Cut after {count}; {_MORE}" if rows.is_cut else f"{count}."
-    return Content("\n".join([f"columns: {rows.header}", *rows.lines, end]), rows.structured())
+    return "\n".join([f"columns: {rows.header}", *rows.lines, end]), rows.structured()
 
 
 _MORE = (
@@ -219,26 +211,7 @@ def _list(runtime: Runtime, _: Mapping[str, Any]) -> Content:
         lines.append(text)
         shown.append(one)
     lines.append(f"{_counted(found, 'dataset')}.")
-    return Content("\n".join(lines), {"datasets": shown, "dataset_count": len(found)})
-
-
-def _described(runtime: Runtime, name: str) -> tuple[dict[str, Any], Rows | None]:
-    one = next(iter(datasets(runtime, name)), None)
-    if one is None:
-        found = datasets(runtime)
-        near = get_close_matches(name.lower()[:_NAME_CHARACTERS], [one["name"].lower() for one in found], n=3)
-        names = [one["name"] for one in found if one["name"].lower() in near] or [one["name"] for one in found[:20]]
-        known = f" Nearest names: {', '.join(names)}." if names else " This key can see no datasets."
-        raise ToolError("dataset_not_found", f"There is no such dataset or view.{known}")
-    try:
-        schema, _, table = one["name"].replace('"', '""').rpartition(".")
-        relation = f'"{schema or "main"}"."{table}"'
-        sample = _rows(runtime, f"FROM {relation} LIMIT {_SAMPLE_ROWS}", _SAMPLE_ROWS, _SAMPLE_BYTES)
-    except ToolError as error:
-        if error.code not in _WITHOUT_SAMPLE:
-            raise
-        return one, None
-    return one, sample
+    return "\n".join(lines), {"datasets": shown, "dataset_count": len(found)}
 
 
 #: The columns are worth showing even if the first rows are too large, or not there yet.
@@ -246,18 +219,37 @@ _WITHOUT_SAMPLE = frozenset({"row_too_large", "result_too_wide", "dataset_not_lo
 
 
 def _describe(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
-    one, sample = _described(runtime, arguments["name"])
+    one = next(iter(datasets(runtime, arguments["name"])), None)
+    if one is None:
+        raise _not_found(runtime, arguments["name"])
+    schema, _, table = one["name"].replace('"', '""').rpartition(".")
+    relation = f'"{schema or "main"}"."{table}"'
+    sample = None
+    try:
+        sample = _rows(runtime, f"FROM {relation} LIMIT {_SAMPLE_ROWS}", _SAMPLE_ROWS, _SAMPLE_BYTES)
+    except ToolError as error:
+        if error.code not in _WITHOUT_SAMPLE:
+            raise
     more = one["column_count"] - len(one["columns"])
     lines = [_heading(one), *(f"  {_column(column)}" for column in one["columns"])]
     lines += [f"  and {more:,} more: query information_schema.columns"] if more else []
     rows = [] if sample is None else sample.lines
     lines += ["first rows:", *rows] if rows else []
-    return Content("\n".join(lines), one | {"sample": None if sample is None else sample.structured()})
+    return "\n".join(lines), one | {"sample": None if sample is None else sample.structured()}
+
+
+def _not_found(runtime: Runtime, name: str) -> ToolError:
+    found = [one["name"] for one in datasets(runtime)]
+    near = get_close_matches(name.lower()[:_NAME_CHARACTERS], map(str.lower, found), n=3)
+    names = [one for one in found if one.lower() in near] or found[:20]
+    known = f"Nearest names: {', '.join(names)}." if names else "This key can see no datasets."
+    return ToolError("dataset_not_found", f"There is no such dataset or view. {known}")
 
 
 def resource(runtime: Runtime, name: str) -> str:
     """Return the dataset *name* as JSON. Raises ToolError."""
-    return json.dumps(_describe(runtime, {"name": name}).structured, ensure_ascii=False)
+    _, structured = _describe(runtime, {"name": name})
+    return json.dumps(structured, ensure_ascii=False)
 
 
 def _counted(items: Sized, noun: str) -> str:
