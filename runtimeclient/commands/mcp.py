@@ -5,6 +5,7 @@ The protocol and the tools are those of `/v1/mcp`, in `mcpapi`. Their statements
 no `runtime.mcp`.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -136,7 +137,7 @@ class StdioServer:
             self._write(answer)
 
     def _write(self, value: object) -> None:
-        text = rpc.encode(value).decode()
+        text = json.dumps(value, separators=(",", ":"))  # in ASCII, which no encoding of the output changes or refuses
         with self._lock, suppress(OSError, ValueError):  # The client has left.
             self._out.write(text + "\n")
             self._out.flush()

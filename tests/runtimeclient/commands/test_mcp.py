@@ -126,6 +126,8 @@ def test_an_answer_that_no_runtime_gives_is_an_error_and_not_the_end(remote: Rem
     with started(remote) as agent:
         assert agent.ask(call_of(tool="list_datasets", x=1))["result"]["isError"]
         assert agent.ask({**call_of(), "params": {"name": "list_datasets"}})["error"]["code"] == -32603
+        remote.on_sql(Reply(body=ROWS.body.replace(b'"a":1', b'"a":"\\ud800"'), content_type=VND))
+        assert agent.ask(call_of())["error"]["code"] == -32603
         assert agent.ask(PING)["result"] == {}
 
 
