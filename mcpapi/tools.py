@@ -1,7 +1,7 @@
 """The tools of the server: what they are, and what they return for models (text) and programs (structured content)."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -131,7 +131,7 @@ def _rows(runtime: Runtime, sql: str, max_rows: int, max_bytes: int) -> Rows:
 
 def _query(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
     rows = _rows(runtime, arguments["sql"], arguments.get("max_rows", DEFAULT_ROWS), MAX_BYTES)
-    count = _counted(rows.rows, "row")
+    count = _counted(len(rows.rows), "row")
     end = f"Cut after {count}; {_MORE}" if rows.is_cut else f"{count}."
     return "\n".join([f"columns: {rows.header}", *rows.lines, end]), rows.structured()
 
@@ -191,7 +191,7 @@ def datasets(runtime: Runtime, name: str | None = None) -> list[dict[str, Any]]:
     ]
 
 
-#: On a cluster there may be no catalog to read.
+#: A cluster speaks Spark's dialect, and has no descriptions of columns.
 _WITHOUT_CATALOG = frozenset({"sql_error", "sql_syntax_error", "statement_not_allowed"})
 
 
@@ -202,7 +202,7 @@ def _list(runtime: Runtime, _: Mapping[str, Any]) -> Content:
     found = datasets(runtime)
     for one in found:
         more = one["column_count"] - len(one["columns"])
-        text = f"{_heading(one)}\n  {', '.join(map(_column, one['columns']))}"
+        text = _heading(one) + (f"\n  {', '.join(map(_column, one['columns']))}" if one["columns"] else "")
         text += f", and {more:,} more: see describe_dataset" if more else ""
         size += len(text.encode())
         if size > MAX_BYTES:
@@ -210,7 +210,7 @@ def _list(runtime: Runtime, _: Mapping[str, Any]) -> Content:
             break
         lines.append(text)
         shown.append(one)
-    lines.append(f"{_counted(found, 'dataset')}.")
+    lines.append(f"{_counted(len(found), 'dataset')}.")
     return "\n".join(lines), {"datasets": shown, "dataset_count": len(found)}
 
 
@@ -230,6 +230,9 @@ def _describe(runtime: Runtime, arguments: Mapping[str, Any]) -> Content:
     except ToolError as error:
         if error.code not in _WITHOUT_SAMPLE:
             raise
+    if sample is not None and not one["columns"]:  # There was no catalog to read.
+        columns = [{"name": column, "type": kind, "description": None} for column, kind in sample.columns]
+        one |= {"columns": columns[:DESCRIBED_COLUMNS], "column_count": len(columns)}
     more = one["column_count"] - len(one["columns"])
     lines = [_heading(one), *(f"  {_column(column)}" for column in one["columns"])]
     lines += [f"  and {more:,} more: query information_schema.columns"] if more else []
@@ -252,13 +255,13 @@ def resource(runtime: Runtime, name: str) -> str:
     return json.dumps(structured, ensure_ascii=False)
 
 
-def _counted(items: Sized, noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _heading(one: Mapping[str, Any]) -> str:
     facts = [
-        f"{one['rows']:,} rows" if isinstance(one["rows"], int) else "",
+        _counted(one["rows"], "row") if isinstance(one["rows"], int) else "",
         f"refreshed {one['refreshed_at']}" if one["refreshed_at"] else "",
         str(one["status"]) if one["status"] not in {None, "Ready"} else "",
     ]

@@ -117,6 +117,25 @@ def test_rows_are_read_from_a_chunk_of_any_size() -> None:
     assert (len(found.rows), found.is_cut) == (MAX_BYTES // 1004, True)
 
 
+def test_a_dataset_is_described_without_a_catalog() -> None:
+    class Cluster:
+        def run(self, sql: str) -> AbstractContextManager[Answer]:
+            if "information_schema" in sql:
+                raise ToolError("sql_error", "Function 'list' does not exist.")
+            return nullcontext(Answer(answer_of({"a": "Int64"}, '{"a":1}')))
+
+        def datasets(self) -> list[dict[str, Any]]:
+            return [{"name": "taxi.trips", "rows": 1, "refreshed_at": None, "status": "Ready"}]
+
+    listed, described = (
+        call(Cluster(), TOOLS[name], arguments)["content"][0]["text"].splitlines()
+        for name, arguments in (("list_datasets", {}), ("describe_dataset", {"name": "TAXI.trips"}))
+    )
+
+    assert listed == ["taxi.trips (1 row)", "1 dataset."]
+    assert described == ["taxi.trips (1 row)", "  a BIGINT", "first rows:", "[1]"]
+
+
 @pytest.mark.parametrize("depth", [*range(100, 1100, 100), 10_000])
 def test_a_value_of_any_depth_is_answered_or_refused(depth: int) -> None:
     for value in ("[" * depth + "1" + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
