@@ -91,9 +91,8 @@ cluster-test: $(VENV)/test.stamp $(VENV)/spark.stamp  ## Run the tests of a clus
 	  $(BIN)/python -m pytest tests/system/test_spark.py tests/cluster -m cluster $(TEST_ARGS)
 
 # A test that takes examples runs again here, with as many as it may take. Nothing runs beside what measures and kills.
-# Most of these tests wait for processes, so two cores have time for three.
 test-all: $(VENV)/test.stamp $(VENV)/node.stamp $(VENV)/helm.stamp  ## Run what the other two leave out: life cycles, whole matrices, large data, kills.
-	$(PYTEST) -n 3 --level rest --hypothesis-profile=full $(TEST_ARGS)
+	$(PYTEST) --level rest --hypothesis-profile=full $(TEST_ARGS)
 	$(BIN)/python -m pytest --level alone $(TEST_ARGS)
 
 # What a registry has to send comes first: a fault of the network is no fault of a test.

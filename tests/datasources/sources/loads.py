@@ -68,7 +68,7 @@ def load(directory: Path, dataset: DatasetConfig, sql: str = "") -> list[tuple[A
 def load_in_process(directory: Path, dataset: DatasetConfig, sql: str, memory_mib: int = 64) -> list[tuple[Any, ...]]:
     """Load *dataset* in a process of its own with little memory, as a runtime does; return what *sql* gives over it."""
     with closing(LoaderProcess(builder(directory, memory_mib))) as process:
-        return rows(directory, process.build(Order(dataset), deadline()), sql)
+        return rows(directory, process.build(Order(dataset), deadline(600.0)), sql)
 
 
 def check_values(directory: Path, dataset: DatasetConfig, cases: Sequence[tuple[str, str, Collection[str]]]) -> None:
