@@ -25,11 +25,23 @@ class AnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An HTTP endpoint that takes a statement as the body of a POST, or appended to the URL of a GET."""
+    """
+    An HTTP endpoint that takes a statement as the body of a POST, or appended to the URL of a GET.
+
+    With `is_mcp` it takes the statement in a call of the tool `query`.
+    """
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
     method: Literal["POST", "GET"] = "POST"
+    is_mcp: bool = False
+
+    def text_of(self, sql: str) -> str:
+        """Return what the endpoint takes for a statement."""
+        if not self.is_mcp:
+            return sql
+        params = {"name": "query", "arguments": {"sql": sql}}
+        return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +96,7 @@ def send(endpoint: Endpoint, statement: Statement, connections: int, seconds: fl
     headers = [part for name, value in endpoint.headers.items() for part in ("-H", f"{name}: {value}")]
     command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s", *headers]
     numbers = [str(statement.lowest), str(statement.count)]
-    script = ["-s", str(_SCRIPT), endpoint.url, "--", endpoint.method, path, statement.sql, *numbers]
+    script = ["-s", str(_SCRIPT), endpoint.url, "--", endpoint.method, path, endpoint.text_of(statement.sql), *numbers]
     done = subprocess.run([*command, *script], capture_output=True, text=True, check=False)
     if done.returncode:
         raise AnswerError(f"wrk failed: {done.stderr.strip()[-500:]}")
@@ -105,6 +117,7 @@ def ask(endpoint: Endpoint, sql: str) -> Read:
         OSError: There is no answer.
     """
     parts = urlsplit(endpoint.url)
+    sql = endpoint.text_of(sql)
     body = sql.encode() if endpoint.method == "POST" else b""
     path = parts._replace(scheme="", netloc="").geturl() + ("" if body else quote(sql, safe=""))
     fields = {"Host": parts.netloc, "Connection": "close", "Content-Length": str(len(body)), **endpoint.headers}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,7 @@ def querykeep(
         named: They are in `named_keys`, by their digests and for the datasets that there are.
         row_filters: The row filter of each named key by its number, which starts at 0.
         runtime: Settings of the section `runtime` that differ from the defaults.
+            With `mcp`, statements over HTTP are calls of its tool `query`.
     """
     auth = partial(key_settings, keys, named=named, row_filters=row_filters)
     return Subject(name, partial(_querykeep, auth=auth, runtime=runtime or {}))
@@ -196,8 +197,11 @@ def _querykeep(
     config.write_text(json.dumps({"runtime": settings, **({"datasets": datasets} if datasets else {})}))  # JSON is YAML
     plan = serve(config, http)
     speaks = FlightEndpoint(f"grpc://127.0.0.1:{flight}", {"authorization": f"Bearer {KEY}"} if keys["enabled"] else {})
+    endpoint = plan.http
+    if endpoint is not None and "mcp" in runtime:
+        endpoint = replace(endpoint, url=endpoint.url.replace("/v1/sql", "/v1/mcp"), is_mcp=True)
     return Plan(
-        command=plan.command, environment=plan.environment, is_ready=plan.is_ready, http=plan.http, flight=speaks
+        command=plan.command, environment=plan.environment, is_ready=plan.is_ready, http=endpoint, flight=speaks
     )
 
 

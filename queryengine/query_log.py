@@ -11,7 +11,7 @@ from telemetry import spans
 from telemetry.events import MAX_SQL_CHARACTERS, NO_ERRORS, StatementEvent
 from telemetry.trace_context import Trace, log_fields
 
-Protocol = Literal["http", "flight-sql"]
+Protocol = Literal["http", "flight-sql", "mcp"]
 
 _NO_TIMINGS = QueryTimings()
 

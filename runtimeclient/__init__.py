@@ -1,4 +1,4 @@
-"""The client of a running runtime. It imports no other package and knows only the wire protocol."""
+"""The client of a running runtime. It knows only the wire protocols, and imports no package but `mcpapi`."""
 
 _MODULES = {
     "runtimeclient.commands.sql": ("sql",),
@@ -6,6 +6,7 @@ _MODULES = {
     "runtimeclient.commands.datasets": ("datasets", "refresh"),
     "runtimeclient.commands.queries": ("queries", "cancel", "history"),
     "runtimeclient.commands.login": ("login", "logout"),
+    "runtimeclient.commands.mcp": ("mcp",),
 }
 #: Commands that `manage.py` also has, and the modules whose `COMMANDS` declare them.
 CLIENT_COMMANDS = {name: module for module, names in _MODULES.items() for name in names}

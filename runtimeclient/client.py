@@ -118,7 +118,7 @@ class RuntimeClient:
             )
         except (ImportError, ValueError, httpx.InvalidURL) as exc:
             raise UsageError("The proxy from the environment cannot be used: give an http:// or https:// URL.") from exc
-        limit_response_time(self._http)
+        self._connections = limit_response_time(self._http)
 
     def __enter__(self) -> Self:
         return self
@@ -129,6 +129,10 @@ class RuntimeClient:
     def close(self) -> None:
         """Close all connections."""
         self._http.close()
+
+    def break_off(self) -> None:
+        """Break every connection, from any thread. Calls in progress and later ones raise ConnectionFailedError."""
+        self._connections.break_off()
 
     def ping(self) -> None:
         """
@@ -195,8 +199,12 @@ class RuntimeClient:
 
     def datasets(self) -> tuple[DatasetStatus, ...]:
         """Return all datasets, in the order of the configuration. Raises the errors of `sql`."""
+        return tuple(map(DatasetStatus.from_json, self.dataset_items()))
+
+    def dataset_items(self) -> Iterator[Mapping[str, Any]]:
+        """Return what `datasets` reads, as the runtime sent it. Raises the errors of `sql`."""
         # Spice.ai omits the status unless it is requested.
-        return tuple(map(DatasetStatus.from_json, self._items("/v1/datasets?status=true")))
+        return self._items("/v1/datasets?status=true")
 
     def active_queries(self) -> tuple[ActiveQuery, ...]:
         """Return the queued and running statements of this key, oldest first. Raises the errors of `sql`."""

@@ -223,6 +223,13 @@ class HistoryConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class McpConfig:
+    """`runtime.mcp`: whether the runtime serves the Model Context Protocol at `/v1/mcp`."""
+
+    enabled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TracesConfig:
     """
     `runtime.traces`: exports traces to the OpenTelemetry collector at the base URL `endpoint`.
@@ -408,6 +415,7 @@ class RuntimeConfig:
     results_cache: ResultsCacheConfig = ResultsCacheConfig()
     metrics: MetricsConfig = MetricsConfig()
     history: HistoryConfig = HistoryConfig()
+    mcp: McpConfig = McpConfig()
     traces: TracesConfig | None = None
     engine: EngineConfig | None = None
     snapshots: SnapshotsConfig | None = None

@@ -23,7 +23,7 @@ from queryengine.state import get_engine
 from runtimeconf.exposure import check_this_process
 from runtimeconf.state import get_config
 from sqlapi.errors import MethodNotAllowedError, RouteNotFoundError
-from sqlapi.hosts import check_host, check_same_site
+from sqlapi.hosts import Authority, check_host, check_same_site
 from sqlapi.negotiation import FORMAT
 from sqlapi.problems import handle_view_exception
 
@@ -44,6 +44,8 @@ class ApiView(APIView):
     http_method_names = ["get", "head", "post"]
     renderer_classes = []
     parser_classes = []
+    #: The checked `Host` of a request that is authenticated.
+    host: Authority
     #: What is left of the caller's `requests_per_minute`; None without such a limit.
     allowance: Allowance | None = None
 
@@ -67,7 +69,7 @@ class ApiView(APIView):
         """Authenticate first. DRF would negotiate first and respond with 406 instead of 401."""
         # A view without authentication accepts any Host and requests from any web page.
         if self.authentication_classes:
-            _check_sender(request, self._authentication.access)
+            self.host = _check_sender(request, self._authentication.access)
         self.perform_authentication(request)
         self.check_permissions(request)
         self._count(request)
@@ -134,9 +136,9 @@ class UnknownView(ApiView):
         raise RouteNotFoundError
 
 
-def _check_sender(request: Request, access: Access) -> None:
+def _check_sender(request: Request, access: Access) -> Authority:
     """
-    Refuse a wrong Host and, while authentication is off, requests from other sites.
+    Return the Host. Refuse a wrong one and, while authentication is off, requests from other sites.
 
     Raises:
         InvalidHostError, CrossSiteRequestError: See `sqlapi.hosts`.
@@ -151,6 +153,7 @@ def _check_sender(request: Request, access: Access) -> None:
     if not auth_on:
         check_this_process(config.auth, config.file)
         check_same_site(host, environ.get("HTTP_ORIGIN"), environ.get("HTTP_SEC_FETCH_SITE"))
+    return host
 
 
 def caller_of(request: Request) -> Principal:

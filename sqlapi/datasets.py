@@ -1,11 +1,12 @@
 """The views for datasets, refreshes and the catalog."""
 
 from dataclasses import asdict, fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.http import HttpResponse
 from rest_framework.request import Request
 
+from authkeys.principal import Principal
 from datasources.control import DatasetControl, DatasetState, RefreshRun
 from datasources.errors import UnknownDatasetError
 from datasources.refresh.declarations import check_refresh
@@ -33,16 +34,19 @@ _Figures = TypeVar("_Figures", DatasetState, RefreshRun)
 RUN_COLUMNS = tuple(field.name for field in fields(RefreshRun))
 
 
+def datasets_of(caller: Principal) -> list[dict[str, Any]]:
+    """Return the datasets that *caller* may name, in configuration order."""
+    states = [state for state in get_datasets().datasets() if caller.may_name(state.name)]
+    shown = [_without_figures(state) if caller.rule_of(state.name) else state for state in states]
+    return [{name.rstrip("_"): value for name, value in asdict(state).items()} for state in shown]
+
+
 class DatasetsView(ApiView):
     """`/v1/datasets`: the datasets, with their sources and freshness."""
 
     def get(self, request: Request) -> HttpResponse:
         """List the datasets in configuration order."""
-        caller = caller_of(request)
-        states = [state for state in get_datasets().datasets() if caller.may_name(state.name)]
-        shown = [_without_figures(state) if caller.rule_of(state.name) else state for state in states]
-        rows = [{name.rstrip("_"): value for name, value in asdict(state).items()} for state in shown]
-        return table(request, rows, DATASET_COLUMNS)
+        return table(request, datasets_of(caller_of(request)), DATASET_COLUMNS)
 
 
 class RefreshView(ApiView):

@@ -3,7 +3,7 @@ Checks `Host`, `Origin` and `Sec-Fetch-Site`.
 
 A web page on another site can make a browser send requests here in two ways: through a name that resolves to 127.0.0.1
 (DNS rebinding, which the Host header reveals), or directly (which Origin and Sec-Fetch-Site reveal). If authentication
-is on, such requests lack the key.
+is on, such requests lack the key. `/v1/mcp` checks them even then, because its specification demands it.
 """
 
 import ipaddress

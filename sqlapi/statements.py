@@ -15,11 +15,21 @@ from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
 from rest_framework.request import Request
 
 import telemetry.state
+from authkeys.principal import Principal
 from queryengine.cancellation import CancelSource
-from queryengine.engine import CacheState, Query, QueryEngine, QueryResult, QueryTimings, timings_of
+from queryengine.engine import (
+    CacheState,
+    Encoding,
+    Parameters,
+    Query,
+    QueryEngine,
+    QueryResult,
+    QueryTimings,
+    timings_of,
+)
 from queryengine.errors import QueryCancelledError
 from queryengine.ids import new_id
-from queryengine.query_log import QueryRecord
+from queryengine.query_log import Protocol, QueryRecord
 from queryengine.state import get_engine
 from runtimeconf.state import get_config
 from sqlapi import disconnects, negotiation
@@ -50,15 +60,18 @@ class ResultStream:
         engine: The engine that runs it.
         query: The statement.
         environ: The WSGI environ of its request. If the client disconnects, the statement is stopped.
+        protocol: What the log and the metrics call the way it came.
 
     Raises:
         QueryError: The statement was refused, or failed before its first bytes.
         ClientGoneError: The client disconnected before then.
     """
 
-    def __init__(self, engine: QueryEngine, query: Query, environ: Mapping[str, Any]) -> None:
+    def __init__(
+        self, engine: QueryEngine, query: Query, environ: Mapping[str, Any], protocol: Protocol = "http"
+    ) -> None:
         slow_s = get_config().query.slow_s
-        self._record = QueryRecord(logger, "http", query, environ.get(REQUEST_ID, ""), slow_s, environ.get(TRACE))
+        self._record = QueryRecord(logger, protocol, query, environ.get(REQUEST_ID, ""), slow_s, environ.get(TRACE))
         self._first_chunks: deque[bytes] = deque()
         self._result: QueryResult | None = None
         self._outcome = ""
@@ -103,12 +116,12 @@ class ResultStream:
         """Return the result if it is already complete; None if the caller must iterate."""
         return b"".join(self._first_chunks) if self._outcome else None
 
-    def close(self) -> None:
-        """Stop the statement if it is running, release its execution slot, and write its log line."""
+    def close(self, outcome: str = ClientGoneError.code) -> None:
+        """Stop the statement if it is running, with this *outcome*, release its slot, and write its log line."""
         # If `GreenletExit` or `SystemExit` unwinds the stack, the server is stopping and the client has not left.
         error = sys.exception()
         stops = error is not None and not isinstance(error, Exception)
-        self._end(SERVER_STOPPED if stops else ClientGoneError.code)
+        self._end(SERVER_STOPPED if stops else outcome)
 
     def _outcome_of(self, error: BaseException) -> str:
         if not isinstance(error, Exception):
@@ -129,6 +142,29 @@ class ResultStream:
         self._record.write(outcome, timings)
 
 
+def query_of(
+    caller: Principal,
+    environ: Mapping[str, Any],
+    sql: str,
+    encoding: Encoding,
+    parameters: Parameters | None = None,
+) -> Query:
+    """Return a statement of *caller* with its scope and limits. Its id is already in the *environ* of its request."""
+    return Query(
+        sql=sql,
+        encoding=encoding,
+        parameters=parameters,
+        query_id=environ[QUERY_ID],
+        fingerprint=caller.fingerprint,
+        key_name=caller.name,
+        scope=caller.scope,
+        limit_s=caller.limits.timeout_s,
+        concurrent=caller.limits.concurrent,
+        cache=negotiation.cache_use(environ.get("HTTP_CACHE_CONTROL")),
+        trace_id=trace_id(environ.get(TRACE)),
+    )
+
+
 class SqlView(ApiView):
     """`/v1/sql`: run one statement."""
 
@@ -142,19 +178,7 @@ class SqlView(ApiView):
         caller = self.authenticate_again(request)
         caller.require("query")
         environ[QUERY_ID] = new_id()
-        query = Query(
-            sql=sql,
-            encoding=offer.encoding,
-            parameters=parameters,
-            query_id=environ[QUERY_ID],
-            fingerprint=caller.fingerprint,
-            key_name=caller.name,
-            scope=caller.scope,
-            limit_s=caller.limits.timeout_s,
-            concurrent=caller.limits.concurrent,
-            cache=negotiation.cache_use(environ.get("HTTP_CACHE_CONTROL")),
-            trace_id=trace_id(environ.get(TRACE)),
-        )
+        query = query_of(caller, environ, sql, offer.encoding, parameters)
         result = ResultStream(get_engine(), query, environ)
         whole = result.whole()
         headers = {"X-Cache": result.cache} if result.cache else None

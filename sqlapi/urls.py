@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from django.urls import ResolverMatch, URLPattern, path, re_path
 
-from sqlapi import datasets, statements, status
+from sqlapi import datasets, mcp, statements, status
 from sqlapi.api_view import ApiView, UnknownView
 
 
@@ -36,6 +36,7 @@ ROUTES = (
     Route("refresh", "/v1/datasets/{name}/acceleration/refresh", datasets.RefreshView),
     Route("key", "/v1/key", status.KeyView),
     Route("catalogs", "/v1/catalogs", datasets.CatalogsView),
+    Route("mcp", "/v1/mcp", mcp.McpView),
     Route("openapi", "/v1/openapi.json", status.OpenApiView),
 )
 

@@ -50,7 +50,7 @@ class Counters:
         self._counts[metrics.EVENTS_DROPPED][()] = 0
         # If a series begins at 0, its first event is visible as an increase.
         self.expect(metrics.WORKERS_LOST, [(cause,) for cause in get_args(Cause)])
-        for protocol in ("http", "flight-sql"):
+        for protocol in ("http", "flight-sql", "mcp"):
             self.expect(metrics.STATEMENTS, [(protocol, "ok")])
             self.expect(metrics.RESULT_ROWS, [(protocol,)])
             self.expect(metrics.RESULT_BYTES, [(protocol,)])

@@ -14,6 +14,7 @@ ROWS = 1_000_000
 ITEMS, FEW_ITEMS = "items_1000000", "items_100000"
 CACHED = "Querykeep with its cache"
 SCOPED = "Querykeep with a scoped key"
+OVER_MCP = "Querykeep over MCP"
 CACHE = {"results_cache": {"enabled": True, "max_bytes": "64MiB"}}
 
 SELECT_1 = Statement("SELECT {}")
@@ -36,6 +37,7 @@ def stage(peers: Path) -> Stage:
             roapi(peers),
             querykeep(CACHED, runtime=CACHE),
             querykeep(SCOPED, named=True),
+            querykeep(OVER_MCP, runtime={"mcp": {"enabled": True}}),
             datasette(peers),
             bare_view(),
             bare_wsgi(),
@@ -114,7 +116,7 @@ ROWS_OVER_HTTP = (
     Row(
         name="point",
         title="look up one of 1,000,000 rows by id, 16 connections",
-        subjects=[*PEERS, SCOPED, ENGINE],
+        subjects=[*PEERS, SCOPED, OVER_MCP, ENGINE],
         measure=partial(sending, POINT, 16),
         targets=[
             Target(metric="requests/s", against="ROAPI", at_least=1.5),

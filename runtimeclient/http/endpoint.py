@@ -7,7 +7,9 @@ import re
 import socket
 import ssl
 import string
+import threading
 import time
+import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -165,12 +167,19 @@ def _usage_errors(what: str) -> Iterator[None]:
 MIN_BYTES_PER_S = 100
 
 
-def limit_response_time(client: httpx.Client) -> None:
-    """Apply the read timeout of each request to its whole response. `allow_streaming` exempts rows."""
+def limit_response_time(client: httpx.Client) -> "Connections":
+    """
+    Apply the read timeout of each request to its whole response. `allow_streaming` exempts rows.
+
+    Returns:
+        The connections that *client* opens from now on.
+    """
+    connections = Connections()
     # httpx cannot pass on a network backend, which httpcore supports: https://www.encode.io/httpcore/network-backends
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001
         if isinstance(transport, httpx.HTTPTransport):
-            transport._pool._network_backend = _Backend()  # noqa: SLF001
+            transport._pool._network_backend = connections  # noqa: SLF001
+    return connections
 
 
 def allow_streaming(response: httpx.Response) -> None:
@@ -180,12 +189,37 @@ def allow_streaming(response: httpx.Response) -> None:
         stream.allow_streaming()
 
 
-class _Backend(httpcore.SyncBackend):
+class Connections(httpcore.SyncBackend):
     """Opens connections whose reads share one time limit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._streams: weakref.WeakSet[_Stream] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._is_broken = False
 
     def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
         """Connect."""
-        return _Stream(super().connect_tcp(*args, **kwargs))
+        return self.add(super().connect_tcp(*args, **kwargs))
+
+    def add(self, stream: httpcore.NetworkStream) -> "_Stream":
+        """Return *stream* with the time limit. Raises httpcore.ConnectError after `break_off`."""
+        added = _Stream(stream, self)
+        with self._lock:
+            self._streams.add(added)
+            if not self._is_broken:
+                return added
+        stream.close()
+        raise httpcore.ConnectError
+
+    def break_off(self) -> None:
+        """Break every connection, and refuse new ones. Any thread may call it; one that reads gets an error."""
+        with self._lock:
+            self._is_broken = True
+            streams = list(self._streams)
+        for stream in streams:
+            with suppress(OSError):
+                stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 class _Stream(httpcore.NetworkStream):
@@ -195,8 +229,9 @@ class _Stream(httpcore.NetworkStream):
     While rows stream, only the time spent waiting counts, because the consumer may be slow.
     """
 
-    def __init__(self, stream: httpcore.NetworkStream) -> None:
+    def __init__(self, stream: httpcore.NetworkStream, connections: Connections) -> None:
         self._stream = stream
+        self._connections = connections
         self._written_at = time.monotonic()
         self._is_streaming = False
 
@@ -233,7 +268,7 @@ class _Stream(httpcore.NetworkStream):
 
     def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
         """Encrypt the connection."""
-        return _Stream(self._stream.start_tls(*args, **kwargs))
+        return self._connections.add(self._stream.start_tls(*args, **kwargs))
 
     def get_extra_info(self, info: str) -> Any:
         """Return information about the connection."""

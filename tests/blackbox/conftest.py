@@ -8,6 +8,8 @@ import pytest
 
 from tests.system.harness import MODES, Mode, Server
 
+MCP = {"runtime": {"mcp": {"enabled": True}}}
+
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Mode], Server]]:
@@ -16,7 +18,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Mode]
 
         @cache
         def running(mode: Mode) -> Server:
-            return stack.enter_context(Server(tmp_path_factory.mktemp(mode), mode=mode))
+            return stack.enter_context(Server(tmp_path_factory.mktemp(mode), mode=mode, changes=MCP))
 
         yield running
 

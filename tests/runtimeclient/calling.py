@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TextIO
 
 from runtimeclient.main import run_on
 from runtimeclient.output.console import Streams
@@ -24,7 +25,7 @@ class Called:
 
 def call(
     *arguments: str,
-    stdin: io.StringIO | None = None,
+    stdin: TextIO | None = None,
     out: io.StringIO | None = None,
     err: io.StringIO | None = None,
     environ: Mapping[str, str] | None = None,

@@ -1,6 +1,5 @@
 """A fake runtime on a real socket; tests set its replies."""
 
-import io
 import json
 import ssl
 import threading
@@ -89,7 +88,7 @@ class Remote:
         )
         self.on("GET", path, lambda _: Reply(body=json.dumps([next(looks)]).encode()))
 
-    def call(self, *arguments: str, environ: Mapping[str, str] | None = None, **streams: io.StringIO) -> Called:
+    def call(self, *arguments: str, environ: Mapping[str, str] | None = None, **streams: Any) -> Called:
         """Run `querykeep` with these arguments against this runtime."""
         return call(*arguments, environ={"RUNTIME_HTTP_ENDPOINT": self.url} | dict(environ or {}), **streams)
 

@@ -14,7 +14,15 @@ import telemetry.state
 from authkeys.access import build
 from datasources.refresh.service import DatasetService
 from queryengine.pool.inprocess import InProcessEngine
-from runtimeconf.model import AccelerationConfig, AuthConfig, DatasetConfig, Documentation, QueryConfig, RuntimeConfig
+from runtimeconf.model import (
+    AccelerationConfig,
+    AuthConfig,
+    DatasetConfig,
+    Documentation,
+    McpConfig,
+    QueryConfig,
+    RuntimeConfig,
+)
 from runtimeconf.secret import Secret
 from telemetry.memory import Memory
 from tests.datasources.support import wait_for
@@ -32,6 +40,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> RuntimeConfig:
         file=directory / "runtime.yaml",
         state_dir=directory / "state",
         auth=AuthConfig(enabled=True, keys=(Secret(K1), Secret(K2))),
+        mcp=McpConfig(enabled=True),
         query=QueryConfig(timeout_s=20.0, workers=2, max_queued=2, queue_timeout_s=1.0),
         datasets=(
             DatasetConfig(

@@ -3,7 +3,9 @@
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -141,6 +143,36 @@ def root_file(authority: trustme.CA, tmp_path: Path) -> Path:
     file = tmp_path / "root.pem"
     authority.cert_pem.write_to_path(str(file))
     return file
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_a_call_in_progress_ends_when_another_thread_breaks_it_off(is_tls: bool, tmp_path: Path) -> None:
+    has_arrived, may_answer = threading.Event(), threading.Event()
+
+    def answer(_: object) -> Reply:
+        has_arrived.set()
+        may_answer.wait(60)
+        return Reply()
+
+    authority = trustme.CA()
+    roots = tmp_path / "roots.pem"
+    authority.cert_pem.write_to_path(roots)
+    with (
+        serve_tls(authority.issue_cert("127.0.0.1")) if is_tls else serve(Remote()) as remote,
+        RuntimeClient(remote.url, API_KEY, tls_root_certificate_file=roots if is_tls else None) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        remote.on_sql(answer)
+        call = pool.submit(client.sql, "SELECT 1")
+        assert has_arrived.wait(60)
+
+        client.break_off()
+
+        with pytest.raises(ConnectionFailedError):
+            call.result(60)
+        with pytest.raises(ConnectionFailedError):
+            client.ping()
+        may_answer.set()
 
 
 @pytest.mark.parametrize("is_named", [True, False])

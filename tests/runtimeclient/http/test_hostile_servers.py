@@ -180,7 +180,7 @@ def test_rows_may_take_any_time_above_the_minimum_rate(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("runtimeclient.http.endpoint.time", clock)
-    stream = endpoint._Stream(Line(clock, *comes))
+    stream = endpoint._Stream(Line(clock, *comes), endpoint.Connections())
     stream.write(b"")
     stream.allow_streaming()
 
@@ -193,7 +193,7 @@ def test_rows_may_take_any_time_above_the_minimum_rate(
 def test_each_request_has_its_own_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr("runtimeclient.http.endpoint.time", clock)
-    stream = endpoint._Stream(Line(clock, *[(6.0, 1)] * 4))
+    stream = endpoint._Stream(Line(clock, *[(6.0, 1)] * 4), endpoint.Connections())
 
     for _ in range(3):
         stream.write(b"")

@@ -30,6 +30,25 @@ STATEMENTS = (
     " -- nothing",
 )
 
+#: One per kind of message of MCP.
+MESSAGES = (
+    {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}},
+    *(
+        {"jsonrpc": "2.0", "id": "a", "method": f"{kind}/list"}
+        for kind in ("tools", "resources", "resources/templates")
+    ),
+    *(
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+        for name, arguments in (
+            *(("query", {"sql": sql}) for sql in STATEMENTS),
+            *(("list_datasets", {}), ("describe_dataset", {"name": "orders"}), ("describe_dataset", {"name": ""})),
+        )
+    ),
+    {"jsonrpc": "2.0", "id": 3, "method": "resources/read", "params": {"uri": "querykeep://datasets/orders"}},
+    {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}},
+    {"jsonrpc": "2.0", "id": 4, "method": "ping"},
+)
+
 ACCEPTED = (
     "text/plain",
     "application/json",
@@ -63,6 +82,8 @@ def before_call(context: schemathesis.HookContext, case: Any, kwargs: dict[str, 
         statement = STATEMENTS[number // 2 % len(STATEMENTS)]
         case.body = {"sql": statement} if case.media_type == "application/json" else statement
         case.query = {}
+    elif case.operation.label == "POST /v1/mcp":
+        case.body, case.headers = MESSAGES[number // 2 % len(MESSAGES)], {}
     elif case.operation.label == "POST /v1/sql/{query_id}/cancel" and number % 8 == 0:
         case.path_parameters["query_id"] = _running() or "absent"
 
@@ -89,6 +110,8 @@ def a_valid_body_is_refused_for_its_meaning_only(
 ) -> bool | None:
     """Replace `positive_data_acceptance` where a valid body may get a 400."""
     if case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE or response.status_code != 400:
+        return None
+    if case.operation.label == "POST /v1/mcp":  # Most messages that the schema allows mean nothing.
         return None
     problem = response.json()
     text = case.body if isinstance(case.body, str) else ""

@@ -92,7 +92,7 @@ def run_schemathesis(server: Server, key: str | None, *, examples: int) -> dict[
     [pytest.param(5, 150, marks=pytest.mark.exhaustive), pytest.param(200, 5_000, marks=pytest.mark.soak)],
 )
 def test_many_cases_against_serve(tmp_path: Path, examples: int, cases: int) -> None:
-    with Server(tmp_path) as server:
+    with Server(tmp_path, changes={"runtime": {"mcp": {"enabled": True}}}) as server:
         keyed = run_schemathesis(server, K1, examples=examples)
         not_keyed = run_schemathesis(server, None, examples=examples // 5)
 
