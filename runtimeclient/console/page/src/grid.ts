@@ -1,0 +1,280 @@
+// A table of any length: only the cells in view exist. Rows come from `result`, the window from @tanstack/virtual-core.
+
+import { elementScroll, observeElementOffset, observeElementRect, Virtualizer } from "@tanstack/virtual-core";
+import { copy, count, h, plural, visible, visibleLines } from "./dom";
+import { MAX_ROWS, type Result } from "./result";
+
+const ROW_PX = 26;
+const HEADER_PX = 46;
+const CHARACTER_PX = 7.4;
+const SHOWN_CHARACTERS = 400; // a cell shows one line; Enter shows the whole value
+const MAX_COPIED_CELLS = 2_000_000;
+
+type Window = Virtualizer<HTMLElement, HTMLElement>;
+interface Place {
+  row: number; // -1 is the header
+  column: number;
+}
+
+export class Grid {
+  readonly element: HTMLElement;
+  #result: Result | null = null;
+  #widths: number[] = [];
+  #numberWidth = 40;
+  #active: Place = { row: 0, column: 0 };
+  #anchor: Place = { row: 0, column: 0 };
+  #rows: Window;
+  #columns: Window;
+  #frame = 0;
+  readonly #body = h("div", { class: "grid-body", role: "presentation" });
+  readonly #dialog: HTMLDialogElement;
+  readonly #value = h("pre", { tabindex: 0 });
+  readonly #title = h("h2", { id: "value-title" });
+
+  constructor(private readonly say: (text: string) => void) {
+    this.element = h("div", { class: "grid", role: "grid", tabindex: 0, "aria-label": "Rows", "aria-multiselectable": "true" });
+    this.element.append(this.#body);
+    this.#dialog = h(
+      "dialog",
+      { "aria-labelledby": "value-title" },
+      this.#title,
+      this.#value,
+      h("form", { method: "dialog" }, h("button", {}, "Close")),
+    );
+    document.body.append(this.#dialog);
+    this.#rows = this.#window(false);
+    this.#columns = this.#window(true);
+    for (const each of [this.#rows, this.#columns]) each._didMount();
+    this.element.addEventListener("keydown", (event) => this.#key(event));
+    this.element.addEventListener("mousedown", (event) => this.#press(event));
+    this.element.addEventListener("dblclick", () => this.#active.row >= 0 && this.#show());
+  }
+
+  /** Show a result, from its first row. */
+  show(result: Result): void {
+    this.#result = result;
+    this.#active = this.#anchor = { row: 0, column: 0 };
+    this.#widths = [];
+    this.element.scrollTo(0, 0);
+    this.update();
+  }
+
+  /** Show what has arrived since. */
+  update(): void {
+    const result = this.#result;
+    if (!result) return;
+    if (this.#widths.length !== result.columns.length || result.rows < 1000) this.#measure(result);
+    this.#numberWidth = Math.max(40, String(result.rows).length * 8 + 16);
+    this.#rows.setOptions(this.#options(false, result.rows));
+    this.#columns.setOptions(this.#options(true, result.columns.length));
+    this.#rows.measure();
+    this.#columns.measure();
+    this.#draw();
+  }
+
+  #window(horizontal: boolean): Window {
+    return new Virtualizer(this.#options(horizontal, 0));
+  }
+
+  #options(horizontal: boolean, length: number) {
+    return {
+      count: length,
+      horizontal,
+      getScrollElement: () => this.element,
+      estimateSize: horizontal ? (index: number) => this.#widths[index] ?? 100 : () => ROW_PX,
+      paddingStart: horizontal ? this.#numberWidth : HEADER_PX,
+      scrollPaddingStart: horizontal ? this.#numberWidth : HEADER_PX,
+      overscan: horizontal ? 1 : 6,
+      observeElementRect,
+      observeElementOffset,
+      scrollToFn: elementScroll,
+      onChange: () => this.#draw(),
+    };
+  }
+
+  /** Choose widths by the names and the first rows. */
+  #measure(result: Result): void {
+    this.#widths = result.columns.map(({ name, type }, column) => {
+      let most = Math.max(name.length + 3, type.length);
+      for (let row = 0; row < Math.min(result.rows, 50); row++) most = Math.max(most, Math.min(result.text(row, column)?.length ?? 4, 40));
+      return Math.ceil(most * CHARACTER_PX) + 20;
+    });
+  }
+
+  #draw(): void {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = requestAnimationFrame(() => this.#render());
+  }
+
+  #render(): void {
+    const result = this.#result;
+    if (!result) return;
+    for (const each of [this.#rows, this.#columns]) each._willUpdate();
+    const columns = this.#columns.getVirtualItems();
+    this.#body.style.width = `${this.#columns.getTotalSize()}px`;
+    this.#body.style.height = `${this.#rows.getTotalSize()}px`;
+    this.element.setAttribute("aria-rowcount", String(result.rows + 1));
+    this.element.setAttribute("aria-colcount", String(result.columns.length));
+    const row = (index: number, start: number, cells: HTMLElement[]) => {
+      const element = h("div", { class: index < 0 ? "grid-header" : "grid-row", role: "row", "aria-rowindex": index + 2 }, ...cells);
+      if (index >= 0) element.style.transform = `translateY(${start}px)`;
+      return element;
+    };
+    const place = (cell: HTMLElement, { start, size }: { start: number; size: number }) => {
+      cell.style.left = `${start}px`;
+      cell.style.width = `${size}px`;
+      return cell;
+    };
+    const corner = h("div", { class: "grid-number", role: "presentation" });
+    corner.style.width = `${this.#numberWidth}px`;
+    const header = columns.map((item) => place(this.#headerCell(result, item.index), item));
+    const rows = this.#rows.getVirtualItems().map((item) => {
+      const number = h("div", { class: "grid-number", role: "presentation", "aria-hidden": "true" }, count(item.index + 1));
+      number.style.width = `${this.#numberWidth}px`;
+      return row(item.index, item.start, [number, ...columns.map((column) => place(this.#cell(result, item.index, column.index), column))]);
+    });
+    this.#body.replaceChildren(row(-1, 0, [corner, ...header]), ...rows);
+    const active = this.#body.querySelector('[data-active="true"]');
+    if (active) this.element.setAttribute("aria-activedescendant", active.id);
+    else this.element.removeAttribute("aria-activedescendant");
+  }
+
+  #headerCell(result: Result, column: number): HTMLElement {
+    const { name, type } = result.columns[column]!;
+    const sorting = result.sorting?.column === column ? result.sorting : null;
+    const sign = sorting ? (sorting.isDescending ? " ▼" : " ▲") : "";
+    return h(
+      "div",
+      {
+        ...this.#attributes({ row: -1, column }, "columnheader"),
+        "aria-sort": sorting ? (sorting.isDescending ? "descending" : "ascending") : "none",
+        title: "Sort",
+      },
+      h("span", { class: "name" }, visible(name) + sign),
+      h("span", { class: "type" }, type),
+    );
+  }
+
+  #cell(result: Result, row: number, column: number): HTMLElement {
+    const text = result.text(row, column);
+    const shown = text === null ? "null" : visible(text.slice(0, SHOWN_CHARACTERS)) + (text.length > SHOWN_CHARACTERS ? "…" : "");
+    const classes = [result.columns[column]!.isNumeric && "number", text === null && "null", this.#isSelected(row, column) && "selected"];
+    const cell = h("div", { ...this.#attributes({ row, column }, "gridcell") }, shown);
+    for (const name of classes) if (name) cell.classList.add(name);
+    if (this.#isSelected(row, column)) cell.setAttribute("aria-selected", "true");
+    return cell;
+  }
+
+  #attributes(place: Place, role: string) {
+    const isActive = place.row === this.#active.row && place.column === this.#active.column;
+    return {
+      class: "cell",
+      role,
+      id: `cell-${place.row}-${place.column}`,
+      "aria-colindex": place.column + 1,
+      "data-row": place.row,
+      "data-column": place.column,
+      "data-active": isActive ? "true" : null,
+    };
+  }
+
+  #isSelected(row: number, column: number): boolean {
+    const between = (value: number, a: number, b: number) => value >= Math.min(a, b) && value <= Math.max(a, b);
+    return between(row, this.#anchor.row, this.#active.row) && between(column, this.#anchor.column, this.#active.column);
+  }
+
+  #press(event: MouseEvent): void {
+    const cell = (event.target as HTMLElement).closest<HTMLElement>("[data-row]");
+    if (!cell || event.button !== 0) return;
+    const place = { row: Number(cell.dataset["row"]), column: Number(cell.dataset["column"]) };
+    if (place.row < 0) {
+      this.#active = this.#anchor = place;
+      this.#sort(place.column);
+    } else this.#go(place, event.shiftKey);
+  }
+
+  #key(event: KeyboardEvent): void {
+    const result = this.#result;
+    if (!result?.columns.length) return;
+    const page = Math.max(1, Math.floor((this.element.clientHeight - HEADER_PX) / ROW_PX) - 1);
+    const { row, column } = this.#active;
+    const last = { row: result.rows - 1, column: result.columns.length - 1 };
+    const isControl = event.ctrlKey || event.metaKey;
+    const moves: { [key: string]: Place } = {
+      ArrowUp: { row: isControl ? 0 : row - 1, column },
+      ArrowDown: { row: isControl ? last.row : row + 1, column },
+      ArrowLeft: { row, column: isControl ? 0 : column - 1 },
+      ArrowRight: { row, column: isControl ? last.column : column + 1 },
+      PageUp: { row: Math.max(row - page, 0), column },
+      PageDown: { row: row + page, column },
+      Home: isControl ? { row: 0, column: 0 } : { row, column: 0 },
+      End: isControl ? last : { row, column: last.column },
+    };
+    const move = moves[event.key];
+    if (move) this.#go(move, event.shiftKey);
+    else if (event.key === "Enter" && row < 0) this.#sort(column);
+    else if (event.key === "Enter") this.#show();
+    else if (event.key === "c" && isControl) void this.copy();
+    else if (event.key === "a" && isControl) {
+      this.#anchor = { row: 0, column: 0 };
+      this.#active = last;
+      this.#draw();
+    } else return;
+    event.preventDefault();
+  }
+
+  #go(place: Place, extends_: boolean): void {
+    const result = this.#result!;
+    const clamp = (value: number, low: number, high: number) => Math.max(low, Math.min(high, value));
+    this.#active = {
+      row: clamp(place.row, extends_ ? 0 : -1, result.rows - 1),
+      column: clamp(place.column, 0, result.columns.length - 1),
+    };
+    if (!extends_) this.#anchor = this.#active;
+    if (this.#active.row >= 0) this.#rows.scrollToIndex(this.#active.row);
+    this.#columns.scrollToIndex(this.#active.column);
+    this.#draw();
+  }
+
+  /** Sort up, then down, then not at all. */
+  #sort(column: number): void {
+    const result = this.#result!;
+    const { sorting } = result;
+    if (sorting?.column !== column) result.sort({ column, isDescending: false });
+    else result.sort(sorting.isDescending ? null : { column, isDescending: true });
+    const what = result.isComplete ? "" : `, only the ${plural(result.rows, "row")} that are here`;
+    const { name } = result.columns[column]!;
+    this.say(result.sorting ? `Sorted by ${visible(name)}, ${result.sorting.isDescending ? "descending" : "ascending"}${what}` : "Order of the statement");
+    this.#draw();
+  }
+
+  #show(): void {
+    const result = this.#result;
+    const { row, column } = this.#active;
+    if (!result || row >= result.rows) return;
+    const text = result.text(row, column);
+    this.#title.textContent = `${visible(result.columns[column]!.name)}, row ${count(row + 1)}`;
+    this.#value.textContent = text === null ? "null" : visibleLines(text.slice(0, 1_000_000));
+    this.#dialog.showModal();
+  }
+
+  /** Copy the selected cells as lines with tabs, exactly as they are. */
+  async copy(): Promise<void> {
+    const result = this.#result;
+    if (!result?.rows) return;
+    const range = (a: number, b: number) => Array.from({ length: Math.abs(a - b) + 1 }, (_, index) => Math.min(a, b) + index);
+    const rows = range(Math.max(this.#anchor.row, 0), Math.max(this.#active.row, 0));
+    const columns = range(this.#anchor.column, this.#active.column);
+    if (rows.length * columns.length > MAX_COPIED_CELLS) {
+      this.say("Too many cells to copy: download the result instead.");
+      return;
+    }
+    const line = (row: number) => columns.map((column) => (result.text(row, column) ?? "").replace(/[\t\r\n]+/g, " ")).join("\t");
+    const text = rows.map(line).join("\n");
+    this.say((await copy(text)) ? `Copied ${plural(rows.length * columns.length, "cell")}` : "The browser did not allow copying.");
+  }
+}
+
+export function cutNotice(result: Result): string {
+  return `Only the first ${plural(result.rows, "row")} are shown (the grid takes ${count(MAX_ROWS)} rows or 256 MiB). Download the result to get all of them.`;
+}

@@ -1,0 +1,70 @@
+// The statement as code that works when it is pasted. The key stays in the environment.
+
+import { type About, json } from "./api";
+import { copy, h, visibleLines } from "./dom";
+
+const shell = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
+
+/** A literal of Python; JSON's escapes are Python's too. */
+function python(text: string): string {
+  const isPlain = text.includes("\n") && !/["\\\r\u0000-\u0008]/.test(text);
+  return isPlain ? `"""\n${text}\n"""` : JSON.stringify(text);
+}
+
+export function curl(statement: string, { endpoint, has_key }: About): string {
+  const header = has_key ? ' -H "X-API-Key: $RUNTIME_API_KEY"' : "";
+  return `curl${header} \\\n  --data-binary ${shell(statement.startsWith("@") ? ` ${statement}` : statement)} \\\n  ${shell(`${endpoint}/v1/sql`)}\n`;
+}
+
+export function httpx(statement: string, { endpoint, has_key }: About): string {
+  return `${has_key ? "import os\n\n" : ""}import httpx
+
+response = httpx.post(
+    ${JSON.stringify(`${endpoint}/v1/sql`)},
+${has_key ? '    headers={"X-API-Key": os.environ["RUNTIME_API_KEY"]},\n' : ""}    content=${python(statement)}.encode(),
+    timeout=300,
+)
+response.raise_for_status()
+for row in response.json():
+    print(row)
+`;
+}
+
+export function adbc(statement: string, { endpoint, has_key }: About, flightPort: string | null): string {
+  const { protocol, hostname } = new URL(endpoint);
+  const uri = `${protocol === "https:" ? "grpc+tls" : "grpc"}://${hostname}:${flightPort ?? "50051"}`;
+  const options = has_key ? ', db_kwargs={\n    DatabaseOptions.AUTHORIZATION_HEADER.value: "Bearer " + os.environ["RUNTIME_API_KEY"],\n}' : "";
+  return `# pip install adbc-driver-flightsql pyarrow
+${has_key ? "import os\n\n" : ""}import adbc_driver_flightsql.dbapi as adbc
+${has_key ? "from adbc_driver_flightsql import DatabaseOptions\n" : ""}
+with adbc.connect(${JSON.stringify(uri)}${options}, autocommit=True) as connection, connection.cursor() as cursor:
+    cursor.execute(${python(statement)})
+    print(cursor.fetch_arrow_table())
+`;
+}
+
+export async function showSamples(panel: HTMLElement, statement: string, about: About): Promise<void> {
+  const components = await json<{ name: string; endpoint: string; status: string }[]>("/v1/status").catch(() => []);
+  const flight = components.find(({ name }) => name === "flight");
+  const port = /:(\d+)$/.exec(flight?.endpoint ?? "")?.[1] ?? null;
+  const samples: [string, string][] = [
+    ["curl", curl(statement, about)],
+    ["Python", httpx(statement, about)],
+    ["ADBC", adbc(statement, about, port)],
+  ];
+  const items = samples.map(([name, code]) => {
+    const said = h("span", { role: "status" });
+    const press = async () => {
+      said.textContent = (await copy(code)) ? "Copied" : "The browser did not allow copying.";
+    };
+    return h(
+      "section",
+      { "aria-label": name },
+      h("div", { class: "bar" }, h("h3", {}, name), h("button", { type: "button", "aria-label": `Copy ${name}`, onclick: () => void press() }, "Copy"), said),
+      h("pre", { tabindex: 0, "aria-label": `${name} code` }, visibleLines(code)),
+    );
+  });
+  const note = flight?.status === "Disabled" ? h("p", {}, "Flight SQL, which ADBC uses, is off on this runtime.") : null;
+  const about_key = about.has_key ? h("p", {}, "The samples read the key from the variable RUNTIME_API_KEY: the console shows it nowhere.") : null;
+  panel.replaceChildren(...[about_key, ...items, note].filter((each) => each !== null));
+}
