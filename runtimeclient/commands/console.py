@@ -51,11 +51,13 @@ def _console(invocation: Invocation) -> None:
         except OSError as exc:
             raise UsageError(f"Port {options.port} of 127.0.0.1 cannot be used: {exc.strerror}.") from exc
         with server, _serving(server):
-            link = server.make_link(fragment)
-            console.write_line(link)
-            if not options.no_browser and _has_display(invocation.environ):
-                _open_browser(server.make_link(fragment))
-            _wait(server, console)
+            console.write_line(server.make_link(fragment))
+            if options.no_browser or not _has_display(invocation.environ):
+                _wait(server, console)
+            else:
+                with tempfile.TemporaryDirectory(prefix="querykeep-console-") as directory:
+                    _open_browser(server.make_link(fragment), Path(directory))
+                    _wait(server, console)
 
 
 def _about(client: RuntimeClient, options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, object]:
@@ -83,10 +85,9 @@ def _has_display(environ: Mapping[str, str]) -> bool:
     return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
-def _open_browser(link: str) -> None:
-    """Open *link* in a browser by way of a private file, because all users can read the arguments of a process."""
-    directory = tempfile.mkdtemp(prefix="querykeep-console-")  # mode 0700
-    page = Path(directory, "console.html")
+def _open_browser(link: str, directory: Path) -> None:
+    """Open *link* by way of a file in a private directory, because all users can read the arguments of a browser."""
+    page = directory / "console.html"
     page.write_text(
         f'<!DOCTYPE html><meta charset="utf-8"><title>Console</title>'
         f'<meta http-equiv="refresh" content="0; url={escape(link)}">',

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from email.message import Message
 from typing import Any, NamedTuple, Protocol
 
 import httpx
@@ -30,7 +31,7 @@ class Request(NamedTuple):
 
     method: str
     target: str  # path and query string
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes | None
 
 
@@ -124,8 +125,10 @@ def pass_on(request: Request, client: RuntimeClient, browser: Browser) -> None:
             raise ConnectionFailedError("The response is compressed, so it is not that of a runtime.")
         if is_parquet and response.status_code == 200:
             body = browser.begin(200, {**kept, "Content-Type": _PARQUET})
+            stream = io.BufferedWriter(body)
             try:
-                write_arrow_result(SqlResult(response, DEFAULT_TIMEOUTS.silence_s), "parquet", body)
+                write_arrow_result(SqlResult(response, DEFAULT_TIMEOUTS.silence_s), "parquet", stream)
+                stream.flush()
             except ClientError as exc:
                 raise ConnectionAbortedError(str(exc)) from exc
             body.end()

@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._read_body() if self.command == "POST" else None
         if self.command == "POST" and body is None:
             return
-        request = Request(self.command, self.path, dict(self.headers.items()), body)
+        request = Request(self.command, self.path, self.headers, body)
         try:
             pass_on(request, self.server.client, self)
         except ClientError as exc:

@@ -1,6 +1,6 @@
 // The chart of the result, and its controls. Vega is loaded with the first chart.
 
-import { CannotDraw, type ChartRequest, KINDS, type Kind, makeChart, vegaLite } from "./chart";
+import { CannotDraw, type Chart, type ChartRequest, KINDS, type Kind, makeChart, vegaLite } from "./chart";
 import { save } from "./downloads";
 import { h, visible } from "./dom";
 import type { Result } from "./result";
@@ -52,7 +52,7 @@ export class ChartView {
     }
     const { kind, x, y } = this.#request();
     try {
-      const chart = makeChart(this.#result, { kind, x, y });
+      const chart = firstChart(this.#result, { kind, x, y });
       const [vega, { compile }, { expressionInterpreter }] = await Promise.all([import("vega"), import("vega-lite"), import("vega-interpreter")]);
       const spec = compile(vegaLite(chart) as never, { config: this.#config() }).spec;
       // The interpreter needs no eval, which the policy of this page forbids; nothing is ever loaded.
@@ -99,5 +99,19 @@ export class ChartView {
     }
     const canvas = (await this.#view.toCanvas(2)) as unknown as HTMLCanvasElement;
     canvas.toBlob((blob) => blob && save(blob, "chart.png"), "image/png");
+  }
+}
+
+/** Draw what the client would; if that cannot be drawn and nobody asked for it, draw a line. */
+function firstChart(result: Result, request: ChartRequest): Chart {
+  try {
+    return makeChart(result, request);
+  } catch (error) {
+    if (!(error instanceof CannotDraw) || request.kind !== null) throw error;
+    try {
+      return makeChart(result, { ...request, kind: "line" });
+    } catch {
+      throw error;
+    }
   }
 }

@@ -6,7 +6,8 @@ import { MAX_ROWS, type Result } from "./result";
 
 const ROW_PX = 26;
 const HEADER_PX = 46;
-const CHARACTER_PX = 7.4;
+const CHARACTER_PX = 8;
+const MEASURED_ROWS = 50;
 const SHOWN_CHARACTERS = 400; // a cell shows one line; Enter shows the whole value
 const MAX_COPIED_CELLS = 2_000_000;
 
@@ -20,6 +21,7 @@ export class Grid {
   readonly element: HTMLElement;
   #result: Result | null = null;
   #widths: number[] = [];
+  #measured = 0; // rows that chose the widths
   #numberWidth = 40;
   #active: Place = { row: 0, column: 0 };
   #anchor: Place = { row: 0, column: 0 };
@@ -55,6 +57,7 @@ export class Grid {
     this.#result = result;
     this.#active = this.#anchor = { row: 0, column: 0 };
     this.#widths = [];
+    this.#measured = 0;
     this.element.scrollTo(0, 0);
     this.update();
   }
@@ -63,7 +66,7 @@ export class Grid {
   update(): void {
     const result = this.#result;
     if (!result) return;
-    if (this.#widths.length !== result.columns.length || result.rows < 1000) this.#measure(result);
+    if (!this.#widths.length || (this.#measured < MEASURED_ROWS && result.rows > this.#measured)) this.#measure(result);
     this.#numberWidth = Math.max(40, String(result.rows).length * 8 + 16);
     this.#rows.setOptions(this.#options(false, result.rows));
     this.#columns.setOptions(this.#options(true, result.columns.length));
@@ -94,9 +97,10 @@ export class Grid {
 
   /** Choose widths by the names and the first rows. */
   #measure(result: Result): void {
+    this.#measured = Math.min(result.rows, MEASURED_ROWS);
     this.#widths = result.columns.map(({ name, type }, column) => {
       let most = Math.max(name.length + 3, type.length);
-      for (let row = 0; row < Math.min(result.rows, 50); row++) most = Math.max(most, Math.min(result.text(row, column)?.length ?? 4, 40));
+      for (let row = 0; row < this.#measured; row++) most = Math.max(most, Math.min(result.text(row, column)?.length ?? 4, 40));
       return Math.ceil(most * CHARACTER_PX) + 20;
     });
   }

@@ -138,6 +138,7 @@ class Page {
       return;
     }
     if (!(error instanceof Problem)) {
+      console.error(error);
       const text = `The response was cut: the statement failed, ran into its time limit, or the connection broke.${here}`;
       this.#summary.textContent = here ? text : "";
       byId("error").replaceChildren(h("p", { class: "bad" }, text));
