@@ -262,11 +262,11 @@ def test_a_browser_that_leaves_ends_the_request_to_the_runtime() -> None:
                 connection.settimeout(30)
                 received = connection.recv(65536)
             with connection:
-                # The end of the connection stops the statement.
-                received += b"".join(iter(lambda: connection.recv(65536), b""))
+                # The runtime stops a statement when its connection ends.
+                while connection.recv(65536):
+                    pass
 
     assert received.startswith(b"POST /v1/sql")
-    assert received.endswith(b"SELECT 1")
 
 
 def post(page: Page, headers: str) -> bytes:

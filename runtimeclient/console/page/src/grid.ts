@@ -99,7 +99,7 @@ export class Grid {
   #measure(result: Result): void {
     this.#measured = Math.min(result.rows, MEASURED_ROWS);
     this.#widths = result.columns.map(({ name, type }, column) => {
-      let most = Math.max(name.length + 3, type.length);
+      let most = Math.max(Math.min(name.length, 40) + 3, type.length);
       for (let row = 0; row < this.#measured; row++) most = Math.max(most, Math.min(result.text(row, column)?.length ?? 4, 40));
       return Math.ceil(most * CHARACTER_PX) + 20;
     });

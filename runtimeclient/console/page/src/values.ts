@@ -11,6 +11,7 @@ const bytesOf = (data: Data, index: number): Uint8Array =>
 
 const DIGITS = { [TimeUnit.SECOND]: 0, [TimeUnit.MILLISECOND]: 3, [TimeUnit.MICROSECOND]: 6, [TimeUnit.NANOSECOND]: 9 };
 const DAY_S = 86400n;
+const EXPONENT_FROM = 1e10;
 const MAX = 2n ** 63n - 1n;
 
 /** Return a function that reads the values of a field; `isJson` for those inside others. */
@@ -114,10 +115,9 @@ function float(value: number, precision: Precision, isJson: boolean): string | n
       number = Number(value.toPrecision(digits));
       if (Math.fround(number) === value) break;
     }
-  // Like the runtime: an exponent from 1e16 and below 1e-4.
-  const size = Math.abs(number);
-  let text = String(number);
-  if (size !== 0 && (size >= 1e16 || size < 1e-4)) text = number.toExponential().replace(/e([+-])(\d)$/, "e$10$2");
+  // Like the runtime: from 1e10 on, whole numbers below 2^53 in full, and all others with an exponent.
+  if (Math.abs(value) >= EXPONENT_FROM) return Number.isSafeInteger(value) ? `${value}.0` : number.toExponential();
+  const text = String(number);
   return /[.e]/.test(text) ? text : `${text}.0`;
 }
 
