@@ -11,6 +11,7 @@ export class ChartView {
   readonly element = h("div", { class: "chart-panel" });
   #result: Result | null = null;
   #view: View | null = null;
+  #spec: object = {};
   readonly #kind = h("select", { id: "chart-kind", onchange: () => void this.draw() });
   readonly #x = h("select", { id: "chart-x", onchange: () => void this.draw() });
   readonly #y = h("select", { id: "chart-y", onchange: () => void this.draw() });
@@ -29,6 +30,7 @@ export class ChartView {
         field("y", this.#y),
         h("button", { type: "button", onclick: () => void this.#save("svg") }, "Save SVG"),
         h("button", { type: "button", onclick: () => void this.#save("png") }, "Save PNG"),
+        h("button", { type: "button", onclick: () => void this.#save("json") }, "Save Vega-Lite"),
       ),
       this.#message,
       this.#drawing,
@@ -54,7 +56,8 @@ export class ChartView {
     try {
       const chart = firstChart(this.#result, { kind, x, y });
       const [vega, { compile }, { expressionInterpreter }] = await Promise.all([import("vega"), import("vega-lite"), import("vega-interpreter")]);
-      const spec = compile(vegaLite(chart) as never, { config: this.#config() }).spec;
+      this.#spec = vegaLite(chart);
+      const spec = compile(this.#spec as never, { config: this.#config() }).spec;
       // The interpreter needs no eval, which the policy of this page forbids; nothing is ever loaded.
       const loader = { ...vega.loader(), load: () => Promise.reject(new Error("A chart loads nothing.")) };
       this.#view = new vega.View(vega.parse(spec, undefined, { ast: true } as never), {
@@ -91,8 +94,12 @@ export class ChartView {
     return { background: "transparent", axis, legend: { labelColor: ink, titleColor: ink }, view: { stroke: line }, mark: { color: accent }, style: { cell: { stroke: line } } };
   }
 
-  async #save(kind: "svg" | "png"): Promise<void> {
+  async #save(kind: "svg" | "png" | "json"): Promise<void> {
     if (!this.#view) return;
+    if (kind === "json") {
+      save(new Blob([JSON.stringify(this.#spec)], { type: "application/json" }), "chart.vl.json");
+      return;
+    }
     if (kind === "svg") {
       save(new Blob([await this.#view.toSVG()], { type: "image/svg+xml" }), "chart.svg");
       return;

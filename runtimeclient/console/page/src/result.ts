@@ -34,16 +34,9 @@ export class Result {
 
   /** Read a response until its end, or until there are too many rows. Call *changed* after the schema and each batch. */
   async read(response: Response, changed: () => void): Promise<void> {
-    const counted = response.body!.pipeThrough(
-      new TransformStream<Uint8Array, Uint8Array>({
-        transform: (chunk, controller) => {
-          this.bytes += chunk.length;
-          controller.enqueue(chunk);
-        },
-      }),
-    );
-    const batches = await RecordBatchReader.from(counted);
+    const batches = await RecordBatchReader.from(this.#chunks(response));
     await batches.open();
+    if (!batches.schema) throw new Error("The response ended before its columns.");
     this.#setSchema(batches.schema);
     changed();
     for await (const batch of batches) {
@@ -56,6 +49,18 @@ export class Result {
       }
     }
     this.isComplete = true;
+  }
+
+  async *#chunks(response: Response): AsyncIterableIterator<Uint8Array> {
+    const reader = response.body!.getReader();
+    try {
+      for (let next = await reader.read(); !next.done; next = await reader.read()) {
+        this.bytes += next.value.length;
+        yield next.value;
+      }
+    } finally {
+      await reader.cancel().catch(() => null); // the statement stops if rows are left
+    }
   }
 
   #setSchema(schema: Schema): void {

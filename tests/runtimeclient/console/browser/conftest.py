@@ -102,7 +102,11 @@ class Page:
         return self
 
     def write(self, statement: str) -> None:
-        self.tab.locator(".cm-content").fill(statement)
+        self.tab.locator(".cm-content").click()
+        self.tab.keyboard.press("Control+a")
+        self.tab.keyboard.press("Delete")
+        self.tab.keyboard.insert_text(statement)
+        self.tab.keyboard.press("Escape")  # the menu of completions
 
     def run(self, statement: str) -> str:
         """Run a statement that works, and return the summary of its result."""
