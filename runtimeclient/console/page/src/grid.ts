@@ -17,6 +17,16 @@ interface Place {
   column: number;
 }
 
+interface Slot {
+  element: HTMLElement;
+  number: HTMLElement;
+  cells: { element: HTMLElement; column: number }[];
+  row: number;
+  version: number;
+}
+
+const cellId = ({ row, column }: Place): string => `cell:${row}:${column}`;
+
 export class Grid {
   readonly element: HTMLElement;
   #result: Result | null = null;
@@ -28,6 +38,10 @@ export class Grid {
   #rows: Window;
   #columns: Window;
   #frame = 0;
+  #layout = "";
+  #header: Slot | null = null;
+  #slots: Slot[] = []; // the row n is in slot n modulo their number
+  #version = 0;
   readonly #body = h("div", { class: "grid-body", role: "presentation" });
   readonly #dialog: HTMLDialogElement;
   readonly #value = h("pre", { tabindex: 0 });
@@ -58,6 +72,7 @@ export class Grid {
     this.#active = this.#anchor = { row: 0, column: 0 };
     this.#widths = [];
     this.#measured = 0;
+    this.#layout = "";
     this.element.scrollTo(0, 0);
     this.update();
   }
@@ -105,81 +120,98 @@ export class Grid {
     });
   }
 
+  /** Draw in the next frame; what is shown may have changed. */
+  #redraw(): void {
+    this.#version++;
+    this.#draw();
+  }
+
   #draw(): void {
     cancelAnimationFrame(this.#frame);
     this.#frame = requestAnimationFrame(() => this.#render());
   }
 
+  /** Cells are made once and then filled again: making them takes most of the time of a scroll. */
   #render(): void {
     const result = this.#result;
     if (!result) return;
     for (const each of [this.#rows, this.#columns]) each._willUpdate();
     const columns = this.#columns.getVirtualItems();
-    this.#body.style.width = `${this.#columns.getTotalSize()}px`;
+    const rows = this.#rows.getVirtualItems();
+    const layout = [this.#numberWidth, ...columns.map(({ index, start, size }) => `${index}:${start}:${size}`)].join();
+    if (layout !== this.#layout || this.#slots.length < rows.length) {
+      this.#layout = layout;
+      this.#slots = rows.map(() => this.#makeSlot(columns));
+      this.#header = this.#makeSlot(columns);
+      this.#body.replaceChildren(this.#header.element, ...this.#slots.map(({ element }) => element));
+      this.#body.style.width = `${this.#columns.getTotalSize()}px`;
+      this.element.setAttribute("aria-colcount", String(result.columns.length));
+    }
     this.#body.style.height = `${this.#rows.getTotalSize()}px`;
     this.element.setAttribute("aria-rowcount", String(result.rows + 1));
-    this.element.setAttribute("aria-colcount", String(result.columns.length));
-    const row = (index: number, start: number, cells: HTMLElement[]) => {
-      const element = h("div", { class: index < 0 ? "grid-header" : "grid-row", role: "row", "aria-rowindex": index + 2 }, ...cells);
-      if (index >= 0) element.style.transform = `translateY(${start}px)`;
-      return element;
-    };
-    const place = (cell: HTMLElement, { start, size }: { start: number; size: number }) => {
-      cell.style.left = `${start}px`;
-      cell.style.width = `${size}px`;
-      return cell;
-    };
-    const corner = h("div", { class: "grid-number", role: "presentation" });
-    corner.style.width = `${this.#numberWidth}px`;
-    const header = columns.map((item) => place(this.#headerCell(result, item.index), item));
-    const rows = this.#rows.getVirtualItems().map((item) => {
-      const number = h("div", { class: "grid-number", role: "presentation", "aria-hidden": "true" }, count(item.index + 1));
-      number.style.width = `${this.#numberWidth}px`;
-      return row(item.index, item.start, [number, ...columns.map((column) => place(this.#cell(result, item.index, column.index), column))]);
-    });
-    this.#body.replaceChildren(row(-1, 0, [corner, ...header]), ...rows);
-    const active = this.#body.querySelector('[data-active="true"]');
-    if (active) this.element.setAttribute("aria-activedescendant", active.id);
+    this.#fillHeader(result);
+    const used = new Set<Slot>();
+    for (const { index, start } of rows) {
+      const slot = this.#slots[index % this.#slots.length]!;
+      used.add(slot);
+      if (slot.row !== index || slot.version !== this.#version) this.#fill(slot, result, index, start);
+    }
+    for (const slot of this.#slots) slot.element.hidden = !used.has(slot);
+    const id = cellId(this.#active);
+    if (document.getElementById(id)) this.element.setAttribute("aria-activedescendant", id);
     else this.element.removeAttribute("aria-activedescendant");
   }
 
-  #headerCell(result: Result, column: number): HTMLElement {
-    const { name, type } = result.columns[column]!;
-    const sorting = result.sorting?.column === column ? result.sorting : null;
-    const sign = sorting ? (sorting.isDescending ? " ▼" : " ▲") : "";
-    return h(
-      "div",
-      {
-        ...this.#attributes({ row: -1, column }, "columnheader"),
-        "aria-sort": sorting ? (sorting.isDescending ? "descending" : "ascending") : "none",
-        title: "Sort",
-      },
-      h("span", { class: "name" }, visible(name) + sign),
-      h("span", { class: "type" }, type),
-    );
+  #makeSlot(columns: { index: number; start: number; size: number }[]): Slot {
+    const number = h("div", { class: "grid-number", role: "presentation", "aria-hidden": "true" });
+    number.style.width = `${this.#numberWidth}px`;
+    const cells = columns.map(({ index, start, size }) => {
+      const cell = h("div", { "aria-colindex": index + 1 });
+      cell.style.left = `${start}px`;
+      cell.style.width = `${size}px`;
+      return { element: cell, column: index };
+    });
+    const element = h("div", { role: "row" }, number, ...cells.map((cell) => cell.element));
+    return { element, number, cells, row: -2, version: -1 };
   }
 
-  #cell(result: Result, row: number, column: number): HTMLElement {
-    const text = result.text(row, column);
-    const shown = text === null ? "null" : visible(text.slice(0, SHOWN_CHARACTERS)) + (text.length > SHOWN_CHARACTERS ? "…" : "");
-    const classes = [result.columns[column]!.isNumeric && "number", text === null && "null", this.#isSelected(row, column) && "selected"];
-    const cell = h("div", { ...this.#attributes({ row, column }, "gridcell") }, shown);
-    for (const name of classes) if (name) cell.classList.add(name);
-    if (this.#isSelected(row, column)) cell.setAttribute("aria-selected", "true");
-    return cell;
+  #fillHeader(result: Result): void {
+    const { element, cells } = this.#header!;
+    element.className = "grid-header";
+    element.setAttribute("aria-rowindex", "1");
+    for (const { element: cell, column } of cells) {
+      const { name, type } = result.columns[column]!;
+      const sorting = result.sorting?.column === column ? result.sorting : null;
+      const sign = sorting ? (sorting.isDescending ? " ▼" : " ▲") : "";
+      cell.replaceChildren(h("span", { class: "name" }, visible(name) + sign), h("span", { class: "type" }, type));
+      cell.setAttribute("role", "columnheader");
+      cell.setAttribute("aria-sort", sorting ? (sorting.isDescending ? "descending" : "ascending") : "none");
+      this.#mark(cell, { row: -1, column }, "cell");
+    }
   }
 
-  #attributes(place: Place, role: string) {
+  #fill(slot: Slot, result: Result, row: number, start: number): void {
+    slot.row = row;
+    slot.version = this.#version;
+    slot.element.className = "grid-row";
+    slot.element.style.transform = `translateY(${start}px)`;
+    slot.element.setAttribute("aria-rowindex", String(row + 2));
+    slot.number.textContent = count(row + 1);
+    for (const { element: cell, column } of slot.cells) {
+      const text = result.text(row, column);
+      cell.textContent = text === null ? "null" : visible(text.slice(0, SHOWN_CHARACTERS)) + (text.length > SHOWN_CHARACTERS ? "…" : "");
+      const isSelected = this.#isSelected(row, column);
+      const kind = `${result.columns[column]!.isNumeric ? " number" : ""}${text === null ? " null" : ""}`;
+      cell.setAttribute("role", "gridcell");
+      cell.setAttribute("aria-selected", String(isSelected));
+      this.#mark(cell, { row, column }, `cell${kind}${isSelected ? " selected" : ""}`);
+    }
+  }
+
+  #mark(cell: HTMLElement, place: Place, classes: string): void {
     const isActive = place.row === this.#active.row && place.column === this.#active.column;
-    return {
-      class: "cell",
-      role,
-      id: `cell-${place.row}-${place.column}`,
-      "aria-colindex": place.column + 1,
-      "data-row": place.row,
-      "data-column": place.column,
-      "data-active": isActive ? "true" : null,
-    };
+    cell.id = cellId(place);
+    cell.className = isActive ? `${classes} active` : classes;
   }
 
   #isSelected(row: number, column: number): boolean {
@@ -188,9 +220,9 @@ export class Grid {
   }
 
   #press(event: MouseEvent): void {
-    const cell = (event.target as HTMLElement).closest<HTMLElement>("[data-row]");
-    if (!cell || event.button !== 0) return;
-    const place = { row: Number(cell.dataset["row"]), column: Number(cell.dataset["column"]) };
+    const found = /^cell:(-?\d+):(\d+)$/.exec((event.target as HTMLElement).closest<HTMLElement>(".cell")?.id ?? "");
+    if (!found || event.button !== 0) return;
+    const place = { row: Number(found[1]), column: Number(found[2]) };
     if (place.row < 0) {
       this.#active = this.#anchor = place;
       this.#sort(place.column);
@@ -222,7 +254,7 @@ export class Grid {
     else if (event.key === "a" && isControl) {
       this.#anchor = { row: 0, column: 0 };
       this.#active = last;
-      this.#draw();
+      this.#redraw();
     } else return;
     event.preventDefault();
   }
@@ -237,7 +269,7 @@ export class Grid {
     if (!extends_) this.#anchor = this.#active;
     if (this.#active.row >= 0) this.#rows.scrollToIndex(this.#active.row);
     this.#columns.scrollToIndex(this.#active.column);
-    this.#draw();
+    this.#redraw();
   }
 
   /** Sort up, then down, then not at all. */
@@ -249,7 +281,7 @@ export class Grid {
     const what = result.isComplete ? "" : `, only the ${plural(result.rows, "row")} that are here`;
     const { name } = result.columns[column]!;
     this.say(result.sorting ? `Sorted by ${visible(name)}, ${result.sorting.isDescending ? "descending" : "ascending"}${what}` : "Order of the statement");
-    this.#draw();
+    this.#redraw();
   }
 
   #show(): void {

@@ -19,7 +19,7 @@ export async function showKey(panel: HTMLElement, about: About): Promise<void> {
     const { limits } = key;
     const columns = Object.entries(key.columns ?? {}).map(([dataset, names]) => `${dataset}: ${names.join(", ")}`);
     panel.replaceChildren(
-      table("This key", ["", ""], [
+      table("This key", ["Property", "Value"], [
         ["Name", key.name ?? (about.has_key ? "none" : "no key: this console sends none")],
         ["Profile", about.profile ?? "none"],
         ["Expires", key.expires?.slice(0, 19).replace("T", " ") ?? "never"],

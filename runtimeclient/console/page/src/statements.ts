@@ -60,7 +60,7 @@ export class Statements {
           h("code", {}, visible(sql)),
           h("button", { type: "button", id: `cancel-${id}`, onclick: () => void this.#cancel(id) }, "Cancel"),
         ]);
-        return table("Running and queued statements of this key", ["State", "For", "Statement", ""], rows);
+        return table("Running and queued statements of this key", ["State", "For", "Statement", "Action"], rows);
       });
       if (focused) document.getElementById(focused)?.focus();
       await new Promise((resolve) => setTimeout(resolve, POLL_MS));

@@ -98,7 +98,7 @@ class Page:
 
     def open(self, fragment: str = "") -> "Page":
         self.tab.goto(self.server.make_link(fragment))
-        self.tab.locator("ul.datasets > li").first.wait_for()
+        self.tab.locator("ul.datasets > li").first.wait_for(state="attached")
         return self
 
     def write(self, statement: str) -> None:
@@ -128,7 +128,7 @@ class Page:
         return self.tab.get_by_role("tabpanel", name=name)
 
     def cell(self, row: int, column: int) -> str:
-        return str(self.tab.locator(f"#cell-{row}-{column}").text_content())
+        return str(self.tab.locator(f"[id='cell:{row}:{column}']").text_content())
 
     def close(self) -> None:
         assert self.tab.title() == "Querykeep console", "a script of somebody else ran"
