@@ -21,7 +21,7 @@ endef
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-plugins test-all cluster-test check format lock reference datafusion dist bench soak
+.PHONY: help install run test test-plugins test-all cluster-test console-test check format lock reference datafusion dist bench soak
 
 help:  ## Show these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -86,6 +86,18 @@ $(VENV)/spark.stamp: requirements/spark.txt | $(BIN)/python
 	$(call install,$(VENV)/spark/bin/python,$<)
 	@touch $@
 
+# The libraries of the page and of its tests, pinned by hash in the lock file, to check its types.
+$(VENV)/console.stamp: runtimeclient/console/page/package-lock.json requirements/browser.txt $(VENV)/test.stamp
+	$(call install,$(BIN)/python,requirements/browser.txt)
+	@mkdir -p $(VENV)/console && cp runtimeclient/console/page/package.json $< $(VENV)/console
+	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix "$$(realpath $(VENV)/console)" $(NPM)
+	@touch $@
+
+console-test: $(VENV)/console.stamp  ## Check the types of the page of the console, and test it in Chromium, which you install.
+	@rm -rf $(VENV)/console/src && cp -r runtimeclient/console/page/src runtimeclient/console/page/tsconfig.json $(VENV)/console
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(VENV)/console/node_modules/.bin/tsc -p $(VENV)/console
+	$(BIN)/python -m pytest tests/runtimeclient/console/browser -m browser $(TEST_ARGS)
+
 cluster-test: $(VENV)/test.stamp $(VENV)/spark.stamp  ## Run the tests of a cluster on Apache Spark, with a master and two workers.
 	SPARK_HOME="$$($(VENV)/spark/bin/python -c 'import importlib.util; print(*importlib.util.find_spec("pyspark").submodule_search_locations)')" \
 	  $(BIN)/python -m pytest tests/system/test_spark.py tests/cluster -m cluster $(TEST_ARGS)
@@ -131,6 +143,7 @@ lock: $(VENV)/base.stamp  ## Compile pyproject.toml and requirements/*.in to pin
 	$(LOCK) requirements/spark.in -o requirements/spark.txt
 	$(LOCK) requirements/uv.in -o requirements/uv.txt
 	$(LOCK) requirements/caddy.in -o requirements/caddy.txt
+	$(LOCK) -c requirements/test.txt requirements/browser.in -o requirements/browser.txt
 
 reference: install  ## Write the comparison with DataFusion in docs/internals/.
 	$(BIN)/python -m docs.internals.datafusion.page

@@ -6,6 +6,7 @@ import mimetypes
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -42,14 +43,19 @@ def load(tell: Callable[[str], None]) -> Mapping[str, Asset]:
         UsageError: Node.js is missing, or the files are.
         ClientError: The build failed.
     """
-    if SOURCES.is_dir() and _stamp(BUILT) != digest_of(SOURCES):
-        tell("Building the page, which takes about a minute the first time ...")
-        build(SOURCES, BUILT)
+    ensure_built(tell)
     files = sorted(file for file in BUILT.glob("*") if file.name != _STAMP) if BUILT.is_dir() else []
     assets = {f"/{file.name}": Asset(file.read_bytes(), _content_type(file)) for file in files}
     if "/index.html" not in assets:
         raise UsageError("This installation lacks the files of the console: install a wheel of Querykeep.")
     return assets
+
+
+def ensure_built(tell: Callable[[str], None]) -> None:
+    """In a clone, build the page unless it is up to date. Raises the errors of `build`."""
+    if SOURCES.is_dir() and _stamp(BUILT) != digest_of(SOURCES):
+        tell("Building the page of the console, which takes up to a minute ...")
+        build(SOURCES, BUILT)
 
 
 def build(sources: Path, built: Path) -> None:
@@ -60,7 +66,7 @@ def build(sources: Path, built: Path) -> None:
         UsageError: Node.js is missing.
         ClientError: The build failed.
     """
-    if shutil.which("npm") is None:
+    if shutil.which("npm", path=_path()) is None:
         raise UsageError("Building the page of the console needs Node.js 20 or later with npm; a wheel contains it.")
     with tempfile.TemporaryDirectory(prefix="querykeep-console-") as temporary:
         work = Path(temporary, "page")
@@ -93,10 +99,16 @@ def _content_type(file: Path) -> str:
     return f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
 
 
+def _path() -> str:
+    """Return where programs are: Node.js may be a package of this environment."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
 def _run(directory: Path, *command: str) -> None:
-    program = shutil.which(command[0]) or command[0]
+    environ = {**os.environ, "PATH": _path()}
+    program = shutil.which(command[0], path=environ["PATH"]) or command[0]
     done = subprocess.run(  # noqa: S603 (our own commands)
-        [program, *command[1:]], cwd=directory, capture_output=True, text=True, check=False
+        [program, *command[1:]], cwd=directory, env=environ, capture_output=True, text=True, check=False
     )
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()[-5:]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from runtimeclient.console.assets import BUILT, ensure_built
 from tests.system.harness import REPOSITORY, clean_environ, free_port, run_program, wait_for, write_orders
 
 #: What the tests use has everything that the wheel requires.
@@ -55,6 +56,9 @@ def copy(directory: Path) -> Path:
         if (REPOSITORY / name).is_file():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(REPOSITORY / name, directory / name)
+    # Each copy would build the same page again.
+    ensure_built(print)
+    shutil.copytree(BUILT, directory / BUILT.relative_to(REPOSITORY))
     return directory
 
 
