@@ -1,4 +1,4 @@
-"""Builds the page of the console before hatchling packs a wheel or an sdist: docs/internals/decisions/0035-console.md."""
+"""Builds the page of the console for a wheel or an sdist: docs/internals/decisions/0035-console.md."""
 
 import os
 import sys

@@ -12,11 +12,13 @@ import { visible } from "./dom";
 
 export type Names = { [table: string]: { name: string; type: string }[] };
 
-/** PostgreSQL's words and those that DuckDB adds. */
+/** The words that the prompt of the client highlights; PostgreSQL's list has names of columns such as `name`. */
 const DUCKDB = SQLDialect.define({
   ...PostgreSQL.spec,
-  keywords: `${PostgreSQL.spec.keywords} anti asof columns describe exclude pivot positional qualify replace sample semi show summarize unpivot try_cast`,
-  types: `${PostgreSQL.spec.types} hugeint ubigint uinteger usmallint utinyint tinyint double blob struct map list varchar`,
+  keywords:
+    "all and anti any as asc asof between by case cast collate columns cross cube current desc describe distinct else end escape except exclude exists explain filter following from full group grouping having ilike in inner intersect interval is join lateral left like limit natural not nulls offset on or order outer over partition pivot positional preceding qualify range recursive replace right rollup rows sample select semi sets show similar summarize table tablesample then to try_cast unbounded union unnest unpivot using values when where window with",
+  types:
+    "bigint blob boolean date decimal double float hugeint integer json map smallint struct text time timestamp timestamptz tinyint ubigint uinteger usmallint utinyint uuid varchar",
 });
 
 export interface Statement {

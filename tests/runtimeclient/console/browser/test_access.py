@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from tests.system.harness import REPOSITORY
 
 #: `make console-test` puts the libraries of the page and of its tests here.
 MODULES = Path(os.environ.get("CONSOLE_NODE_MODULES", REPOSITORY / ".venv/console/node_modules"))
+NAME_OF_FOCUSED = "(e => e.getAttribute('aria-label') || e.textContent)(document.activeElement)"
 AXE = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"
 
 
@@ -48,16 +48,19 @@ def test_no_automatic_check_finds_a_barrier(
 
 
 def test_everything_works_by_keyboard(page: Page) -> None:
-    press, focused = page.tab.keyboard.press, page.tab.locator(":focus")
+    press = page.tab.keyboard.press
 
-    def tab_to(name: str) -> Any:
-        """Press Tab until something with this name has the focus."""
+    def tab_to(name: str) -> None:
+        """Press Tab until something with this name has the focus; after the last element it is nowhere once."""
+        seen = []
         for _ in range(60):
             press("Tab")
-            found = focused.evaluate("e => e.getAttribute('aria-label') || e.textContent")
-            if found.strip().startswith(name):
-                return focused
-        raise AssertionError(f"{name} is not reached")
+            seen.append(
+                page.tab.evaluate("(e => e.getAttribute('aria-label') || e.textContent)(document.activeElement)")
+            )
+            if seen[-1].strip().startswith(name):
+                return
+        raise AssertionError(f"{name} is not reached: {seen}")
 
     page.tab.locator(".cm-content:focus").wait_for()  # nobody has to look for it
     page.tab.keyboard.insert_text("SELECT id, name FROM orders ORDER BY id")
